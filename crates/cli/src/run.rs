@@ -25,7 +25,8 @@ mod program;
 mod search;
 mod wrapper;
 
-/// Exit status when something was not found, and when it was but cannot be run (as POSIX shells have it).
+/// Exit status when something was not found, and when it was but cannot be run (as POSIX shells
+/// have it).
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 

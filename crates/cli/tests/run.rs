@@ -32,8 +32,9 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Copies the program under test. A process of its own does: a descriptor of ours, open for writing, would live on in whatever
-/// child another test forks at that moment, and the copy could not be started (ETXTBSY).
+/// Copies the program under test. A process of its own does: a descriptor of ours, open for
+/// writing, would live on in whatever child another test forks at that moment, and the copy could
+/// not be started (ETXTBSY).
 fn copy_program(to: &Path) {
     let mut copy = Command::new("cp");
     let status = copy.arg(env!("CARGO_BIN_EXE_airdma")).arg(to).status();
@@ -158,7 +159,8 @@ fn the_library_of_an_installed_tree_is_found() {
     assert!(stdout(&output).trim().ends_with("/lib/airdma/libairdma.so"));
 }
 
-/// A tree as packages install it, with what looks like both artefacts; what `sh` prints of its environment in it.
+/// A tree as packages install it, with what looks like both artefacts; what `sh` prints of its
+/// environment in it.
 fn in_installed_tree(name: &str, arguments: &[&str], path: Option<&str>) -> Output {
     let folder = Folder::new(name);
     let (bin, lib) = (folder.0.join("bin"), folder.0.join("lib/airdma"));
@@ -337,7 +339,7 @@ fn the_search_path_of_a_program_itself_is_that_of_the_loader() {
 }
 
 #[test]
-fn a_library_searches_where_the_rpath_of_its_program_says_but_not_the_runpath() {
+fn a_programs_rpath_is_searched_for_its_libraries_too() {
     let folder = Folder::new("run-rpath-inherited");
     newer_verbs(&folder.0);
     let text = "int ibv_query_future(void);\nint middle(void) { return ibv_query_future(); }\n";

@@ -1,9 +1,9 @@
 //! Calls that block, in threads that may be cancelled while they sleep (`pthread_cancel(3)`).
 //!
-//! The C library acts upon a cancellation in `ppoll(2)`, and unwinds the stack from there: no Rust value may live on it.
-//! So the C function sleeps by itself ([`Sleep::until_ready`]), between attempts ([`attempt`]) that return what they wait
-//! for. The state between attempts is a value of the thread, which the C library drops when the thread ends, cancelled or
-//! not.
+//! The C library acts upon a cancellation in `ppoll(2)`, and unwinds the stack from there: no Rust
+//! value may live on it. So the C function sleeps by itself ([`Sleep::until_ready`]), between
+//! attempts ([`attempt`]) that return what they wait for. The state between attempts is a value of
+//! the thread, which the C library drops when the thread ends, cancelled or not.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -33,7 +33,8 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// Sleeps, and returns what `ppoll(2)` returned. A cancellation point: the caller's stack holds no value that is dropped.
+    /// Sleeps, and returns what `ppoll(2)` returned. A cancellation point: the caller's stack holds
+    /// no value that is dropped.
     ///
     /// # Safety
     /// The attempt that returned this was the calling thread's last.
@@ -54,12 +55,13 @@ pub enum Attempt<A> {
     Sleep(Sleep),
 }
 
-/// One attempt of a call that blocks. `slept` is what `ppoll(2)` returned, and `None` at first: then `new` makes the state
-/// that the thread keeps in `place`. `step` gets the state and the outcome of the sleep; `None` ends the call.
+/// One attempt of a call that blocks. `slept` is what `ppoll(2)` returned, and `None` at first:
+/// then `new` makes the state that the thread keeps in `place`. `step` gets the state and the
+/// outcome of the sleep; `None` ends the call.
 ///
 /// # Errors
-/// Those of `new` and `step`, after which the thread keeps no state. `EINVAL` for a call inside of `step`; `EIO` where the
-/// thread has ended already and a destructor calls.
+/// Those of `new` and `step`, after which the thread keeps no state. `EINVAL` for a call inside of
+/// `step`; `EIO` where the thread has ended already and a destructor calls.
 pub fn attempt<W, E: From<io::Error>>(
     place: &'static LocalKey<RefCell<Option<W>>>,
     slept: Option<c_int>,

@@ -4,8 +4,9 @@ use libc::c_int;
 
 /// While it lives the calling thread is not cancelled. Costs two atomic operations.
 ///
-/// A cancellation unwinds the stack from inside a function of the C library (`pthreads(7)` lists them: `sendmsg`, `read`,
-/// `open`), and ends the process where it meets a Rust function, which does not expect it.
+/// A cancellation unwinds the stack from inside a function of the C library (`pthreads(7)` lists
+/// them: `sendmsg`, `read`, `open`), and ends the process where it meets a Rust function, which
+/// does not expect it.
 pub struct Uncancelled {
     before: c_int,
 }

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the body of a C function. A panic does not unwind into C: `panicked` answers in its place.
 ///
-/// The body keeps its state behind locks that recover from poisoning: the C caller observes a half-done call through its
-/// error only.
+/// The body keeps its state behind locks that recover from poisoning: the C caller observes a
+/// half-done call through its error only.
 #[inline]
 pub fn contained<R>(body: impl FnOnce() -> R, panicked: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| panicked())

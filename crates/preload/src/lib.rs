@@ -1,7 +1,8 @@
 //! Interposition: what a library needs to stand between a program and the libraries that it calls.
 //!
-//! A preloaded function has the name of a function of the C library or of rdma-core, and any program calls it at any
-//! time: before `main`, inside its `malloc`, in a signal handler, after `fork(2)`, in a thread that is cancelled.
+//! A preloaded function has the name of a function of the C library or of rdma-core, and any
+//! program calls it at any time: before `main`, inside its `malloc`, in a signal handler, after
+//! `fork(2)`, in a thread that is cancelled.
 //!
 //! | question | answer |
 //! |---|---|
@@ -13,7 +14,8 @@
 //! | What if the body panics? | [`contained`] answers in its place |
 //! | What of `errno`? | [`errno`] |
 //!
-//! The crate exports no C symbol and runs no code when it is loaded: a library names the functions that it replaces.
+//! The crate exports no C symbol and runs no code when it is loaded: a library names the functions
+//! that it replaces.
 //!
 //! With `--cfg loom` there is no such crate: `tests/loom.rs` builds [`PerProcess`] by itself.
 #![cfg(not(loom))]

@@ -1,8 +1,10 @@
-//! `dlsym(3)` and `dlvsym(3)`, by which programs ask a library that they opened for a function that this library replaces.
+//! `dlsym(3)` and `dlvsym(3)`, by which programs ask a library that they opened for a function that
+//! this library replaces.
 //!
-//! For every other name the next function, of the C library or of a library that interposes it too, must see the caller:
-//! `RTLD_NEXT` is relative to it. So the two functions save their arguments, ask [`LookUps`], restore them, and jump on,
-//! which takes a few instructions of assembler. Written for x86-64 only.
+//! For every other name the next function, of the C library or of a library that interposes it too,
+//! must see the caller: `RTLD_NEXT` is relative to it. So the two functions save their arguments,
+//! ask [`LookUps`], restore them, and jump on, which takes a few instructions of assembler. Written
+//! for x86-64 only.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -13,18 +15,21 @@ use crate::objects::{self, Object};
 
 /// Which look-ups a library answers itself.
 pub trait LookUps {
-    /// Whether the name may be that of a replaced function: a comparison of bytes, safe wherever a system call is.
+    /// Whether the name may be that of a replaced function: a comparison of bytes, safe wherever a
+    /// system call is.
     fn may_be_replaced(name: &CStr) -> bool;
 
-    /// Whether a replaced function of that name lies in the library at `path` or with that `soname`. Another library's
-    /// function of the same name is what its caller asked for.
+    /// Whether a replaced function of that name lies in the library at `path` or with that
+    /// `soname`. Another library's function of the same name is what its caller asked for.
     fn replaces(path: &CStr, soname: Option<&CStr>) -> bool;
 
-    /// A function of a library that is replaced is handed out because this library has none of that name.
+    /// A function of a library that is replaced is handed out because this library has none of that
+    /// name.
     fn handed_out(name: &CStr);
 }
 
-/// Where the functions of [`look_ups!`](crate::look_ups) jump to, once [`exchange`] or [`exchange_versioned`] has run.
+/// Where the functions of [`look_ups!`](crate::look_ups) jump to, once [`exchange`] or
+/// [`exchange_versioned`] has run.
 #[doc(hidden)]
 pub static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 #[doc(hidden)]
@@ -90,7 +95,8 @@ macro_rules! look_ups {
     };
 }
 
-/// This library's function of that name, if the caller's handle leads to one that it replaces. Afterwards [`NEXT`] is set.
+/// This library's function of that name, if the caller's handle leads to one that it replaces.
+/// Afterwards [`NEXT`] is set.
 #[doc(hidden)]
 pub unsafe extern "C" fn exchange<L: LookUps>(
     handle: *mut c_void,
@@ -124,7 +130,8 @@ pub unsafe extern "C" fn exchange_versioned<L: LookUps>(
     if symbol.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: the caller's strings and handle, which the C library is about to read too; its function has this type.
+    // SAFETY: the caller's strings and handle, which the C library is about to read too; its
+    // function has this type.
     unsafe {
         let name = CStr::from_ptr(symbol);
         if !L::may_be_replaced(name) {
@@ -136,7 +143,8 @@ pub unsafe extern "C" fn exchange_versioned<L: LookUps>(
     }
 }
 
-/// This library's function, or NULL where the caller has found nothing, or a function that is not replaced.
+/// This library's function, or NULL where the caller has found nothing, or a function that is not
+/// replaced.
 fn in_place_of<L: LookUps>(found: *mut c_void, name: &CStr) -> *mut c_void {
     let Some(this) = objects::this().filter(|this| is_replaced::<L>(found, this.base())) else {
         return ptr::null_mut();
@@ -147,11 +155,12 @@ fn in_place_of<L: LookUps>(found: *mut c_void, name: &CStr) -> *mut c_void {
     })
 }
 
-/// Whether a function lies in a library that is replaced, and not in this one, which may have that name.
+/// Whether a function lies in a library that is replaced, and not in this one, which may have that
+/// name.
 fn is_replaced<L: LookUps>(function: *mut c_void, this: usize) -> bool {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: any address may be asked about; the struct is filled when the answer is not 0, and its strings live as long as
-    // the object.
+    // SAFETY: any address may be asked about; the struct is filled when the answer is not 0, and
+    // its strings live as long as the object.
     unsafe {
         if libc::dladdr(function, info.as_mut_ptr()) == 0 {
             return false;
@@ -174,7 +183,8 @@ pub(crate) unsafe fn plain(handle: *mut c_void, symbol: &CStr) -> *mut c_void {
     let nothing: Plain = no_plain;
     let nothing = nothing as *mut c_void;
     let real = found(&REAL, || objects::in_c_library(c"dlsym"), nothing);
-    // SAFETY: the C library's function of that name, or the one in its place, has this type; the caller's promise.
+    // SAFETY: the C library's function of that name, or the one in its place, has this type; the
+    // caller's promise.
     unsafe { std::mem::transmute::<*mut c_void, Plain>(real)(handle, symbol.as_ptr()) }
 }
 

@@ -1,8 +1,10 @@
-//! Objects that are loaded, and their functions, found in their symbol tables (System V ABI, chapter 5; the hash table is GNU's).
+//! Objects that are loaded, and their functions, found in their symbol tables (System V ABI,
+//! chapter 5; the hash table is GNU's).
 //!
-//! This finds functions that cannot be looked up by `dlsym(3)`, because `dlsym` is interposed itself. It calls nothing, not even
-//! `dl_iterate_phdr(3)`: ThreadSanitizer interposes that, and asks `dlsym` before it works. It allocates nothing and
-//! takes no lock: the caller may be an allocator.
+//! This finds functions that cannot be looked up by `dlsym(3)`, because `dlsym` is interposed
+//! itself. It calls nothing, not even `dl_iterate_phdr(3)`: ThreadSanitizer interposes that, and
+//! asks `dlsym` before it works. It allocates nothing and takes no lock: the caller may be an
+//! allocator.
 
 use std::arch::asm;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -39,7 +41,8 @@ unsafe extern "C" {
 
 /// All objects.
 fn all() -> impl Iterator<Item = &'static Object> {
-    // SAFETY: the loader writes it before any code of this library runs, and adds objects at the end only.
+    // SAFETY: the loader writes it before any code of this library runs, and adds objects at the
+    // end only.
     let first = unsafe { _r_debug.first.as_ref() };
     // SAFETY: as above.
     std::iter::successors(first, |object| unsafe { object.next.as_ref() })
@@ -52,7 +55,8 @@ pub fn in_c_library(name: &CStr) -> Option<*mut c_void> {
         .find_map(|object| object.function(name))
 }
 
-/// The function of the next object behind this one: the C library's, or that of a library that interposes it too.
+/// The function of the next object behind this one: the C library's, or that of a library that
+/// interposes it too.
 pub fn next(name: &CStr) -> Option<*mut c_void> {
     let mut next = None;
     for object in all().skip_while(|object| !object.is_this()).skip(1) {
@@ -61,7 +65,8 @@ pub fn next(name: &CStr) -> Option<*mut c_void> {
             return next;
         }
     }
-    // An object behind the C library was opened later, and may be local to the program that opened it.
+    // An object behind the C library was opened later, and may be local to the program that opened
+    // it.
     in_c_library(name)
 }
 
@@ -164,11 +169,12 @@ impl Tables {
     /// # Safety
     /// The object stays loaded.
     unsafe fn find(&self, name: &CStr) -> Option<*mut c_void> {
-        // Number of buckets, first symbol that is hashed, words of the Bloom filter (8 bytes each), its shift; filter, buckets,
-        // chains.
+        // Number of buckets, first symbol that is hashed, words of the Bloom filter (8 bytes each),
+        // its shift; filter, buckets, chains.
         const HEADER_WORDS: usize = 4;
         let wanted = hash(name);
-        // SAFETY: the tables of a loaded object are whole: a bucket leads to a chain, which ends with an odd hash.
+        // SAFETY: the tables of a loaded object are whole: a bucket leads to a chain, which ends
+        // with an odd hash.
         unsafe {
             let word = |at: usize| self.hashes.add(at).read();
             let (buckets, first, filter) = (word(0), word(1), word(2) as usize * 2);

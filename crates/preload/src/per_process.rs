@@ -1,7 +1,8 @@
 //! Tables of which each process has its own.
 //!
-//! A child after `fork(2)` begins with an empty table: its parent's entries are of no use to it, and another thread of the
-//! parent may have held the lock at that moment, which no thread of the child ever releases.
+//! A child after `fork(2)` begins with an empty table: its parent's entries are of no use to it,
+//! and another thread of the parent may have held the lock at that moment, which no thread of the
+//! child ever releases.
 
 use std::ptr;
 use std::sync::{PoisonError, TryLockError};
@@ -47,7 +48,8 @@ impl<T: Default + Send> PerProcess<T> {
         table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`PerProcess::lock`], for code that may have interrupted the thread that holds the lock: `None` if it is held.
+    /// As [`PerProcess::lock`], for code that may have interrupted the thread that holds the lock:
+    /// `None` if it is held.
     pub fn try_lock(&'static self) -> Option<MutexGuard<'static, T>> {
         match self.table().try_lock() {
             Ok(table) => Some(table),
@@ -86,11 +88,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_begins_with_an_empty_table_even_while_the_parents_is_locked() {
+    fn a_childs_table_is_empty_even_while_the_parents_is_locked() {
         static TABLE: PerProcess<Vec<u32>> = PerProcess::new();
         let mut held = TABLE.lock();
         held.push(1);
-        // SAFETY: the child only looks at the table, allocates (which the C library allows) and ends.
+        // SAFETY: the child only looks at the table, allocates (which the C library allows) and
+        // ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: a hang ends in a signal; ends the process.

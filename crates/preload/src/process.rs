@@ -1,13 +1,13 @@
 //! In which process an object was made.
 //!
-//! After `fork(2)` the child has copies of all objects, while rings, sockets and descriptors are shared with the parent: an
-//! operation of the child on them would happen to the parent.
+//! After `fork(2)` the child has copies of all objects, while rings, sockets and descriptors are
+//! shared with the parent: an operation of the child on them would happen to the parent.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Forks between the process that loaded the library and this one. It only grows from a process to its descendants, which
-/// alone inherit objects.
+/// Forks between the process that loaded the library and this one. It only grows from a process to
+/// its descendants, which alone inherit objects.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A process.
@@ -24,8 +24,9 @@ impl Process {
         }
         static COUNTING: Once = Once::new();
         COUNTING.call_once(|| {
-            // SAFETY: the handler is a plain function that lives as long as the library, and only counts. Without memory it is
-            // refused; then only the process's id tells processes apart.
+            // SAFETY: the handler is a plain function that lives as long as the library, and only
+            // counts. Without memory it is refused; then only the process's id tells processes
+            // apart.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
         Process {
@@ -34,8 +35,8 @@ impl Process {
         }
     }
 
-    /// Whether the calling process is still this one, at the price of a load, for the data path. A child that was not made by
-    /// the C library's `fork` is not noticed.
+    /// Whether the calling process is still this one, at the price of a load, for the data path. A
+    /// child that was not made by the C library's `fork` is not noticed.
     #[inline]
     pub fn seems_current(&self) -> bool {
         self.forks == FORKS.load(Ordering::Relaxed)

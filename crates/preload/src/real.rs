@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A function of the C library, looked up at its first call.
 ///
-/// The look-up neither allocates nor locks, and does not call the program's `dlsym(3)`, which may belong to a library
-/// that calls interposed functions itself. So a call may interrupt another one, or happen inside of it.
+/// The look-up neither allocates nor locks, and does not call the program's `dlsym(3)`, which may
+/// belong to a library that calls interposed functions itself. So a call may interrupt another one,
+/// or happen inside of it.
 pub struct Real(AtomicPtr<c_void>);
 
 impl Real {
@@ -17,7 +18,8 @@ impl Real {
         Real(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The next function of that name behind this library's. Costs one relaxed load once it is known.
+    /// The next function of that name behind this library's. Costs one relaxed load once it is
+    /// known.
     #[inline]
     pub fn find(&self, name: &CStr) -> Option<*mut c_void> {
         let known = self.0.load(Ordering::Relaxed);
@@ -84,7 +86,8 @@ impl<T> Failure for *mut T {
 
 /// The C library's function of a name, as a function pointer of the given type.
 ///
-/// Where the C library has none of that name, the calling function returns its [`Failure`] with `ENOSYS`.
+/// Where the C library has none of that name, the calling function returns its [`Failure`] with
+/// `ENOSYS`.
 #[macro_export]
 macro_rules! real {
     ($name:ident: fn($($ty:ty),* $(,)?) -> $ret:ty) => {{

@@ -1,5 +1,5 @@
-//! Tables of which each process has its own, under loom: every interleaving, and every value that the memory model lets a
-//! load return. The modules are the crate's own files.
+//! Tables of which each process has its own, under loom: every interleaving, and every value that
+//! the memory model lets a load return. The modules are the crate's own files.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p airdma-preload --release --test loom`
 #![cfg(loom)]
@@ -15,7 +15,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use per_process::PerProcess;
 
-/// Takes the place of `Process`: a number that a model changes where it forks, which it does with one thread.
+/// Takes the place of `Process`: a number that a model changes where it forks, which it does with
+/// one thread.
 mod process {
     use loom::cell::UnsafeCell;
     use std::cell::Cell;

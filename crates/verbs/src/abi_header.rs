@@ -1,6 +1,7 @@
-//! The installed header agrees with `abi.rs`: the sizes and offsets that Rust compiled with are checked
-//! by a C compiler, so that a newer rdma-core that changes the ABI is noticed. `abi.rs` is that of rdma-core 65; an older header
-//! has less: `verbs_context` begins later, and others end earlier.
+//! The installed header agrees with `abi.rs`: the sizes and offsets that Rust compiled with are
+//! checked by a C compiler, so that a newer rdma-core that changes the ABI is noticed. `abi.rs` is
+//! that of rdma-core 65; an older header has less: `verbs_context` begins later, and others end
+//! earlier.
 
 #![allow(clippy::unwrap_used)]
 
@@ -121,8 +122,8 @@ fn program() -> String {
     text
 }
 
-/// The compiler's complaints about a C program, empty if there are none; `None` without a compiler or
-/// the headers.
+/// The compiler's complaints about a C program, empty if there are none; `None` without a compiler
+/// or the headers.
 fn complaints(program: &str) -> Option<String> {
     let mut compiler = Command::new("cc")
         .args(["-fsyntax-only", "-x", "c", "-"])

@@ -130,7 +130,8 @@ pub unsafe fn resolve_ethernet(
     Ok(())
 }
 
-/// The path an address vector describes. RoCE needs the GRH part, the LID part means nothing (but see [`without_lid`]).
+/// The path an address vector describes. RoCE needs the GRH part, the LID part means nothing (but
+/// see [`without_lid`]).
 pub fn path_of(attr: &abi::ibv_ah_attr) -> Result<Path, Errno> {
     if attr.is_global == 0 {
         return Err(Errno::INVALID);
@@ -147,9 +148,10 @@ pub fn path_of(attr: &abi::ibv_ah_attr) -> Result<Path, Errno> {
     })
 }
 
-/// What an address vector asks for: a traffic class; or else a service level, 1 to 7, which a RoCE NIC makes the priority of
-/// the VLAN tag. A socket sends no such tag, so here it is the class selector of that number (RFC 2474 4.2.2). More than 7
-/// comes from programs that copy `ibv_wc::sl`, which tells something else.
+/// What an address vector asks for: a traffic class; or else a service level, 1 to 7, which a RoCE
+/// NIC makes the priority of the VLAN tag. A socket sends no such tag, so here it is the class
+/// selector of that number (RFC 2474 4.2.2). More than 7 comes from programs that copy
+/// `ibv_wc::sl`, which tells something else.
 fn traffic_class_of(attr: &abi::ibv_ah_attr) -> u8 {
     match (attr.grh.traffic_class, attr.sl) {
         (0, level @ 1..=7) => level << CLASS_SELECTOR_SHIFT,
@@ -170,11 +172,12 @@ pub fn class_of_connections(device: &engine::Device) -> u8 {
 
 /// Above the three bits of a class selector are none.
 const CLASS_SELECTOR_SHIFT: u32 = 5;
-/// CS1, which gives way to everything: low-priority data (RFC 4594 4.10), access category AC_BK on Wi-Fi (RFC 8325 4.2.10). The
-/// later LE (RFC 8622) is best effort to kernels that do not know it.
+/// CS1, which gives way to everything: low-priority data (RFC 4594 4.10), access category AC_BK on
+/// Wi-Fi (RFC 8325 4.2.10). The later LE (RFC 8622) is best effort to kernels that do not know it.
 const BULK: u8 = 1 << CLASS_SELECTOR_SHIFT;
 
-/// Whether ports have LIDs, for programs that know of nothing else (`AIRDMA_LIDS=1`): the low half of the IPv4 address.
+/// Whether ports have LIDs, for programs that know of nothing else (`AIRDMA_LIDS=1`): the low half
+/// of the IPv4 address.
 fn has_lids() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| std::env::var_os("AIRDMA_LIDS").is_some_and(|value| value == "1"))
@@ -188,7 +191,8 @@ pub fn lid_of(info: &DeviceInfo) -> u16 {
     }
 }
 
-/// An address vector without GRH that names a LID, where there are any, in the form that RoCE has; others as they are.
+/// An address vector without GRH that names a LID, where there are any, in the form that RoCE has;
+/// others as they are.
 pub fn without_lid(attr: &abi::ibv_ah_attr, device: &engine::Device) -> abi::ibv_ah_attr {
     if attr.is_global != 0 || attr.dlid == 0 || !has_lids() {
         return *attr;

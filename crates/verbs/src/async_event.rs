@@ -17,8 +17,8 @@ use crate::{abi, port};
 
 type Element = abi::ibv_async_event__bindgen_ty_1;
 
-/// One attempt of `ibv_get_async_event(3)`, which blocks unless `context->async_fd` has `O_NONBLOCK`. `slept` is what
-/// `ppoll(2)` said since the last attempt.
+/// One attempt of `ibv_get_async_event(3)`, which blocks unless `context->async_fd` has
+/// `O_NONBLOCK`. `slept` is what `ppoll(2)` said since the last attempt.
 pub unsafe fn get(
     context: *mut abi::ibv_context,
     out: *mut abi::ibv_async_event,

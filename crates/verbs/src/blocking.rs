@@ -1,5 +1,6 @@
-//! Calls that block until an event, in threads that may be cancelled while they sleep: programs fetch events in a thread of
-//! their own. [`airdma_preload::blocking`] says how; the C functions are in [`crate::entry::blocking`].
+//! Calls that block until an event, in threads that may be cancelled while they sleep: programs
+//! fetch events in a thread of their own. [`airdma_preload::blocking`] says how; the C functions
+//! are in [`crate::entry::blocking`].
 
 use std::cell::RefCell;
 use std::ffi::c_int;

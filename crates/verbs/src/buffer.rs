@@ -1,4 +1,5 @@
-//! Buffers that the device allocates (`ibv_alloc_buf(3)`): anonymous memory, since any memory of the process will do.
+//! Buffers that the device allocates (`ibv_alloc_buf(3)`): anonymous memory, since any memory of
+//! the process will do.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -109,7 +109,8 @@ pub unsafe fn create_cq(
     unsafe { make(raw_context, wanted) }
 }
 
-/// `ibv_create_cq_ex(3)`. The locks of a queue for one thread stay: uncontended they cost less than the choice.
+/// `ibv_create_cq_ex(3)`. The locks of a queue for one thread stay: uncontended they cost less than
+/// the choice.
 pub unsafe fn create_cq_ex(
     raw_context: *mut abi::ibv_context,
     attr: *mut abi::ibv_cq_init_attr_ex,
@@ -240,8 +241,8 @@ pub unsafe fn destroy_cq(raw: *mut abi::ibv_cq) -> Result<(), Errno> {
     Ok(())
 }
 
-/// One attempt of `ibv_get_cq_event(3)`, which blocks unless the channel's descriptor has `O_NONBLOCK`. `slept` is what
-/// `ppoll(2)` said since the last attempt.
+/// One attempt of `ibv_get_cq_event(3)`, which blocks unless the channel's descriptor has
+/// `O_NONBLOCK`. `slept` is what `ppoll(2)` said since the last attempt.
 pub unsafe fn get_cq_event(
     raw: *mut abi::ibv_comp_channel,
     cq: *mut *mut abi::ibv_cq,
@@ -260,7 +261,8 @@ pub unsafe fn get_cq_event(
         let owner = live::deliver::<abi::ibv_cq>(number, |events| events.completion.deliver());
         // An event whose queue was destroyed meanwhile never happened.
         let Some(owner) = owner else { return false };
-        // SAFETY: the queue waits for this event's acknowledgement before it goes; the rest is the caller's.
+        // SAFETY: the queue waits for this event's acknowledgement before it goes; the rest is the
+        // caller's.
         unsafe {
             *cq = owner.as_ptr();
             *cq_context = (*owner.as_ptr()).cq_context;
@@ -346,8 +348,9 @@ pub fn work_completion(completion: &Completion) -> abi::ibv_wc {
     }
 }
 
-/// What `sl` says of a datagram. RoCE has no service level; hardware tells the kind of packet there, and UCX
-/// 1.13 (Debian 12) drops datagrams over IPv4 without it: bit 3 for RoCEv2, then 1 for IPv6 and 2 for IPv4.
+/// What `sl` says of a datagram. RoCE has no service level; hardware tells the kind of packet
+/// there, and UCX 1.13 (Debian 12) drops datagrams over IPv4 without it: bit 3 for RoCEv2, then 1
+/// for IPv6 and 2 for IPv4.
 fn packet_type(header: GrhHeader) -> u8 {
     const ROCE_V2: u8 = 8;
     match header {

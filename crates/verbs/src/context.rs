@@ -19,8 +19,9 @@ const ABI_IS_EXTENDED: usize = usize::MAX;
 /// Completion vectors at most.
 const COMPLETION_VECTORS_MAX: i64 = 256;
 
-/// Completion vectors: as many as the machine has processors, as for devices of the kernel, since programs spread their queues over
-/// them. All are served by one worker, whose thread the scheduler moves.
+/// Completion vectors: as many as the machine has processors, as for devices of the kernel, since
+/// programs spread their queues over them. All are served by one worker, whose thread the scheduler
+/// moves.
 pub fn completion_vectors() -> c_int {
     // SAFETY: asks for a number.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
@@ -69,8 +70,8 @@ pub unsafe fn open(raw_device: *mut abi::ibv_device) -> Result<*mut abi::ibv_con
     Ok(hand_out(raw_device, device, token))
 }
 
-/// `ibv_import_device(3)`: the device of a context of this process, by (a duplicate of) its `cmd_fd`, which the new context
-/// owns from now on.
+/// `ibv_import_device(3)`: the device of a context of this process, by (a duplicate of) its
+/// `cmd_fd`, which the new context owns from now on.
 pub unsafe fn import(fd: c_int) -> Result<*mut abi::ibv_context, Errno> {
     let device = token::device_of(fd)?;
     let raw_device = device::pointer(&device.info().name).ok_or(Errno(libc::ENODEV))?;

@@ -1,7 +1,7 @@
 //! The list of devices, as C sees it.
 //!
-//! A listed device lives as long as the process: programs keep the pointer after they freed the list,
-//! and each listing returns the same pointer for the same interface.
+//! A listed device lives as long as the process: programs keep the pointer after they freed the
+//! list, and each listing returns the same pointer for the same interface.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
@@ -15,8 +15,8 @@ use crate::errno::Errno;
 use crate::object::zeroed;
 use crate::redirect::{self, Folder};
 
-/// Bytes that each `ibv_device` is padded to with zeros: hardware providers that a program links look
-/// for their own fields behind the public struct.
+/// Bytes that each `ibv_device` is padded to with zeros: hardware providers that a program links
+/// look for their own fields behind the public struct.
 const PAGE: usize = 4096;
 
 #[repr(C, align(4096))]
@@ -25,7 +25,8 @@ struct Page {
     zeros: [u8; PAGE - size_of::<abi::ibv_device>()],
 }
 
-// SAFETY: the struct is filled before it is shared; afterwards only C programs touch it, and they read.
+// SAFETY: the struct is filled before it is shared; afterwards only C programs touch it, and they
+// read.
 unsafe impl Sync for Page {}
 
 /// A device that was listed at least once.

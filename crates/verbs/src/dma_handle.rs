@@ -1,5 +1,6 @@
-//! DMA handles (`ibv_alloc_dmah(3)`): hints about PCIe transactions, for regions that are registered with one. No transaction of this
-//! device goes over PCIe, so that a hint is checked, kept and has no effect.
+//! DMA handles (`ibv_alloc_dmah(3)`): hints about PCIe transactions, for regions that are
+//! registered with one. No transaction of this device goes over PCIe, so that a hint is checked,
+//! kept and has no effect.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ impl DmaHandle {
     /// # Errors
     /// `EINVAL` for a handle of another device.
     pub fn hold(&self, context: &Context) -> Result<DmaHandleUse, Errno> {
-        // SAFETY: the field is written at creation only; the handle's context is open as long as the handle exists.
+        // SAFETY: the field is written at creation only; the handle's context is open as long as
+        // the handle exists.
         let own = unsafe { Context::of((*self.c.get()).context) }?;
         if !own.device().is_same_device(context.device()) {
             return Err(Errno::INVALID);

@@ -1,8 +1,9 @@
 //! Parent domains and thread domains.
 //!
-//! A thread domain promises that its objects are used by one thread at a time, so that a provider may leave locks out
-//! (`ibv_alloc_td(3)`). Ours stay: uncontended they cost less than the choice. Custom allocators of a parent domain are
-//! accepted and never called, as its manual page allows: rings lie in memory that other processes can be given.
+//! A thread domain promises that its objects are used by one thread at a time, so that a provider
+//! may leave locks out (`ibv_alloc_td(3)`). Ours stay: uncontended they cost less than the choice.
+//! Custom allocators of a parent domain are accepted and never called, as its manual page allows:
+//! rings lie in memory that other processes can be given.
 
 use std::cell::UnsafeCell;
 use std::ptr;

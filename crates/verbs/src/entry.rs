@@ -1,6 +1,7 @@
-//! Every C symbol and every function slot, each through one macro: `extern "C"`, a boundary that turns
-//! a panic into an error, and the trace. What a symbol does is in the function that it names; a symbol
-//! marked `unsupported` answers EOPNOTSUPP as its man page says. The hooks in [`files`] have a macro of their own.
+//! Every C symbol and every function slot, each through one macro: `extern "C"`, a boundary that
+//! turns a panic into an error, and the trace. What a symbol does is in the function that it names;
+//! a symbol marked `unsupported` answers EOPNOTSUPP as its man page says. The hooks in [`files`]
+//! have a macro of their own.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -22,7 +23,8 @@ pub mod slots;
 pub mod symbols;
 pub mod work_requests;
 
-/// Defines C functions. `export` makes a symbol, `slot` a function for a table, `fast` one of the data path for a table.
+/// Defines C functions. `export` makes a symbol, `slot` a function for a table, `fast` one of the
+/// data path for a table.
 macro_rules! entry {
     ($(export fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:tt $(:: $rest:ident)*;)*) => {$(
         #[allow(unused_unsafe, reason = "some bodies are safe functions")]
@@ -65,15 +67,16 @@ macro_rules! entry {
 }
 use entry;
 
-/// Runs a body; a panic is answered as an error and never unwinds into C, and a cancellation of the thread waits until it is
-/// over.
+/// Runs a body; a panic is answered as an error and never unwinds into C, and a cancellation of the
+/// thread waits until it is over.
 #[inline]
 fn guard<A: Answer>(body: impl FnOnce() -> A) -> A::C {
     let _whole = Uncancelled::new();
     guard_fast(body)
 }
 
-/// As [`guard`], for the data path, where the engine holds cancellations back around what few calls of the system it makes.
+/// As [`guard`], for the data path, where the engine holds cancellations back around what few calls
+/// of the system it makes.
 #[inline]
 fn guard_fast<A: Answer>(body: impl FnOnce() -> A) -> A::C {
     contained(body, A::panicked).into_c()

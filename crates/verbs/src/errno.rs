@@ -27,7 +27,8 @@ impl Errno {
         errno::set(self.0);
     }
 
-    /// Says once, on standard error, what to do about a limit that the program itself names at most.
+    /// Says once, on standard error, what to do about a limit that the program itself names at
+    /// most.
     fn advise(self) {
         static TOLD: Once = Once::new();
         let advice = match self.0 {
@@ -86,7 +87,8 @@ fn too_many_open(limit: &libc::rlimit) -> String {
 }
 
 impl From<engine::Error> for Errno {
-    /// Reasons outside the program are also told on standard error: programs print "failed" at most.
+    /// Reasons outside the program are also told on standard error: programs print "failed" at
+    /// most.
     fn from(error: engine::Error) -> Self {
         let errno = Errno(error.errno());
         errno.advise();
@@ -137,8 +139,8 @@ impl From<io::Error> for Errno {
 
 /// What the body of a C function returns, and the C value that says it.
 ///
-/// The type of the body picks the convention of the man page: `Result<(), Errno>` is 0 or the number,
-/// `Result<c_int, Errno>` a value or -1, `Result<*mut T, Errno>` a pointer or NULL,
+/// The type of the body picks the convention of the man page: `Result<(), Errno>` is 0 or the
+/// number, `Result<c_int, Errno>` a value or -1, `Result<*mut T, Errno>` a pointer or NULL,
 /// `Result<usize, Errno>` a count or the negated number. All of them set `errno`.
 pub trait Answer {
     /// The C return type.

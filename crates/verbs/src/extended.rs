@@ -41,8 +41,8 @@ type File = (u64, u64, u32);
 /// The domains that a file names, and how often each is open.
 static NAMED: PerProcess<BTreeMap<File, (Arc<engine::Xrcd>, usize)>> = PerProcess::new();
 
-/// `ibv_open_xrcd(3)`. Who opens the same file in the same process gets the same domain; with a descriptor of -1 it is
-/// nobody else's.
+/// `ibv_open_xrcd(3)`. Who opens the same file in the same process gets the same domain; with a
+/// descriptor of -1 it is nobody else's.
 pub unsafe fn open(
     raw: *mut abi::ibv_context,
     attr: *mut abi::ibv_xrcd_init_attr,
@@ -66,7 +66,8 @@ pub unsafe fn open(
     Ok(Box::new(Xrcd { c, engine, file }).into_raw())
 }
 
-/// As `open(2)`: without `O_CREAT` the domain must exist (EAGAIN, as the kernel has it), with `O_EXCL` it must not (EINVAL).
+/// As `open(2)`: without `O_CREAT` the domain must exist (EAGAIN, as the kernel has it), with
+/// `O_EXCL` it must not (EINVAL).
 fn open_named(context: &Context, file: File, flags: c_int) -> Result<Arc<engine::Xrcd>, Errno> {
     let mut named = NAMED.lock();
     if let Some((domain, opened)) = named.get_mut(&file) {

@@ -1,4 +1,5 @@
-//! Translation of the kernel's structs, which librdmacm hands through. Field by field: the names match.
+//! Translation of the kernel's structs, which librdmacm hands through. Field by field: the names
+//! match.
 
 use crate::abi;
 

@@ -1,9 +1,10 @@
 //! libibverbs' C ABI on airdma: the preload artefact `libairdma.so`.
 //!
-//! Every C symbol and every function slot is in [`entry`], and goes through one macro there: a panic
-//! becomes an error, `AIRDMA_TRACE=verbs` prints the call. The modules beside it hold what the symbols
-//! do, which is to translate between the structs of [`abi`] and the engine's objects; protocol lives
-//! below. Symbols carry no version, so that they satisfy references to any version of rdma-core's.
+//! Every C symbol and every function slot is in [`entry`], and goes through one macro there: a
+//! panic becomes an error, `AIRDMA_TRACE=verbs` prints the call. The modules beside it hold what
+//! the symbols do, which is to translate between the structs of [`abi`] and the engine's objects;
+//! protocol lives below. Symbols carry no version, so that they satisfy references to any version
+//! of rdma-core's.
 //!
 //! Nothing runs when the library is loaded: it is preloaded into programs that never touch RDMA.
 //!

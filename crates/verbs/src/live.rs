@@ -1,9 +1,10 @@
 //! Which C objects may still get events.
 //!
 //! The engine's events carry a number, not a pointer: an object may be destroyed by another thread
-//! between the moment the engine hands an event out and the moment we look. A number is looked up and
-//! the event counted under one lock; whoever destroys the object takes the number out first, and then
-//! waits for the acknowledgement of every event that was counted. Numbers are never used twice.
+//! between the moment the engine hands an event out and the moment we look. A number is looked up
+//! and the event counted under one lock; whoever destroys the object takes the number out first,
+//! and then waits for the acknowledgement of every event that was counted. Numbers are never used
+//! twice.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -74,8 +75,9 @@ pub fn leave(number: u64) {
     live().remove(&number);
 }
 
-/// The same for an object that is being destroyed: blocks until the events that it got are acknowledged (`ibv_destroy_cq(3)`,
-/// `ibv_destroy_qp(3)`, `ibv_get_async_event(3)`). Whoever got one may use the object until then.
+/// The same for an object that is being destroyed: blocks until the events that it got are
+/// acknowledged (`ibv_destroy_cq(3)`, `ibv_destroy_qp(3)`, `ibv_get_async_event(3)`). Whoever got
+/// one may use the object until then.
 pub fn retire(number: u64, events: &Affiliated) {
     leave(number);
     events.wait_acknowledged();

@@ -171,7 +171,8 @@ pub unsafe fn reg_mr_iova2(
     unsafe { register(pd, addr, length, iova, access, None) }
 }
 
-/// `ibv_reg_mr_ex`: the other ways to register in one. Memory of other devices (`IBV_REG_MR_MASK_FD`) is not supported.
+/// `ibv_reg_mr_ex`: the other ways to register in one. Memory of other devices
+/// (`IBV_REG_MR_MASK_FD`) is not supported.
 pub unsafe fn reg_mr_ex(
     raw_pd: *mut abi::ibv_pd,
     attr: *mut abi::ibv_mr_init_attr,
@@ -300,7 +301,8 @@ pub unsafe fn dereg_mr(raw: *mut abi::ibv_mr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `ibv_import_mr(3)`: the region that another context of this process registered. Its address is not told.
+/// `ibv_import_mr(3)`: the region that another context of this process registered. Its address is
+/// not told.
 pub unsafe fn import_mr(raw_pd: *mut abi::ibv_pd, handle: u32) -> Result<*mut abi::ibv_mr, Errno> {
     // SAFETY: the caller's domain.
     let pd = unsafe { Pd::of(raw_pd) }?;

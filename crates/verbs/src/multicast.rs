@@ -32,7 +32,8 @@ pub unsafe fn detach(
 /// # Safety
 /// `gid` is null or points to a GID.
 unsafe fn gid_of(gid: *const abi::ibv_gid) -> Result<Gid, Errno> {
-    // SAFETY: the caller's promise; every bit pattern is a GID, which may lie anywhere in a packed struct.
+    // SAFETY: the caller's promise; every bit pattern is a GID, which may lie anywhere in a packed
+    // struct.
     (!gid.is_null())
         .then(|| Gid(unsafe { gid.cast::<[u8; 16]>().read_unaligned() }))
         .ok_or(Errno::INVALID)

@@ -1,5 +1,6 @@
-//! What the kernel tells of RDMA devices by netlink (`NETLINK_RDMA`, `RDMA_NL_NLDEV` of `rdma/rdma_netlink.h`), told of ours: devices,
-//! ports, their counters, and the system's modes. What is asked beyond that is refused with `EOPNOTSUPP`, as by an older kernel.
+//! What the kernel tells of RDMA devices by netlink (`NETLINK_RDMA`, `RDMA_NL_NLDEV` of
+//! `rdma/rdma_netlink.h`), told of ours: devices, ports, their counters, and the system's modes.
+//! What is asked beyond that is refused with `EOPNOTSUPP`, as by an older kernel.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -119,7 +120,8 @@ fn reply(request: &[u8], port: u32, devices: &[DeviceInfo]) -> Option<Vec<Vec<u8
 /// What a program reads of a dump at once: a page is libmnl's and iproute2's buffer.
 const DATAGRAM_LEN_MAX: usize = 4096;
 
-/// As few datagrams as the messages fit into: each takes a multiple of its length of the receiver's buffer, and all of a dump wait there.
+/// As few datagrams as the messages fit into: each takes a multiple of its length of the receiver's
+/// buffer, and all of a dump wait there.
 fn packed(messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut datagrams: Vec<Vec<u8>> = Vec::new();
     for message in messages {
@@ -220,13 +222,15 @@ fn statistics(message: &mut Message, info: &DeviceInfo) {
     });
 }
 
-/// A device is seen in its own network namespace only; registered memory is not pinned, so forks copy it.
+/// A device is seen in its own network namespace only; registered memory is not pinned, so forks
+/// copy it.
 fn system(message: &mut Message) {
     message.put(attribute::NETNS_MODE, &[0]);
     message.put(attribute::COPY_ON_FORK, &[1]);
 }
 
-/// A message as it grows: its header, then attributes, each with its length and type before it, to a multiple of four bytes.
+/// A message as it grows: its header, then attributes, each with its length and type before it, to
+/// a multiple of four bytes.
 struct Message {
     bytes: Vec<u8>,
 }

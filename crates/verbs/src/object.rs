@@ -1,7 +1,8 @@
 //! C objects with Rust state behind them.
 //!
-//! The C struct is the first field, so the C pointer is the pointer to the whole. C programs read (and
-//! some write) its fields, therefore it lies in an `UnsafeCell`; everything behind it is Rust's alone.
+//! The C struct is the first field, so the C pointer is the pointer to the whole. C programs read
+//! (and some write) its fields, therefore it lies in an `UnsafeCell`; everything behind it is
+//! Rust's alone.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -111,8 +111,8 @@ unsafe fn take(raw: *mut abi::ibv_cq_ex, cq: &Cq) -> Result<(abi::ibv_wc, u64), 
     Ok((wc, timestamp))
 }
 
-/// `ibv_start_poll`: other threads wait until `ibv_end_poll`. ENOENT when there is no completion, and then no `ibv_end_poll` is
-/// due. EINVAL within a poll of the same thread.
+/// `ibv_start_poll`: other threads wait until `ibv_end_poll`. ENOENT when there is no completion,
+/// and then no `ibv_end_poll` is due. EINVAL within a poll of the same thread.
 #[inline]
 pub unsafe fn start(
     raw: *mut abi::ibv_cq_ex,
@@ -143,7 +143,8 @@ pub unsafe fn start(
     Ok(())
 }
 
-/// `ibv_next_poll`: ENOENT when there is none; `ibv_end_poll` is due all the same. EINVAL outside of a poll.
+/// `ibv_next_poll`: ENOENT when there is none; `ibv_end_poll` is due all the same. EINVAL outside
+/// of a poll.
 #[inline]
 pub unsafe fn next(raw: *mut abi::ibv_cq_ex) -> Result<(), Errno> {
     // SAFETY: the caller's queue; this thread has the lock.
@@ -164,7 +165,8 @@ pub unsafe fn end(raw: *mut abi::ibv_cq_ex) {
     }
 }
 
-/// Defines the functions that read one field of the completion in the thread's hand; 0 if there is none.
+/// Defines the functions that read one field of the completion in the thread's hand; 0 if there is
+/// none.
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident -> $ty:ty = |$state:ident| $value:expr;)*) => {$(
         $(#[$doc])*
@@ -216,8 +218,9 @@ fn wall_clock(timestamp: u64) -> u64 {
         .saturating_sub(ago)
 }
 
-/// `ibv_query_rt_values_ex(3)`: the clock of the completions, all of it in `tv_nsec`, as adapters have it. Programs that compare
-/// it with `ibv_wc_read_completion_ts` read that member alone, or add the seconds.
+/// `ibv_query_rt_values_ex(3)`: the clock of the completions, all of it in `tv_nsec`, as adapters
+/// have it. Programs that compare it with `ibv_wc_read_completion_ts` read that member alone, or
+/// add the seconds.
 pub unsafe fn query_rt_values(
     context: *mut abi::ibv_context,
     values: *mut abi::ibv_values_ex,

@@ -42,7 +42,8 @@ const PHYS_STATE_LINK_UP: u8 = 5;
 /// Clock of the completions' timestamps: nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
 
-/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: on-demand memory, also the whole address space at once.
+/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: on-demand memory, also the whole address space at
+/// once.
 const ODP_GENERAL: u64 = 1 << 0 | 1 << 1;
 
 /// What each service can do with on-demand memory: all that it can do.
@@ -241,7 +242,8 @@ pub unsafe fn query_gid_ex(
     Ok(())
 }
 
-/// `ibv_query_gid_table(3)`: the rows that are not empty; a table that is too short for all is an error.
+/// `ibv_query_gid_table(3)`: the rows that are not empty; a table that is too short for all is an
+/// error.
 pub unsafe fn query_gid_table(
     context: *mut abi::ibv_context,
     entries: *mut abi::ibv_gid_entry,
@@ -368,7 +370,8 @@ fn port_attr(info: &DeviceInfo, limits: &Limits) -> abi::ibv_port_attr {
     attr
 }
 
-/// Rows of the GID table, empty ones included: addresses that come later have a place, as with hardware.
+/// Rows of the GID table, empty ones included: addresses that come later have a place, as with
+/// hardware.
 fn gid_table_len(info: &DeviceInfo) -> usize {
     info.gids.len().max(GID_TABLE_LEN_MIN)
 }
@@ -393,7 +396,8 @@ fn clamp(value: impl TryInto<c_int>) -> c_int {
     value.try_into().unwrap_or(c_int::MAX)
 }
 
-/// Copies the front of `value` into a caller's struct of `size` bytes, and zeros what we do not know.
+/// Copies the front of `value` into a caller's struct of `size` bytes, and zeros what we do not
+/// know.
 ///
 /// # Safety
 /// `to` is valid for writes of `size` bytes; `T` is plain data without padding that matters.

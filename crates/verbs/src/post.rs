@@ -14,7 +14,8 @@ use crate::object::Object;
 use crate::queue_pair::Qp;
 use crate::window;
 
-/// `ibv_post_send(3)`: posts the list up to the first request that is refused, which `bad` then names.
+/// `ibv_post_send(3)`: posts the list up to the first request that is refused, which `bad` then
+/// names.
 #[inline]
 pub unsafe fn send(
     qp: *mut abi::ibv_qp,
@@ -173,8 +174,9 @@ unsafe fn operation(wr: &abi::ibv_send_wr) -> Result<Operation, Errno> {
     }
 }
 
-/// A scatter/gather list as the engine takes it: the C array itself. More elements than any queue takes are refused before one
-/// of them is looked at: such a count is a mistake, and the array hardly as long.
+/// A scatter/gather list as the engine takes it: the C array itself. More elements than any queue
+/// takes are refused before one of them is looked at: such a count is a mistake, and the array
+/// hardly as long.
 #[inline]
 pub unsafe fn elements<'a>(list: *mut abi::ibv_sge, count: i32) -> Result<&'a [Sge], Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;

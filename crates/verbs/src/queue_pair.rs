@@ -123,8 +123,8 @@ unsafe fn create_with(
     Ok(raw)
 }
 
-/// `ibv_create_qp_ex(3)`. Targets of extended connections are created in such a domain and have neither protection domain nor
-/// queues.
+/// `ibv_create_qp_ex(3)`. Targets of extended connections are created in such a domain and have
+/// neither protection domain nor queues.
 pub unsafe fn create_ex(
     context: *mut abi::ibv_context,
     init: *mut abi::ibv_qp_init_attr_ex,
@@ -162,7 +162,8 @@ pub unsafe fn create_ex(
     unsafe { create_with(attr.pd, init.cast(), operations) }
 }
 
-/// `ibv_open_qp(3)`: one more handle of a target queue pair. Its asynchronous events go to the handle that created it.
+/// `ibv_open_qp(3)`: one more handle of a target queue pair. Its asynchronous events go to the
+/// handle that created it.
 pub unsafe fn open(
     context: *mut abi::ibv_context,
     attr: *mut abi::ibv_qp_open_attr,
@@ -202,7 +203,8 @@ fn hand_out_target(
     hand_out(c, engine, None)
 }
 
-/// A queue pair for C, the struct filled in but for what the engine knows, and the number of events that are its own.
+/// A queue pair for C, the struct filled in but for what the engine knows, and the number of events
+/// that are its own.
 fn hand_out(
     mut c: abi::ibv_qp,
     engine: Arc<engine::Qp>,
@@ -415,8 +417,8 @@ fn attributes_of(attr: &abi::ibv_qp_attr, mask: AttrMask) -> Result<QpAttributes
     Ok(out)
 }
 
-/// Attributes that the two halves of an extended connection have no use for: programs give both halves the same, and the
-/// kernel's uverbs leaves these out.
+/// Attributes that the two halves of an extended connection have no use for: programs give both
+/// halves the same, and the kernel's uverbs leaves these out.
 fn without_meaning(qp_type: QpType) -> AttrMask {
     match qp_type {
         QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,

@@ -107,8 +107,8 @@ pub fn link_text(mbps: Option<u32>) -> String {
 /// What `query_port` stands for where the kernel tells no speed: one lane of the slowest link.
 pub const MBPS_UNKNOWN: u32 = 2_500;
 
-/// `active_width` and `active_speed` of a port (IBTA PortInfo codes) for an Ethernet link of `mbps`,
-/// paired the way RoCE devices report them: the smallest standard link that carries it.
+/// `active_width` and `active_speed` of a port (IBTA PortInfo codes) for an Ethernet link of
+/// `mbps`, paired the way RoCE devices report them: the smallest standard link that carries it.
 pub fn link(mbps: Option<u32>) -> (u8, u8) {
     const WIDTH_1X: u8 = 1;
     const WIDTH_4X: u8 = 2;

@@ -2,13 +2,16 @@
 //!
 //! - [`id`]: identifiers (`rdma_cm_id`), what they own, and how far they are;
 //! - [`channel`]: event channels; [`event`]: what the engine says, as events of C;
-//! - [`resolve`]: addresses, ports and routes; [`resolver`]: who waits for neighbours; [`devices`]: the devices behind them;
-//! - [`connect`]: listen, connect, accept, reject, disconnect; [`arrivals`]: listening at interfaces that come later;
+//! - [`resolve`]: addresses, ports and routes; [`resolver`]: who waits for neighbours; [`devices`]:
+//!   the devices behind them;
+//! - [`connect`]: listen, connect, accept, reject, disconnect; [`arrivals`]: listening at
+//!   interfaces that come later;
 //! - [`queue_pair`]: the queue pairs of identifiers;
 //! - [`multicast`]: groups; [`endpoint`], [`addrinfo`]: `rdma_create_ep(3)` and what belongs to it;
 //! - [`mod@option`] and [`ports`]: `rdma_set_option(3)`, and ports that are taken.
 //!
-//! As in rdma-core's library, queue pairs move in the thread that fetches the event or makes the call: no thread of ours does.
+//! As in rdma-core's library, queue pairs move in the thread that fetches the event or makes the
+//! call: no thread of ours does.
 
 pub mod abi;
 pub mod address;

@@ -1,9 +1,11 @@
-//! Paths under `/sys/class/infiniband*` and `/dev/infiniband` that programs open themselves, and where they are led.
+//! Paths under `/sys/class/infiniband*` and `/dev/infiniband` that programs open themselves, and
+//! where they are led.
 //!
-//! Our devices have no such files. What is about them is led to a [`tree`] of plain files with the same text that
-//! `ibv_read_sysfs_file` gives ([`crate::sysfs`]), and their device nodes to `/dev/null`: UCX, for one, skips a device
-//! without a character device that it may read and write. Names that are not ours stay as they are, so the RDMA hardware
-//! of a host remains visible. Children of a program see the same, as they inherit the preload.
+//! Our devices have no such files. What is about them is led to a [`tree`] of plain files with the
+//! same text that `ibv_read_sysfs_file` gives ([`crate::sysfs`]), and their device nodes to
+//! `/dev/null`: UCX, for one, skips a device without a character device that it may read and write.
+//! Names that are not ours stay as they are, so the RDMA hardware of a host remains visible.
+//! Children of a program see the same, as they inherit the preload.
 //!
 //! The functions of the C library that lead here are in [`crate::entry::files`].
 
@@ -117,12 +119,14 @@ pub unsafe fn may_be_ours(path: *const c_char) -> bool {
 unsafe fn begins_with(path: *const c_char, prefix: &[u8]) -> bool {
     !path.is_null()
         && prefix.iter().enumerate().all(|(index, byte)| {
-            // SAFETY: `all` stops at the first difference, which the end of the string is at the latest.
+            // SAFETY: `all` stops at the first difference, which the end of the string is at the
+            // latest.
             unsafe { path.add(index).read() as u8 == *byte }
         })
 }
 
-/// Where a path leads, if not to itself. `writes`: the caller wants to write or to create. Leaves `errno` as it was.
+/// Where a path leads, if not to itself. `writes`: the caller wants to write or to create. Leaves
+/// `errno` as it was.
 pub fn lead(path: &CStr, writes: bool) -> Option<CString> {
     let errno = Errno::current();
     let led = catch_unwind(|| find(path, writes)).unwrap_or(None);

@@ -1,5 +1,5 @@
-//! What the crate `fuzz-bodies` sees of this one: the structs, the symbols, and a context on any device. Without the hooks of the C
-//! library, which are for programs that preload it.
+//! What the crate `fuzz-bodies` sees of this one: the structs, the symbols, and a context on any
+//! device. Without the hooks of the C library, which are for programs that preload it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ pub mod symbols {
     pub use crate::entry::symbols::*;
 }
 
-/// `ibv_open_device(3)` for a device that is none of this host's. Its `verbs_context` lies in front of it, as always.
+/// `ibv_open_device(3)` for a device that is none of this host's. Its `verbs_context` lies in front
+/// of it, as always.
 ///
 /// # Errors
 /// Those of the system (descriptors).

@@ -191,7 +191,8 @@ pub unsafe fn number(srq: *mut abi::ibv_srq, out: *mut u32) -> Result<(), Errno>
     Ok(())
 }
 
-/// `ibv_post_srq_recv(3)`: posts the list up to the first request that is refused, which `bad` then names.
+/// `ibv_post_srq_recv(3)`: posts the list up to the first request that is refused, which `bad` then
+/// names.
 #[inline]
 pub unsafe fn post_receive(
     srq: *mut abi::ibv_srq,

@@ -1,4 +1,5 @@
-//! The atomics, locks and cells of the modules that loom checks: std's, or loom's under `--cfg loom`.
+//! The atomics, locks and cells of the modules that loom checks: std's, or loom's under `--cfg
+//! loom`.
 //!
 //! `tests/loom.rs` builds these modules as they stand; they use nothing else of the crate.
 

@@ -1,6 +1,6 @@
 //! The text of the files that the kernel has for a device under `/sys/class/infiniband` and
-//! `/sys/class/infiniband_verbs`. `ibv_read_sysfs_file` answers from here, and so does the tree of files that
-//! [`crate::redirect`] leads programs to which open the paths themselves.
+//! `/sys/class/infiniband_verbs`. `ibv_read_sysfs_file` answers from here, and so does the tree of
+//! files that [`crate::redirect`] leads programs to which open the paths themselves.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -24,8 +24,8 @@ pub unsafe fn path() -> &'static CStr {
     c"/sys"
 }
 
-/// `ibv_read_sysfs_file`: the bytes of `directory/file` without the newline at the end, and how many;
-/// NUL-terminated if there is room.
+/// `ibv_read_sysfs_file`: the bytes of `directory/file` without the newline at the end, and how
+/// many; NUL-terminated if there is room.
 pub unsafe fn read_file(
     directory: *const c_char,
     file: *const c_char,
@@ -111,8 +111,8 @@ pub fn verbs_files(info: &DeviceInfo) -> Vec<Entry> {
     ]
 }
 
-/// The files in `device` of a device whose interface has no such directory itself: nobody made it, and it is no nearer to
-/// one processor than to another unless `numa_node` says so.
+/// The files in `device` of a device whose interface has no such directory itself: nobody made it,
+/// and it is no nearer to one processor than to another unless `numa_node` says so.
 pub fn parent_files(info: &DeviceInfo, numa_node: Option<i32>) -> Vec<Entry> {
     let entry = |name: &str, text: String| (name.to_owned(), text);
     let interface = |name: &str, text: String| (format!("net/{}/{name}", info.interface), text);
@@ -158,8 +158,8 @@ fn port_files(info: &DeviceInfo) -> Vec<Entry> {
     entries
 }
 
-/// `counters`, those of the PortCounters attribute (IBTA 16.1.3.5) that mean something here, and zero where programs expect
-/// a file; `hw_counters`: [`hw_counters`].
+/// `counters`, those of the PortCounters attribute (IBTA 16.1.3.5) that mean something here, and
+/// zero where programs expect a file; `hw_counters`: [`hw_counters`].
 fn counters(ours: &[(&'static str, u64)]) -> Vec<Entry> {
     // Data are counted in words of four bytes.
     const WORD: u64 = 4;
@@ -197,7 +197,8 @@ fn counters(ours: &[(&'static str, u64)]) -> Vec<Entry> {
     standard.into_iter().chain(hardware).collect()
 }
 
-/// The names under which other drivers count the same, for what reads those (node_exporter, `rdma statistic`): mlx5's first, then rxe's.
+/// The names under which other drivers count the same, for what reads those (node_exporter, `rdma
+/// statistic`): mlx5's first, then rxe's.
 const KNOWN: [(&str, &[&str]); 21] = [
     ("duplicate_request", &["duplicates"]),
     ("implied_nak_seq_err", &["implied_naks"]),

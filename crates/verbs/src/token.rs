@@ -1,7 +1,8 @@
 //! What `context->cmd_fd` is: a descriptor by which a context can be imported in the same process.
 //!
-//! With rdma-core it is the way to the kernel, and works in any process that gets a copy. Ours holds a few bytes that say
-//! which process and which device; another process is refused, since the device's worker lives in this one.
+//! With rdma-core it is the way to the kernel, and works in any process that gets a copy. Ours
+//! holds a few bytes that say which process and which device; another process is refused, since the
+//! device's worker lives in this one.
 
 use std::ffi::c_int;
 use std::fs::File;

@@ -9,7 +9,8 @@ pub struct Turn<T> {
     state: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `state` is touched by the one thread whose turn it is. It may hold a lock, which that thread gives back.
+// SAFETY: `state` is touched by the one thread whose turn it is. It may hold a lock, which that
+// thread gives back.
 unsafe impl<T> Sync for Turn<T> {}
 // SAFETY: as above; an object is not destroyed while a thread uses it.
 unsafe impl<T> Send for Turn<T> {}
@@ -55,8 +56,9 @@ impl<T> Turn<T> {
     }
 }
 
-/// A number of the calling thread, not 0. It may have been that of a thread that has ended, whose stores of it the caller then
-/// cannot see any more: memory that is freed is handed on in order (C11, 7.22.3).
+/// A number of the calling thread, not 0. It may have been that of a thread that has ended, whose
+/// stores of it the caller then cannot see any more: memory that is freed is handed on in order
+/// (C11, 7.22.3).
 #[inline]
 fn this_thread() -> usize {
     #[cfg(not(loom))]

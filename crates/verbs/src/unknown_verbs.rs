@@ -1,9 +1,11 @@
 //! Verbs that a newer libibverbs has and this library has not.
 //!
-//! Preloaded, this library stands in front of the host's libibverbs, whose function runs where it has none of that name. Such a
-//! function calls a provider through the table that the private pointer of the `verbs_context` leads to (`struct verbs_ex_private`
-//! of rdma-core: a bitmap, two words, then only pointers to functions; their order and number differ between releases). So every word
-//! of what that pointer leads to is a function here, which says the name of the verb and answers that it is not supported.
+//! Preloaded, this library stands in front of the host's libibverbs, whose function runs where it
+//! has none of that name. Such a function calls a provider through the table that the private
+//! pointer of the `verbs_context` leads to (`struct verbs_ex_private` of rdma-core: a bitmap, two
+//! words, then only pointers to functions; their order and number differ between releases). So
+//! every word of what that pointer leads to is a function here, which says the name of the verb and
+//! answers that it is not supported.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -45,7 +47,8 @@ unsafe extern "C" fn unknown_verb() -> usize {
     unsafe { refuse(std::ptr::null()) }
 }
 
-/// `caller`: the instruction after the call, of the verb in libibverbs or of the program to the verb.
+/// `caller`: the instruction after the call, of the verb in libibverbs or of the program to the
+/// verb.
 unsafe extern "C" fn refuse(caller: *const u8) -> usize {
     // SAFETY: the call that led here was just carried out.
     let name = unsafe { verb_of(caller) };
@@ -61,8 +64,8 @@ unsafe extern "C" fn refuse(caller: *const u8) -> usize {
     answer
 }
 
-/// Verbs that the program has looked up (`dlsym(3)`), and that are rdma-core's alone: which of them it calls through its pointer is
-/// not to be seen.
+/// Verbs that the program has looked up (`dlsym(3)`), and that are rdma-core's alone: which of them
+/// it calls through its pointer is not to be seen.
 static LOOKED_UP: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The program gets rdma-core's function of that name.
@@ -132,8 +135,8 @@ fn once(name: &str, text: impl FnOnce() -> String) {
     trace::complain(&text());
 }
 
-/// How a verb fails: one that makes something returns NULL, one that returns a descriptor -1, both beside `errno`; the others return an
-/// error number.
+/// How a verb fails: one that makes something returns NULL, one that returns a descriptor -1, both
+/// beside `errno`; the others return an error number.
 fn answer_of(name: &str) -> usize {
     if name.ends_with("_fd") {
         usize::MAX
@@ -150,8 +153,9 @@ fn returns_pointer(name: &str) -> bool {
     verb.is_some_and(|verb| makes.iter().any(|make| verb.starts_with(make)))
 }
 
-/// The verb that was called. Most verbs jump to the provider's function, so that what is on the stack is the program's call of the verb,
-/// the target of which is decoded; others call it, and are what is on the stack.
+/// The verb that was called. Most verbs jump to the provider's function, so that what is on the
+/// stack is the program's call of the verb, the target of which is decoded; others call it, and are
+/// what is on the stack.
 unsafe fn verb_of(caller: *const u8) -> Option<String> {
     if caller.is_null() {
         return None;
@@ -178,8 +182,9 @@ fn verb_at(address: *const c_void) -> Option<String> {
     (name.starts_with("ibv_") || name.starts_with("_ibv_")).then(|| name.to_owned())
 }
 
-/// What the call before `after` called: `call rel32`, to a function or to an entry of the procedure linkage table, or
-/// `call *rel32(%rip)`. Where the call was another one these bytes may mean anything: what they lead to is read only where a file is loaded.
+/// What the call before `after` called: `call rel32`, to a function or to an entry of the procedure
+/// linkage table, or `call *rel32(%rip)`. Where the call was another one these bytes may mean
+/// anything: what they lead to is read only where a file is loaded.
 ///
 /// # Safety
 /// It is the address behind a call that was carried out.

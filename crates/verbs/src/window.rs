@@ -78,7 +78,8 @@ pub unsafe fn bind(
     {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the window's public fields; the application may read them meanwhile, as with any provider.
+    // SAFETY: the window's public fields; the application may read them meanwhile, as with any
+    // provider.
     let (window, pd) = unsafe { ((*raw).rkey, (*raw).pd) };
     // SAFETY: the caller's region, if any.
     if unsafe { info.mr.as_ref() }.is_some_and(|mr| mr.pd != pd) {

@@ -1,5 +1,5 @@
-//! The extended way to post sends (`ibv_wr_post(3)`): a batch of requests that is built call by call, and posted whole or not
-//! at all.
+//! The extended way to post sends (`ibv_wr_post(3)`): a batch of requests that is built call by
+//! call, and posted whole or not at all.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -19,10 +19,12 @@ use crate::queue_pair::Qp;
 use crate::turn::Turn;
 use crate::window;
 
-/// What of the extended interface a queue pair has: the operations that were asked for when it was created.
+/// What of the extended interface a queue pair has: the operations that were asked for when it was
+/// created.
 pub struct Batches {
     allowed: u64,
-    /// The batch of the thread that is between `wr_start` and `wr_complete`. It holds the lock of the send queue.
+    /// The batch of the thread that is between `wr_start` and `wr_complete`. It holds the lock of
+    /// the send queue.
     open: Turn<Batch>,
 }
 
@@ -98,8 +100,8 @@ impl Batches {
 impl Batch {
     fn new(engine: &Arc<engine::Qp>) -> Batch {
         let qp = Arc::clone(engine);
-        // SAFETY: the queue pair outlives the batch, which stands before it in the struct and is dropped first; the `Arc` keeps
-        // it where it is.
+        // SAFETY: the queue pair outlives the batch, which stands before it in the struct and is
+        // dropped first; the `Arc` keeps it where it is.
         let requests =
             unsafe { std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(qp.begin_batch()) };
         Batch {
@@ -128,7 +130,8 @@ unsafe fn batches<'a>(qp: *mut abi::ibv_qp_ex) -> Result<(&'a Qp, &'a Batches), 
     Ok((qp, qp.batches().ok_or(Errno::INVALID)?))
 }
 
-/// The batch that the calling thread builds. Without one the call has no way to report, and does nothing.
+/// The batch that the calling thread builds. Without one the call has no way to report, and does
+/// nothing.
 unsafe fn batch<'a>(qp: *mut abi::ibv_qp_ex) -> Option<&'a mut Batch> {
     // SAFETY: the caller's queue pair.
     unsafe { batches(qp) }.ok()?.1.open.mine()
@@ -163,8 +166,9 @@ pub unsafe fn abort(qp: *mut abi::ibv_qp_ex) {
     }
 }
 
-/// Begins a request, which takes `wr_id` and `wr_flags` as they are now. Whether its data are inline is for the setters to
-/// say. An operation that was not asked for when the queue pair was created is EINVAL.
+/// Begins a request, which takes `wr_id` and `wr_flags` as they are now. Whether its data are
+/// inline is for the setters to say. An operation that was not asked for when the queue pair was
+/// created is EINVAL.
 unsafe fn begin(raw: *mut abi::ibv_qp_ex, flag: u32, operation: Result<Operation, Errno>) {
     // SAFETY: the caller's queue pair and its public fields.
     unsafe {

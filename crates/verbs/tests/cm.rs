@@ -1,4 +1,5 @@
-//! C programs against the calls of librdmacm: what they refuse, what their events say, who waits for whom.
+//! C programs against the calls of librdmacm: what they refuse, what their events say, who waits
+//! for whom.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +34,8 @@ fn a_peer_that_is_stopped_holds_up_the_ends_of_its_connections_once() {
     program::run("cm_silent");
 }
 
-/// Two interfaces of one cable, with addresses of ours, on which the kernel asks for those of others.
+/// Two interfaces of one cable, with addresses of ours, on which the kernel asks for those of
+/// others.
 const NEIGHBOURS: &str = "ip link add va type veth peer name vb
     ip addr add 10.9.0.1/24 dev va && ip addr add 10.9.0.2/24 dev vb && ip -6 addr add fd09::1/64 dev va nodad
     ip link set va up && ip link set vb up

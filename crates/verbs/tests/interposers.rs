@@ -1,5 +1,5 @@
-//! Programs and libraries that stand in front of functions themselves, beside the preload: each gets what it would get without it, and
-//! airdma's devices.
+//! Programs and libraries that stand in front of functions themselves, beside the preload: each
+//! gets what it would get without it, and airdma's devices.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
@@ -71,7 +71,8 @@ fn a_program_under_thread_sanitizer() {
     }
 }
 
-/// Programs that do without libibverbs where there is none export functions of its names, behind which they look it up.
+/// Programs that do without libibverbs where there is none export functions of its names, behind
+/// which they look it up.
 #[test]
 fn a_program_that_exports_functions_of_these_names() {
     opens_a_device(&["-DSTUBS", "-rdynamic"]);
@@ -96,7 +97,8 @@ fn a_library_with_a_dlsym_of_its_own_before_ours_or_behind() {
         return;
     };
     let library = library.display();
-    // In front of airdma it has asked the C library for what comes next, by a version: the program's look-ups do not come past airdma.
+    // In front of airdma it has asked the C library for what comes next, by a version: the
+    // program's look-ups do not come past airdma.
     for (preload, wanted) in [
         (format!("{library} $AIRDMA"), "not opened hooked"),
         (format!("$AIRDMA {library}"), "opened hooked"),

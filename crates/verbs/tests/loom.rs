@@ -1,5 +1,5 @@
-//! What threads share in the C ABI, under loom: every interleaving, and every value the memory model lets a load return. The
-//! modules are the crate's own files.
+//! What threads share in the C ABI, under loom: every interleaving, and every value the memory
+//! model lets a load return. The modules are the crate's own files.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p airdma-verbs --release --test loom`
 #![cfg(loom)]
@@ -112,7 +112,8 @@ fn two_who_wait_are_both_let_go() {
     });
 }
 
-/// Two threads fetch events of an object that a third one destroys: who gets one may use the object until it acknowledges.
+/// Two threads fetch events of an object that a third one destroys: who gets one may use the object
+/// until it acknowledges.
 #[test]
 fn an_event_finds_its_object_alive_or_not_at_all() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! C programs that do what the man pages forbid: each call or completion says what they promise, nothing crashes, nothing hangs,
-//! and no memory is lost over it.
+//! C programs that do what the man pages forbid: each call or completion says what they promise,
+//! nothing crashes, nothing hangs, and no memory is lost over it.
 
 #![allow(clippy::unwrap_used)]
 

@@ -124,7 +124,8 @@ fn programs_that_never_touch_rdma_do_not_notice() {
     assert_eq!(text(&output.stderr), "");
 }
 
-/// The names of the system calls that a program makes once it is loaded, by strace; `None` where that cannot be had.
+/// The names of the system calls that a program makes once it is loaded, by strace; `None` where
+/// that cannot be had.
 fn system_calls(program: &[&str], preload: Option<&Path>) -> Option<Vec<String>> {
     static TRACES: AtomicU32 = AtomicU32::new(0);
     let number = TRACES.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! What unmodified programs see under `/sys/class/infiniband*` and `/dev/infiniband` with the library preloaded, and that
-//! they see no difference elsewhere. In a network namespace with one pair of interfaces; without one the test says so.
+//! What unmodified programs see under `/sys/class/infiniband*` and `/dev/infiniband` with the
+//! library preloaded, and that they see no difference elsewhere. In a network namespace with one
+//! pair of interfaces; without one the test says so.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,8 +31,9 @@ impl Drop for Runtime {
     }
 }
 
-/// What a shell script prints in a namespace where the device `airdma_veth0` exists; `None` where the kernel refuses.
-/// `p COMMAND` runs a command that is no builtin of the shell with the library preloaded.
+/// What a shell script prints in a namespace where the device `airdma_veth0` exists; `None` where
+/// the kernel refuses. `p COMMAND` runs a command that is no builtin of the shell with the library
+/// preloaded.
 fn isolated(runtime: &Runtime, script: &str) -> Option<Output> {
     let shell = |script: &str| {
         let mut command = Command::new("unshare");

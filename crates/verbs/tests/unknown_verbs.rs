@@ -1,4 +1,5 @@
-//! A program that calls verbs which the host's libibverbs has and this library has not, preloaded: each is named, and refused.
+//! A program that calls verbs which the host's libibverbs has and this library has not, preloaded:
+//! each is named, and refused.
 
 #![allow(clippy::unwrap_used)]
 

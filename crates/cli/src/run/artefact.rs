@@ -1,8 +1,9 @@
 //! The two artefacts: where they lie, and which of them a program gets.
 //!
-//! *The preload*, `libairdma.so`, stands before rdma-core's libraries, which the host has; rdma-core's rsockets then run on it.
-//! *The drop-in directory* has airdma under the names of rdma-core's libraries, for hosts without them. It is preloaded as well, because a library with an RPATH of its own
-//! would find rdma-core's libraries before it; being one file it is there once.
+//! *The preload*, `libairdma.so`, stands before rdma-core's libraries, which the host has;
+//! rdma-core's rsockets then run on it. *The drop-in directory* has airdma under the names of
+//! rdma-core's libraries, for hosts without them. It is preloaded as well, because a library with
+//! an RPATH of its own would find rdma-core's libraries before it; being one file it is there once.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -71,8 +72,8 @@ impl Installed {
         Ok(installed)
     }
 
-    /// Chooses; `forced`: the drop-in directory whatever the host has; `too_new`: why the loader would refuse the program on what the
-    /// host has.
+    /// Chooses; `forced`: the drop-in directory whatever the host has; `too_new`: why the loader
+    /// would refuse the program on what the host has.
     ///
     /// # Errors
     /// A message when what is needed is not installed, or lies where the loader could not find it.
@@ -119,8 +120,8 @@ impl Installed {
 }
 
 impl Choice {
-    /// Puts those libraries before airdma that the user preloads and that must come first, and lets the program start
-    /// whose own AddressSanitizer wants to be the first.
+    /// Puts those libraries before airdma that the user preloads and that must come first, and lets
+    /// the program start whose own AddressSanitizer wants to be the first.
     pub fn arrange(&mut self, program: Option<&Program>, host: &Host) {
         let elf = program.and_then(|program| program.elf.as_ref());
         let needed = elf.map_or(&[][..], |elf| &elf.needed);

@@ -27,7 +27,8 @@ pub struct Elf {
     pub needed: Vec<String>,
     /// DT_RPATH, as it stands: folders in which its libraries are searched for first.
     pub rpath: Option<String>,
-    /// DT_RUNPATH, as it stands: the same behind `LD_LIBRARY_PATH`, for its own libraries only. Takes the place of DT_RPATH.
+    /// DT_RUNPATH, as it stands: the same behind `LD_LIBRARY_PATH`, for its own libraries only.
+    /// Takes the place of DT_RPATH.
     pub runpath: Option<String>,
     /// It refers to `rsocket(3)`.
     pub rsockets: bool,
@@ -92,7 +93,8 @@ impl Elf {
     }
 }
 
-/// A file that is read at offsets. Answers `None` behind its end, and to sizes that no sound file has.
+/// A file that is read at offsets. Answers `None` behind its end, and to sizes that no sound file
+/// has.
 struct Bytes(File);
 
 impl Bytes {

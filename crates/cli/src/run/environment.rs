@@ -1,5 +1,5 @@
-//! Variables of the environment that decide whether programs use the devices: airdma's own, and those of the libraries that are
-//! built on verbs.
+//! Variables of the environment that decide whether programs use the devices: airdma's own, and
+//! those of the libraries that are built on verbs.
 
 /// What there is to say about a variable that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,8 @@ pub enum Remark {
     Careful(String),
 }
 
-/// Says what a variable does; `devices` are the names of the devices that there are. `None` for one that does not matter.
+/// Says what a variable does; `devices` are the names of the devices that there are. `None` for one
+/// that does not matter.
 pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
     let ours = OURS.iter().find(|(known, _)| *known == name);
     if let Some((_, meaning)) = ours {

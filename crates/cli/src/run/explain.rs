@@ -17,7 +17,8 @@ use super::program::{Deaf, Program};
 use super::wrapper::Started;
 use crate::devices::why_no_device;
 
-/// Prints it. Exits with 0 if the program will find airdma's devices and can use them, with 1 if not.
+/// Prints it. Exits with 0 if the program will find airdma's devices and can use them, with 1 if
+/// not.
 pub fn print(
     started: &Started<'_>,
     found: Result<&Program, &io::Error>,

@@ -1,4 +1,5 @@
-//! Who has UDP port 4791: from the tables of the kernel, without a socket, since a socket would take part in what it looks at.
+//! Who has UDP port 4791: from the tables of the kernel, without a socket, since a socket would
+//! take part in what it looks at.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -105,8 +106,8 @@ impl Holder {
     }
 }
 
-/// The lines of a table that are about the port: slot, local address, remote address, state, queues, timer, retransmissions,
-/// user, timeout, inode.
+/// The lines of a table that are about the port: slot, local address, remote address, state,
+/// queues, timer, retransmissions, user, timeout, inode.
 fn holders(table: &str) -> Vec<Holder> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
@@ -159,8 +160,8 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// The processes that have the wanted sockets, of those that we may look into: all in one pass, since there are as many descriptors as
-/// the host has.
+/// The processes that have the wanted sockets, of those that we may look into: all in one pass,
+/// since there are as many descriptors as the host has.
 fn processes_of(mut wanted: HashSet<u64>) -> HashMap<u64, Process> {
     let mut found = HashMap::new();
     let shared = runtime_dir::shared_directories();

@@ -1,5 +1,6 @@
-//! Which libraries of rdma-core a program would get from this host, as `ld.so(8)` looks for them: `LD_LIBRARY_PATH`, the cache
-//! that ldconfig(8) writes, the default folders; and around those the folders that the program itself names.
+//! Which libraries of rdma-core a program would get from this host, as `ld.so(8)` looks for them:
+//! `LD_LIBRARY_PATH`, the cache that ldconfig(8) writes, the default folders; and around those the
+//! folders that the program itself names.
 
 use std::env;
 use std::ffi::OsStr;
@@ -82,9 +83,10 @@ fn is_for_us(path: &Path) -> bool {
     machine.is_some() && machine == Machine::ours().ok()
 }
 
-/// The files that the cache has under a name. Its layout, in the byte order of the machine: "glibc-ld.so.cache1.1", number of
-/// entries (4 bytes) and more, 48 bytes in all; then entries of 24 bytes: flags, name and path (4 bytes each; the latter two are
-/// offsets of strings from the start), and more. Behind older headers, if those are there.
+/// The files that the cache has under a name. Its layout, in the byte order of the machine:
+/// "glibc-ld.so.cache1.1", number of entries (4 bytes) and more, 48 bytes in all; then entries of
+/// 24 bytes: flags, name and path (4 bytes each; the latter two are offsets of strings from the
+/// start), and more. Behind older headers, if those are there.
 fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
     let start = cache
         .windows(CACHE_MAGIC.len())

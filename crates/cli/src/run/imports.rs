@@ -1,5 +1,6 @@
-//! What a program and the libraries that it links import of libibverbs and librdmacm, and whether they will find it: by the version
-//! node, without which the loader refuses to start the program, and by the name.
+//! What a program and the libraries that it links import of libibverbs and librdmacm, and whether
+//! they will find it: by the version node, without which the loader refuses to start the program,
+//! and by the name.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -80,7 +81,8 @@ impl Imports {
         imports
     }
 
-    /// The libraries that the program gets: the host's, but for those that its own search path leads to.
+    /// The libraries that the program gets: the host's, but for those that its own search path
+    /// leads to.
     pub fn seen_from(&self, host: Host) -> Host {
         Host {
             verbs: self.verbs.clone().or(host.verbs),
@@ -89,8 +91,8 @@ impl Imports {
         }
     }
 
-    /// Whether the host's libraries are older than what the program was built against, so that the loader would refuse it
-    /// although every symbol is preloaded.
+    /// Whether the host's libraries are older than what the program was built against, so that the
+    /// loader would refuse it although every symbol is preloaded.
     pub fn too_new_for(&self, host: &Host) -> Option<String> {
         for (name, path) in [(VERBS, &host.verbs), (CM, &host.cm)] {
             let Some(symbols) = path.as_deref().and_then(|path| Symbols::read(path).ok()) else {
@@ -113,7 +115,8 @@ impl Imports {
         None
     }
 
-    /// How many symbols of either library, and the newest version of each; `None` if there are none.
+    /// How many symbols of either library, and the newest version of each; `None` if there are
+    /// none.
     pub fn summary(&self) -> Option<String> {
         let parts: Vec<String> = [(VERBS, "IBVERBS_"), (CM, "RDMACM_")]
             .into_iter()
@@ -175,8 +178,8 @@ impl Imports {
             .collect()
     }
 
-    /// What the preload has not, and the host may have: verbs are refused by airdma's contexts, while the functions of librdmacm run on
-    /// airdma's identifiers.
+    /// What the preload has not, and the host may have: verbs are refused by airdma's contexts,
+    /// while the functions of librdmacm run on airdma's identifiers.
     fn refused(&self, there: &HashSet<String>) -> Vec<String> {
         let missing = |of_cm: bool| {
             self.names(|import| {
@@ -231,7 +234,8 @@ fn library_of(node: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether the preload stands before it: rdma-core's rsockets and what serves its hardware providers remain.
+/// Whether the preload stands before it: rdma-core's rsockets and what serves its hardware
+/// providers remain.
 fn is_replaced(symbol: &Symbol) -> bool {
     symbol.name.starts_with("rdma_")
         || (symbol.node.starts_with("IBVERBS_") && !symbol.node.starts_with("IBVERBS_PRIVATE_"))

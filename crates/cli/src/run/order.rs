@@ -1,8 +1,10 @@
-//! The order of `LD_PRELOAD`: airdma first, but for libraries of the user's that must come before it. A sanitizer's runtime
-//! refuses to run behind another library, and a library that wraps verbs sees no call behind the one that it wraps.
+//! The order of `LD_PRELOAD`: airdma first, but for libraries of the user's that must come before
+//! it. A sanitizer's runtime refuses to run behind another library, and a library that wraps verbs
+//! sees no call behind the one that it wraps.
 //!
-//! A program that links a sanitizer's runtime itself needs no preload of it, which its children would get as well:
-//! AddressSanitizer is told not to check the order, and the other runtimes do not check it.
+//! A program that links a sanitizer's runtime itself needs no preload of it, which its children
+//! would get as well: AddressSanitizer is told not to check the order, and the other runtimes do
+//! not check it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -26,8 +28,8 @@ const ADDRESS: [&str; 2] = ["libasan.so", "libclang_rt.asan"];
 /// The variable that AddressSanitizer reads.
 pub const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 
-/// The value of `LD_PRELOAD` in the order that works, and which names come before airdma. `find`: where the loader finds a
-/// library by its short name.
+/// The value of `LD_PRELOAD` in the order that works, and which names come before airdma. `find`:
+/// where the loader finds a library by its short name.
 pub fn arranged(value: &OsStr, find: impl Fn(&str) -> Option<PathBuf>) -> (OsString, Vec<String>) {
     let separators = |byte: &u8| matches!(byte, b':' | b' ');
     let entries = value.as_bytes().split(separators);
@@ -48,12 +50,13 @@ pub fn arranged(value: &OsStr, find: impl Fn(&str) -> Option<PathBuf>) -> (OsStr
     (OsString::from_vec(first.join(&b':')), names)
 }
 
-/// Whether a library is AddressSanitizer's runtime, which ends programs in which another library comes first.
+/// Whether a library is AddressSanitizer's runtime, which ends programs in which another library
+/// comes first.
 pub fn is_address_sanitizer(name: &str) -> bool {
     ADDRESS.iter().any(|known| name.starts_with(known))
 }
 
-/// The value of [`ASAN_OPTIONS`] with which the order is not checked. Of two settings the last one counts.
+/// Adds to the options of AddressSanitizer that the order is not checked. The last setting counts.
 pub fn without_order(existing: Option<OsString>) -> OsString {
     let mut value = existing.unwrap_or_default();
     if !value.is_empty() {
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sanitizer_of_the_users_comes_first_and_other_libraries_stay_behind() {
+    fn a_users_sanitizer_comes_first_and_other_libraries_stay_behind() {
         let alone = "/lib/libairdma.so";
         assert_eq!(order(alone), alone);
         let given = "/lib/libairdma.so:/usr/lib/libasan.so.8:/my/libhook.so";

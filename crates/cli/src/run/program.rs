@@ -1,5 +1,5 @@
-//! The program that a command starts, as far as it matters to a preload: which file it is, who interprets it, and whether the
-//! loader will take `LD_PRELOAD` from its environment.
+//! The program that a command starts, as far as it matters to a preload: which file it is, who
+//! interprets it, and whether the loader will take `LD_PRELOAD` from its environment.
 
 use std::env;
 use std::ffi::{CString, OsStr};
@@ -14,7 +14,8 @@ use super::elf::{Elf, Machine};
 /// What a command starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The file of the command; behind it those that interpret it, the last of which the loader sees.
+    /// The file of the command; behind it those that interpret it, the last of which the loader
+    /// sees.
     pub files: Vec<PathBuf>,
     /// That one; `None` if it may not be read.
     pub elf: Option<Elf>,
@@ -41,7 +42,8 @@ impl Program {
     /// Looks for the program of a command, in `PATH` if it has no slash.
     ///
     /// # Errors
-    /// `NotFound`; `PermissionDenied` for a file that may not be executed; what reading fails with. With a message.
+    /// `NotFound`; `PermissionDenied` for a file that may not be executed; what reading fails with.
+    /// With a message.
     pub fn find(command: &OsStr) -> io::Result<Program> {
         let mut files = vec![resolve(command)?];
         while let Some(next) = interpreter(&files[files.len() - 1]) {
@@ -101,8 +103,8 @@ fn is_executable(metadata: &fs::Metadata) -> bool {
     metadata.is_file() && metadata.permissions().mode() & 0o111 != 0
 }
 
-/// Who interprets a file that is no ELF file: whom its first line names, and behind `env` the program that env starts; the shell
-/// if it names nobody, as execvp(3) has it.
+/// Who interprets a file that is no ELF file: whom its first line names, and behind `env` the
+/// program that env starts; the shell if it names nobody, as execvp(3) has it.
 fn interpreter(path: &Path) -> Option<std::ffi::OsString> {
     let mut head = Vec::new();
     let file = File::open(path).ok()?;
@@ -175,7 +177,8 @@ fn has_capabilities(path: &Path) -> bool {
     }
 }
 
-/// Whether the kernel gives no new user, group or capabilities here: by mount option, or by prctl(2).
+/// Whether the kernel gives no new user, group or capabilities here: by mount option, or by
+/// prctl(2).
 fn are_ignored(path: &Path) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if status.lines().any(|line| line == "NoNewPrivs:\t1") {

@@ -1,4 +1,5 @@
-//! The folders in which `ld.so(8)` searches for the libraries of one object, as that object and those that link it name them.
+//! The folders in which `ld.so(8)` searches for the libraries of one object, as that object and
+//! those that link it name them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Commands that start another one: `env -i CMD`, `nice CMD`, `sudo CMD`. The program that matters is the one behind them, and some
-//! take `LD_PRELOAD` away from it.
+//! Commands that start another one: `env -i CMD`, `nice CMD`, `sudo CMD`. The program that matters
+//! is the one behind them, and some take `LD_PRELOAD` away from it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,8 @@ use std::path::Path;
 /// What a command starts in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started<'a> {
-    /// The program behind the wrappers, and its arguments. Of a wrapper that starts its program out of sight, itself.
+    /// The program behind the wrappers, and its arguments. Of a wrapper that starts its program out
+    /// of sight, itself.
     pub command: &'a [OsString],
     /// Why the library will not be in the program, and what to do.
     pub lost: Option<String>,
@@ -195,7 +196,8 @@ fn elsewhere(name: &str) -> String {
     )
 }
 
-/// Whether the words that follow start airdma themselves, as the messages here propose: `sudo airdma run -- CMD`, `su - -c "airdma run -- CMD"`.
+/// Whether the words that follow start airdma themselves, as the messages here propose: `sudo
+/// airdma run -- CMD`, `su - -c "airdma run -- CMD"`.
 fn starts_airdma(arguments: &[OsString]) -> bool {
     let words = arguments
         .iter()

@@ -1,5 +1,5 @@
-//! The symbols that block. Their sleep is a cancellation point (`pthreads(7)`), as it is in rdma-core's library: see
-//! [`crate::blocking`].
+//! The symbols that block. Their sleep is a cancellation point (`pthreads(7)`), as it is in
+//! rdma-core's library: see [`crate::blocking`].
 
 use std::ffi::{c_int, c_void};
 
@@ -10,7 +10,8 @@ use crate::rdma::abi::{rdma_cm_event, rdma_event_channel};
 use crate::rdma::event;
 use crate::{async_event, completion};
 
-/// Defines C functions that attempt and sleep in turns. While they sleep their stack holds nothing that wants to be dropped.
+/// Defines C functions that attempt and sleep in turns. While they sleep their stack holds nothing
+/// that wants to be dropped.
 macro_rules! blocking {
     ($(export fn $name:ident($($arg:ident: $ty:ty),*) = $module:ident :: $body:ident;)*) => {$(
         #[unsafe(no_mangle)]

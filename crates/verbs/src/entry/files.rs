@@ -1,16 +1,19 @@
-//! Functions of the C library that take a path, for programs that look at `/sys/class/infiniband*` and `/dev/infiniband`
-//! themselves: they change the path as [`crate::redirect`] says, and call the C library's own.
+//! Functions of the C library that take a path, for programs that look at `/sys/class/infiniband*`
+//! and `/dev/infiniband` themselves: they change the path as [`crate::redirect`] says, and call the
+//! C library's own.
 //!
-//! Any program calls these at any time: in a signal handler, after `fork`, from inside its `malloc`, before `main`. So a
-//! path that is not ours costs a comparison of bytes and one atomic load; nothing is allocated or locked, and `errno` is
-//! the C library's. The first call of each function asks the dynamic linker where the C library's own is.
+//! Any program calls these at any time: in a signal handler, after `fork`, from inside its
+//! `malloc`, before `main`. So a path that is not ours costs a comparison of bytes and one atomic
+//! load; nothing is allocated or locked, and `errno` is the C library's. The first call of each
+//! function asks the dynamic linker where the C library's own is.
 //!
-//! Some are cancellation points (`pthreads(7)`), and `scandir` calls the program back, which may throw: so the stack may unwind
-//! through these functions. It holds nothing to be dropped but where the path is ours, and there cancellations wait.
+//! Some are cancellation points (`pthreads(7)`), and `scandir` calls the program back, which may
+//! throw: so the stack may unwind through these functions. It holds nothing to be dropped but where
+//! the path is ours, and there cancellations wait.
 //!
-//! The variadic ones (`open`) are defined with the argument that may follow. On every Linux ABI that Rust's standard
-//! library supports, variadic integers go where fixed ones go; without `O_CREAT` what is there means nothing, here as in
-//! the C library.
+//! The variadic ones (`open`) are defined with the argument that may follow. On every Linux ABI
+//! that Rust's standard library supports, variadic integers go where fixed ones go; without
+//! `O_CREAT` what is there means nothing, here as in the C library.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
@@ -19,7 +22,8 @@ use airdma_preload::{Uncancelled, real};
 use crate::errno::Errno;
 use crate::redirect;
 
-/// Defines such functions: an optional directory descriptor, the path, what follows, and when the call would write.
+/// Defines such functions: an optional directory descriptor, the path, what follows, and when the
+/// call would write.
 macro_rules! hooks {
     ($(fn $name:ident($(@ $at:ident,)? path $(, $arg:ident: $ty:ty)*) -> $ret:ty $(, writes if $writes:expr)?;)*) => {$(
         #[unsafe(no_mangle)]
@@ -91,8 +95,8 @@ hooks! {
     fn canonicalize_file_name(path) -> *mut c_char;
 }
 
-/// What programs call that were linked with a C library older than 2.33: `version` says which struct, of which 64-bit
-/// machines have only ever had one.
+/// What programs call that were linked with a C library older than 2.33: `version` says which
+/// struct, of which 64-bit machines have only ever had one.
 macro_rules! versioned {
     ($(fn $name:ident($(@ $at:ident,)? path $(, $arg:ident: $ty:ty)*) = $now:ident;)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,9 +1,10 @@
-//! The names of libibverbs and of librdmacm that programs look up by `dlsym(3)` and `dlvsym(3)`: programs that are built
-//! without them (NCCL, sideway, PyPI's ibverbs, Mooncake).
+//! The names of libibverbs and of librdmacm that programs look up by `dlsym(3)` and `dlvsym(3)`:
+//! programs that are built without them (NCCL, sideway, PyPI's ibverbs, Mooncake).
 //!
-//! Such a program has a handle of rdma-core's library, so an answer that lies in one of rdma-core's libraries is exchanged
-//! for this library's function of that name. A function of that name in another library, which wraps verbs or opens
-//! libibverbs itself, is left alone. On other machines than x86-64 such programs use the drop-in directory.
+//! Such a program has a handle of rdma-core's library, so an answer that lies in one of rdma-core's
+//! libraries is exchanged for this library's function of that name. A function of that name in
+//! another library, which wraps verbs or opens libibverbs itself, is left alone. On other machines
+//! than x86-64 such programs use the drop-in directory.
 
 use std::ffi::CStr;
 

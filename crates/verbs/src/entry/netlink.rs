@@ -1,8 +1,10 @@
-//! `socket(2)` and the functions that send, for programs that ask the kernel about RDMA devices by netlink (`rdma(8)`, UCX): such a
-//! socket becomes one of `NETLINK_USERSOCK`, on which processes talk to each other, and what the program sends is answered by
-//! [`crate::netlink`]. All else about it, binding, options, receiving, is the kernel's.
+//! `socket(2)` and the functions that send, for programs that ask the kernel about RDMA devices by
+//! netlink (`rdma(8)`, UCX): such a socket becomes one of `NETLINK_USERSOCK`, on which processes
+//! talk to each other, and what the program sends is answered by [`crate::netlink`]. All else about
+//! it, binding, options, receiving, is the kernel's.
 //!
-//! For every other socket a call costs one load more. Nothing is allocated or locked then, and `errno` is the C library's.
+//! For every other socket a call costs one load more. Nothing is allocated or locked then, and
+//! `errno` is the C library's.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -13,7 +15,8 @@ use airdma_preload::{Uncancelled, real};
 use crate::errno::Errno;
 use crate::netlink;
 
-/// Descriptors that were made for `NETLINK_RDMA`, as far as is known: another socket may have the number now.
+/// Descriptors that were made for `NETLINK_RDMA`, as far as is known: another socket may have the
+/// number now.
 static ASKING: [AtomicI32; ASKING_MAX] = [const { AtomicI32::new(NONE) }; ASKING_MAX];
 /// Where the next goes. Programs have one of these at a time.
 static NEXT: AtomicI32 = AtomicI32::new(NONE);
@@ -110,7 +113,8 @@ fn is_asking(fd: c_int) -> bool {
         && ASKING.iter().any(|one| one.load(Ordering::Relaxed) == fd)
 }
 
-/// Answers what the program sends on a socket for `NETLINK_RDMA`: how many bytes it sent, or -1. `None` for any other socket.
+/// Answers what the program sends on a socket for `NETLINK_RDMA`: how many bytes it sent, or -1.
+/// `None` for any other socket.
 ///
 /// # Safety
 /// The parts are the caller's memory.

@@ -1,4 +1,5 @@
-//! The exported symbols of librdmacm. Its rsockets (`rsocket(3)`) are not here: the genuine ones run on these.
+//! The exported symbols of librdmacm. Its rsockets (`rsocket(3)`) are not here: the genuine ones
+//! run on these.
 
 use std::ffi::{c_char, c_int, c_void};
 

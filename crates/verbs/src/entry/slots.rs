@@ -1,5 +1,5 @@
-//! The function slots of `ibv_context_ops` and `verbs_context`, through which the inline functions of
-//! `verbs.h` call. None is left empty: programs call some of them without looking.
+//! The function slots of `ibv_context_ops` and `verbs_context`, through which the inline functions
+//! of `verbs.h` call. None is left empty: programs call some of them without looking.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::size_of;

@@ -1,8 +1,8 @@
 //! The exported symbols.
 //!
-//! Not here: `ibv_register_driver`, `ibv_read_ibdev_sysfs_file`, the `ibv_cmd_*` and `verbs_*` family and
-//! the ioctl helpers. They serve rdma-core's hardware providers, which stay bound to rdma-core's own
-//! library.
+//! Not here: `ibv_register_driver`, `ibv_read_ibdev_sysfs_file`, the `ibv_cmd_*` and `verbs_*`
+//! family and the ioctl helpers. They serve rdma-core's hardware providers, which stay bound to
+//! rdma-core's own library.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

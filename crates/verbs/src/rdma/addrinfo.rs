@@ -20,7 +20,8 @@ struct Wanted {
     port_space: c_int,
 }
 
-/// A negative number is an error of the system, whose `errno` is set; a positive one is of `getaddrinfo(3)`.
+/// A negative number is an error of the system, whose `errno` is set; a positive one is of
+/// `getaddrinfo(3)`.
 pub unsafe fn get(
     node: *const c_char,
     service: *const c_char,
@@ -82,7 +83,8 @@ pub unsafe fn get(
     0
 }
 
-/// Queue pair type and port space belong together: datagrams and UDP, everything else and TCP (or IB).
+/// Queue pair type and port space belong together: datagrams and UDP, everything else and TCP (or
+/// IB).
 fn wanted(hints: Option<&rdma_addrinfo>) -> Result<Wanted, c_int> {
     let mut wanted = Wanted {
         flags: 0,
@@ -123,7 +125,8 @@ unsafe fn resolve(
     service: *const c_char,
     wanted: &Wanted,
 ) -> Result<SocketAddr, c_int> {
-    // SAFETY: all zeros is no hints; the rest is the caller's strings, and a list that is freed once.
+    // SAFETY: all zeros is no hints; the rest is the caller's strings, and a list that is freed
+    // once.
     unsafe {
         let mut hints: libc::addrinfo = std::mem::zeroed();
         hints.ai_socktype = if wanted.qp_type == IBV_QPT_UD as c_int {

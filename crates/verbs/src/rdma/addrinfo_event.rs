@@ -1,5 +1,5 @@
-//! Address information that is told by an event: `rdma_resolve_addrinfo(3)`, `rdma_query_addrinfo(3)`; and the program's own events:
-//! `rdma_write_cm_event(3)`.
+//! Address information that is told by an event: `rdma_resolve_addrinfo(3)`,
+//! `rdma_query_addrinfo(3)`; and the program's own events: `rdma_write_cm_event(3)`.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
@@ -18,7 +18,8 @@ const USER_EVENTS_MAX: usize = 4096;
 #[derive(Default)]
 pub struct Written {
     resolution: Resolution,
-    /// Status and argument of each event of the program's own that it has not fetched, the oldest first.
+    /// Status and argument of each event of the program's own that it has not fetched, the oldest
+    /// first.
     user_events: VecDeque<(c_int, u64)>,
 }
 
@@ -46,8 +47,8 @@ impl Written {
     }
 }
 
-/// `rdma_resolve_addrinfo(3)`. As rdma-core's library does, it asks the C library's resolver before it returns; the services of an
-/// InfiniBand subnet manager (`RAI_SA`) do not exist on Ethernet.
+/// `rdma_resolve_addrinfo(3)`. As rdma-core's library does, it asks the C library's resolver before
+/// it returns; the services of an InfiniBand subnet manager (`RAI_SA`) do not exist on Ethernet.
 pub unsafe fn resolve(
     raw: *mut rdma_cm_id,
     node: *const c_char,

@@ -1,5 +1,6 @@
-//! Interfaces that come later, or get their first address later: who listens at all addresses listens there too, as in the kernel.
-//! A thread hears of them. It starts with the first such listener, and sleeps.
+//! Interfaces that come later, or get their first address later: who listens at all addresses
+//! listens there too, as in the kernel. A thread hears of them. It starts with the first such
+//! listener, and sleeps.
 
 use airdma_engine::{News, without_signals};
 

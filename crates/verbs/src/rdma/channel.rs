@@ -47,7 +47,8 @@ impl Channel {
     }
 }
 
-/// `rdma_create_event_channel(3)`. As in rdma-core's library, there is none where there is no device.
+/// `rdma_create_event_channel(3)`. As in rdma-core's library, there is none where there is no
+/// device.
 pub unsafe fn create() -> Result<*mut rdma_event_channel, Errno> {
     devices::check_any()?;
     let engine = CmChannel::new()?;
@@ -89,7 +90,8 @@ impl Event {
         }
     }
 
-    /// Hands an event to C, with private data in its parameters; both kinds of parameters begin with them.
+    /// Hands an event to C, with private data in its parameters; both kinds of parameters begin
+    /// with them.
     pub fn hand_out(mut c: rdma_cm_event, private: Vec<u8>) -> *mut rdma_cm_event {
         let private = private.into_boxed_slice();
         if !private.is_empty() {

@@ -25,12 +25,13 @@ use crate::trace;
 /// What connections are sent with.
 pub const HOP_LIMIT: u8 = 64;
 
-/// Requests that wait at most, and for a program that does not say how many may. (The kernel: 1024. A request beyond is repeated after
-/// four seconds only.)
+/// Requests that wait at most, and for a program that does not say how many may. (The kernel: 1024.
+/// A request beyond is repeated after four seconds only.)
 const BACKLOG_DEFAULT: usize = 4096;
 
-/// Local ACK timeout, 4.096 us * 2^16 = 268 ms: a dead peer is noticed after two to three seconds, with 7 repetitions, and a slow Wi-Fi
-/// link is not mistaken for one. The kernel's is eight times as long.
+/// Local ACK timeout, 4.096 us * 2^16 = 268 ms: a dead peer is noticed after two to three seconds,
+/// with 7 repetitions, and a slow Wi-Fi link is not mistaken for one. The kernel's is eight times
+/// as long.
 const ACK_TIMEOUT_DEFAULT: u8 = 16;
 
 /// The local ACK timeout of an identifier's connection.
@@ -440,8 +441,9 @@ fn refuse(id: &Id, reason: RejReason, data: &[u8]) -> Result<c_int, Errno> {
     Ok(0)
 }
 
-/// `rdma_disconnect(3)`: what was posted leaves; then the queue pair goes to ERROR, and the peer is told. The event comes when it has answered; where it
-/// has disconnected already, there is nothing more to do.
+/// `rdma_disconnect(3)`: what was posted leaves; then the queue pair goes to ERROR, and the peer is
+/// told. The event comes when it has answered; where it has disconnected already, there is nothing
+/// more to do.
 pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
     let id = unsafe { Id::ours(raw)? };
@@ -473,7 +475,8 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     };
     let told = place.device.cm_disconnect(connection, &[]);
     if told.is_err() && phase == Phase::Responded {
-        // Nobody was told that there is a connection, so no event says that it is over: as the kernel has it.
+        // Nobody was told that there is a connection, so no event says that it is over: as the
+        // kernel has it.
         return Ok(0);
     }
     // The peer may have been faster: its event is on the way.
@@ -482,7 +485,8 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     unsafe { complete(raw) }
 }
 
-/// `rdma_establish(3)`: the program has moved its queue pair itself, and tells the peer that accepted.
+/// `rdma_establish(3)`: the program has moved its queue pair itself, and tells the peer that
+/// accepted.
 pub unsafe fn establish(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
     unsafe {
@@ -517,7 +521,8 @@ pub unsafe fn notify(raw: *mut rdma_cm_id, event: u32) -> Result<c_int, Errno> {
     Ok(0)
 }
 
-/// `rdma_set_local_ece(3)`: enhanced connection establishment is about vendors' hardware; there is nothing to offer.
+/// `rdma_set_local_ece(3)`: enhanced connection establishment is about vendors' hardware; there is
+/// nothing to offer.
 pub unsafe fn set_local_ece(raw: *mut rdma_cm_id, ece: *mut ibv_ece) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
     unsafe { Id::of(raw)? };
@@ -544,8 +549,8 @@ pub unsafe fn get_remote_ece(raw: *mut rdma_cm_id, ece: *mut ibv_ece) -> Result<
 pub fn end_connections_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: a plain function of this library, which is never unloaded: it is preloaded or linked. Without room for
-        // one more handler peers find out by themselves.
+        // SAFETY: a plain function of this library, which is never unloaded: it is preloaded or
+        // linked. Without room for one more handler peers find out by themselves.
         unsafe { libc::atexit(farewell) };
     });
 }

@@ -1,5 +1,5 @@
-//! The devices behind identifiers. A process opens each once, for all its identifiers, and keeps it: programs compare
-//! `id->verbs` and share what they allocate there.
+//! The devices behind identifiers. A process opens each once, for all its identifiers, and keeps
+//! it: programs compare `id->verbs` and share what they allocate there.
 
 use std::ffi::c_int;
 use std::net::IpAddr;
@@ -46,7 +46,8 @@ struct Opened {
 // SAFETY: contexts and domains of ours may be used by any thread.
 unsafe impl Send for Opened {}
 
-/// A child opens devices of its own: its parent's contexts are of no use there, and closing them is not the child's to do.
+/// A child opens devices of its own: its parent's contexts are of no use there, and closing them is
+/// not the child's to do.
 static OPENED: PerProcess<Table> = PerProcess::new();
 
 #[derive(Default)]
@@ -55,8 +56,9 @@ struct Table {
     seen: Option<Seen>,
 }
 
-/// Up to when all devices that there are have been opened. Looking at all interfaces takes some twenty system calls, and programs
-/// like perftest call `rdma_listen` right after the word at which their peers connect: who looks anew each time refuses them.
+/// Up to when all devices that there are have been opened. Looking at all interfaces takes some
+/// twenty system calls, and programs like perftest call `rdma_listen` right after the word at which
+/// their peers connect: who looks anew each time refuses them.
 struct Seen {
     /// What has happened since.
     news: News,
@@ -98,7 +100,8 @@ pub struct Place {
 // SAFETY: as for `Opened`.
 unsafe impl Send for Place {}
 
-/// Opens what is not open. One that cannot be opened, as its interface may just be going, is in nobody's way.
+/// Opens what is not open. One that cannot be opened, as its interface may just be going, is in
+/// nobody's way.
 ///
 /// # Errors
 /// Why none could be opened.
@@ -239,8 +242,9 @@ fn there(table: &mut Table) -> impl Iterator<Item = &mut Opened> {
     opened.filter(|opened| !opened.device.is_gone())
 }
 
-/// Closes the devices whose interfaces are gone and that no identifier ever had: a listener at all addresses, on a host whose interfaces
-/// come and go, holds no descriptors of those that went. The others stay, as the program may still use their contexts.
+/// Closes the devices whose interfaces are gone and that no identifier ever had: a listener at all
+/// addresses, on a host whose interfaces come and go, holds no descriptors of those that went. The
+/// others stay, as the program may still use their contexts.
 pub fn close_unused() {
     let unused: Vec<_> = {
         let mut table = OPENED.lock();
@@ -258,7 +262,8 @@ pub fn close_unused() {
     }
 }
 
-/// The same for who has heard of a change: the kernel tells one socket after the other, and that of [`Seen`] may be the last.
+/// The same for who has heard of a change: the kernel tells one socket after the other, and that of
+/// [`Seen`] may be the last.
 ///
 /// # Errors
 /// As [`all`].
@@ -267,7 +272,8 @@ pub fn all_anew() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno>
     all()
 }
 
-/// Those that this process has opened, for its exit handler; none if that has interrupted who opens one.
+/// Those that this process has opened, for its exit handler; none if that has interrupted who opens
+/// one.
 pub fn opened() -> Vec<Arc<engine::Device>> {
     let Some(table) = OPENED.try_lock() else {
         return Vec::new();
@@ -311,8 +317,9 @@ pub fn default_extended_domain(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd,
     Ok(opened.xrcd)
 }
 
-/// The path of an address vector that names nobody, in a default domain: rsockets for datagrams make one there, by LID, with
-/// which queue pairs send to themselves. Elsewhere such a vector is refused, as RoCE has no LIDs.
+/// The path of an address vector that names nobody, in a default domain: rsockets for datagrams
+/// make one there, by LID, with which queue pairs send to themselves. Elsewhere such a vector is
+/// refused, as RoCE has no LIDs.
 pub fn loopback(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Option<Path> {
     if attr.is_global != 0 || attr.dlid != 0 || u32::from(attr.port_num) != 1 {
         return None;

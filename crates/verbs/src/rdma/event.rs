@@ -20,8 +20,8 @@ use crate::errno::Errno;
 use crate::live;
 use crate::object::Object;
 
-/// One attempt of `rdma_get_cm_event(3)`, which blocks unless the channel's descriptor has `O_NONBLOCK`. `slept` is what
-/// `ppoll(2)` said since the last attempt.
+/// One attempt of `rdma_get_cm_event(3)`, which blocks unless the channel's descriptor has
+/// `O_NONBLOCK`. `slept` is what `ppoll(2)` said since the last attempt.
 pub unsafe fn get(
     channel: *mut rdma_event_channel,
     out: *mut *mut rdma_cm_event,
@@ -235,7 +235,8 @@ unsafe fn requested(
                 .cm_hand_over(request.id, &channel, own_cookie)
                 .is_err()
         {
-            // The peer gave up meanwhile. As with the kernel, the event that was announced comes, and accepting fails.
+            // The peer gave up meanwhile. As with the kernel, the event that was announced comes,
+            // and accepting fails.
             id.state().connection = None;
         }
         let mut event = Event::plain(raw, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
@@ -253,8 +254,8 @@ unsafe fn requested(
     }
 }
 
-/// What a request offers. A program may give all of it to `rdma_accept(3)`, so it is no more than that takes, whatever the peer
-/// wrote.
+/// What a request offers. A program may give all of it to `rdma_accept(3)`, so it is no more than
+/// that takes, whatever the peer wrote.
 fn offered(request: &ConnectRequest) -> Peer {
     let most = LIMITS.max_rd_atomic;
     Peer {
@@ -325,7 +326,8 @@ unsafe fn asked(listener: &Id, cookie: u64, request: SidrRequest) -> Option<*mut
         let id = Id::of(raw).ok()?;
         let mut state = id.state();
         let place = state.place.as_ref();
-        // A question that gave way meanwhile cannot be answered. The event that was announced comes all the same.
+        // A question that gave way meanwhile cannot be answered. The event that was announced comes
+        // all the same.
         if place.is_some_and(|place| place.device.cm_fetched(request.id).is_ok()) {
             state.question = Some(request.id);
         }

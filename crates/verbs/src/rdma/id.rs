@@ -28,9 +28,10 @@ use crate::errno::Errno;
 use crate::live::{self, Affiliated};
 use crate::object::{Object, zeroed};
 
-/// What lies behind the public struct in librdmacm, whose rsockets look at it (their `struct cma_id_private` has begun like
-/// this from rdma-core 34 on). The rest of it, a condition variable, a mutex, pointers and numbers, is all zero here, with room for
-/// more: functions of a newer librdmacm that this library has not find what a new identifier has.
+/// What lies behind the public struct in librdmacm, whose rsockets look at it (their `struct
+/// cma_id_private` has begun like this from rdma-core 34 on). The rest of it, a condition variable,
+/// a mutex, pointers and numbers, is all zero here, with room for more: functions of a newer
+/// librdmacm that this library has not find what a new identifier has.
 #[repr(C)]
 pub struct Tail {
     cma_dev: *const CmaDevice,
@@ -278,8 +279,8 @@ impl Id {
         unsafe { (*self.c()).qp_type == IBV_QPT_UD }
     }
 
-    /// The identifier belongs to a device from now on, and to the device's default domain, which the inline functions of
-    /// `rdma_verbs.h` use.
+    /// The identifier belongs to a device from now on, and to the device's default domain, which
+    /// the inline functions of `rdma_verbs.h` use.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -298,7 +299,8 @@ impl Id {
 
     /// Shows C what the addresses and the path are.
     pub fn show_route(&self, state: &mut State) {
-        // SAFETY: fields of ours to write; the record lives until it is replaced or the identifier goes.
+        // SAFETY: fields of ours to write; the record lives until it is replaced or the identifier
+        // goes.
         unsafe {
             let route = &mut (*self.c()).route;
             if let Some(source) = &state.source {
@@ -467,8 +469,8 @@ pub unsafe fn make(
     Ok(raw)
 }
 
-/// `rdma_destroy_id(3)`: ends what there is, and waits for outstanding acknowledgements. The queue pair stays: it is the
-/// program's to destroy first.
+/// `rdma_destroy_id(3)`: ends what there is, and waits for outstanding acknowledgements. The queue
+/// pair stays: it is the program's to destroy first.
 pub unsafe fn destroy(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier, given back here.
     unsafe {
@@ -558,13 +560,15 @@ pub unsafe fn migrate(raw: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Resu
         if was_synchronous {
             channel::destroy(former);
         }
-        // As in rdma-core's library: what was fetched through the old channel is acknowledged when this returns.
+        // As in rdma-core's library: what was fetched through the old channel is acknowledged when
+        // this returns.
         id.events.wait_acknowledged();
     }
     Ok(0)
 }
 
-/// Whatever will come for an identifier, and what waits for it, comes through another channel. What is over has no more events.
+/// Whatever will come for an identifier, and what waits for it, comes through another channel. What
+/// is over has no more events.
 fn redirect(id: &Id, channel: Arc<CmChannel>) {
     let mut state = id.state();
     for listening in &state.listeners {

@@ -6,7 +6,8 @@ use super::abi::*;
 use super::id::{Id, Phase};
 use crate::errno::Errno;
 
-/// `rdma_set_option(3)`. What concerns InfiniBand's subnets (`RDMA_OPTION_IB`) is `ENOSYS`, as the kernel says of RoCE.
+/// `rdma_set_option(3)`. What concerns InfiniBand's subnets (`RDMA_OPTION_IB`) is `ENOSYS`, as the
+/// kernel says of RoCE.
 pub unsafe fn set(
     raw: *mut rdma_cm_id,
     level: c_int,

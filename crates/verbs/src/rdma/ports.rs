@@ -33,8 +33,8 @@ static TABLE: PerProcess<Table> = PerProcess::new();
 /// Ports that are given to those who do not ask for one: the range of IANA (RFC 6335).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
-/// Why two may not have one port, as the kernel's RDMA CM says: a wildcard stands for both families, unless both holders keep to
-/// their own.
+/// Why two may not have one port, as the kernel's RDMA CM says: a wildcard stands for both
+/// families, unless both holders keep to their own.
 fn conflict(a: &Holder, b: &Holder) -> Option<Errno> {
     let wildcard = a.ip.is_unspecified() || b.ip.is_unspecified();
     let is_apart = a.own_family && b.own_family && a.ip.is_ipv4() != b.ip.is_ipv4();
@@ -50,7 +50,8 @@ fn conflict(a: &Holder, b: &Holder) -> Option<Errno> {
 /// Takes the port of an address for an identifier, or some free one for port 0; answers which.
 ///
 /// # Errors
-/// `EADDRINUSE`; `EADDRNOTAVAIL` if one of the addresses is a wildcard, where sockets say `EADDRINUSE`, and when no port is left.
+/// `EADDRINUSE`; `EADDRNOTAVAIL` if one of the addresses is a wildcard, where sockets say
+/// `EADDRINUSE`, and when no port is left.
 pub fn take(
     space: rdma_port_space,
     address: &SocketAddr,
@@ -82,9 +83,9 @@ pub fn take(
 
 const EPHEMERAL_COUNT: u32 = (*EPHEMERAL.end() - *EPHEMERAL.start()) as u32 + 1;
 
-/// Where a process looks first. What others of the host have chosen is known when they listen only, so processes that start
-/// together, whose numbers are close, begin at different ports and go on with strides. (Ports drawn by lot would meet once in
-/// 16 runs of 50 processes.)
+/// Where a process looks first. What others of the host have chosen is known when they listen only,
+/// so processes that start together, whose numbers are close, begin at different ports and go on
+/// with strides. (Ports drawn by lot would meet once in 16 runs of 50 processes.)
 fn first_choice(process: u32, namespace: u64, chosen: u32) -> u32 {
     let namespace = (namespace.wrapping_mul(GOLDEN) >> 32) as u32;
     let sum = process

@@ -135,8 +135,8 @@ unsafe fn create_queues(c: &mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> R
 }
 
 unsafe fn destroy_queues(c: &mut rdma_cm_id) {
-    // SAFETY: what `create_queues` made, or rsockets, which have one queue for both; each destroyed once. That of a shared
-    // receive queue goes with it.
+    // SAFETY: what `create_queues` made, or rsockets, which have one queue for both; each destroyed
+    // once. That of a shared receive queue goes with it.
     unsafe {
         let is_one = c.send_cq == c.recv_cq;
         if !c.send_cq.is_null() {
@@ -292,7 +292,8 @@ pub unsafe fn ready(id: &Id, state: &State) -> Result<(), Errno> {
     }
 }
 
-/// What the program has posted to the identifier's queue pair leaves, and is answered, if the peer is there.
+/// What the program has posted to the identifier's queue pair leaves, and is answered, if the peer
+/// is there.
 pub unsafe fn finish(id: &Id) {
     // SAFETY: the program's queue pair.
     unsafe {
@@ -350,7 +351,8 @@ pub unsafe fn init_attr(
 
 const STATE: c_int = AttrMask::STATE.bits().cast_signed();
 
-/// What a state wants of a queue pair of this identifier. Before there is a peer, INIT grants it nothing.
+/// What a state wants of a queue pair of this identifier. Before there is a peer, INIT grants it
+/// nothing.
 fn fill(id: &Id, state: &State, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
     let place = state.place.as_ref().ok_or(Errno::INVALID)?;
     let mut mask = AttrMask::STATE;

@@ -1,5 +1,6 @@
-//! Interfaces that are gone: identifiers at their devices hear of it (`RDMA_CM_EVENT_DEVICE_REMOVAL`), and listeners at all addresses
-//! stop to listen there, as with the kernel's.
+//! Interfaces that are gone: identifiers at their devices hear of it
+//! (`RDMA_CM_EVENT_DEVICE_REMOVAL`), and listeners at all addresses stop to listen there, as with
+//! the kernel's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ pub fn watch(device: &Arc<engine::Device>) {
     });
 }
 
-/// Tells the identifiers at a device that its interface is gone. Runs on a thread that holds no lock.
+/// Tells the identifiers at a device that its interface is gone. Runs on a thread that holds no
+/// lock.
 fn tell_all(device: &engine::Device) {
     let identifiers = IDENTIFIERS.lock().clone();
     for cookie in identifiers {

@@ -22,8 +22,8 @@ pub unsafe fn bind(raw: *mut rdma_cm_id, to: *mut sockaddr) -> Result<c_int, Err
     let (id, wanted) = unsafe { (Id::ours(raw)?, address::read(to)?.ok_or(Errno::INVALID)?) };
     let mut state = id.state();
     bind_to(id, &mut state, wanted)?;
-    // Programs tell their port to others, and listen afterwards: from here on that takes no time. Why a device cannot be used
-    // is said when it is.
+    // Programs tell their port to others, and listen afterwards: from here on that takes no time.
+    // Why a device cannot be used is said when it is.
     let devices = match &state.place {
         Some(place) => vec![Arc::clone(&place.device)],
         None => devices::all()?
@@ -48,7 +48,8 @@ pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Err
     } else {
         match place_of(&wanted) {
             Ok(place) => (wanted, Some(place)),
-            // As in the kernel: the loopback interface is no device, and its addresses stand for all of this host.
+            // As in the kernel: the loopback interface is no device, and its addresses stand for
+            // all of this host.
             Err(Errno(libc::ENODEV)) if wanted.ip().is_loopback() => (
                 SocketAddr::new(unspecified(&wanted).ip(), wanted.port()),
                 None,
@@ -77,7 +78,8 @@ pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Err
 /// The device that has a local address.
 ///
 /// # Errors
-/// `ENODEV` for an address of this host that no device has, `EADDRNOTAVAIL` for one of another host.
+/// `ENODEV` for an address of this host that no device has, `EADDRNOTAVAIL` for one of another
+/// host.
 fn place_of(address: &SocketAddr) -> Result<Place, Errno> {
     devices::of_address(address.ip(), scope_of(address)).map_err(|errno| {
         let mut probe = *address;
@@ -106,9 +108,9 @@ fn scope_of(address: &SocketAddr) -> u32 {
     }
 }
 
-/// `rdma_resolve_addr(3)`. What the kernel says of the route is answered at once, and the event follows at once where the
-/// neighbour is known or there is none to ask for; else it comes when the neighbour has answered, or as
-/// `RDMA_CM_EVENT_ADDR_ERROR` when `timeout_ms` is over.
+/// `rdma_resolve_addr(3)`. What the kernel says of the route is answered at once, and the event
+/// follows at once where the neighbour is known or there is none to ask for; else it comes when the
+/// neighbour has answered, or as `RDMA_CM_EVENT_ADDR_ERROR` when `timeout_ms` is over.
 pub unsafe fn resolve_address(
     raw: *mut rdma_cm_id,
     source: *mut sockaddr,
@@ -230,7 +232,8 @@ fn with_scope(ip: IpAddr, scope: u32) -> SocketAddr {
     }
 }
 
-/// Where to: the unspecified address means this host, as for sockets, and so does a loopback address that no device has.
+/// Where to: the unspecified address means this host, as for sockets, and so does a loopback
+/// address that no device has.
 fn known_destination(destination: SocketAddr) -> Result<SocketAddr, Errno> {
     let ip = destination.ip();
     let means_this_host =

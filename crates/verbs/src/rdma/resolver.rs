@@ -1,5 +1,6 @@
-//! Addresses that nobody has answered for yet: `rdma_resolve_addr(3)` does not wait for the kernel's neighbour table, so a thread
-//! looks there until the answer has come or the time is over. It exists while there is something to look for.
+//! Addresses that nobody has answered for yet: `rdma_resolve_addr(3)` does not wait for the
+//! kernel's neighbour table, so a thread looks there until the answer has come or the time is over.
+//! It exists while there is something to look for.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use super::abi::{RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED};
 use crate::errno::Errno;
 use airdma_preload::PerProcess;
 
-/// On a healthy link an answer takes less than a millisecond; what takes longer may take a little longer still.
+/// On a healthy link an answer takes less than a millisecond; what takes longer may take a little
+/// longer still.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(16);
 

@@ -1,4 +1,5 @@
-//! The files that stand in for the kernel's, below the [runtime directory](airdma_engine::runtime_dir):
+//! The files that stand in for the kernel's, below the [runtime
+//! directory](airdma_engine::runtime_dir):
 //!
 //! ```text
 //! <network namespace>.sysfs/infiniband/airdma_eth0/ports/1/gids/0 ...
@@ -7,10 +8,11 @@
 //!                           lock, new
 //! ```
 //!
-//! All processes of a user in a network namespace share one tree (those with the loopback device, `AIRDMA_LOOPBACK=1`,
-//! have their own). What an access needs is compared with what it should be, and put right, before the access is led
-//! there, so addresses that come and go are seen as in the kernel's files. A file is replaced as a whole, never changed
-//! under a reader. When a tree is made, those that nobody looked at for long are removed.
+//! All processes of a user in a network namespace share one tree (those with the loopback device,
+//! `AIRDMA_LOOPBACK=1`, have their own). What an access needs is compared with what it should be,
+//! and put right, before the access is led there, so addresses that come and go are seen as in the
+//! kernel's files. A file is replaced as a whole, never changed under a reader. When a tree is
+//! made, those that nobody looked at for long are removed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,7 +35,8 @@ use crate::sysfs;
 pub fn bring(place: &Place<'_>, devices: &[DeviceInfo]) -> io::Result<PathBuf> {
     let root = root()?;
     let folder = folder_name(place.folder);
-    // Somebody who holds the lock and was stopped must not stop us: the files are all but surely right.
+    // Somebody who holds the lock and was stopped must not stop us: the files are all but surely
+    // right.
     if let Ok(lock) = open_file(&root.join(LOCK), true).and_then(Locked::new) {
         // The time of the last look; without it the tree is made again tomorrow, no more.
         let _ = lock.0.set_modified(SystemTime::now());
@@ -150,8 +153,8 @@ fn kernels_names(folder: Folder) -> Vec<String> {
         .collect()
 }
 
-/// `device`: the directory of the hardware below the interface where it has one with all that programs read there, so
-/// they see where it is in the machine; files of ours otherwise.
+/// `device`: the directory of the hardware below the interface where it has one with all that
+/// programs read there, so they see where it is in the machine; files of ours otherwise.
 fn parent(info: &DeviceInfo) -> Node {
     let hardware = hardware(info);
     if let Some(path) = &hardware
@@ -172,7 +175,8 @@ fn parent(info: &DeviceInfo) -> Node {
 /// The directory of the hardware below an interface.
 fn hardware(info: &DeviceInfo) -> Option<PathBuf> {
     let interface = Path::new("/sys/class/net").join(&info.interface);
-    // The /sys that we see may be that of another network namespace, with another interface of this name.
+    // The /sys that we see may be that of another network namespace, with another interface of this
+    // name.
     let says = |file: &str| fs::read_to_string(interface.join(file)).ok();
     let mac: Vec<_> = info.mac.iter().map(|byte| format!("{byte:02x}")).collect();
     let is_it = says("ifindex")?.trim() == info.interface_index.to_string()
@@ -216,7 +220,8 @@ fn remove_unused(directory: &Path) {
     }
 }
 
-/// Puts right what is at the end of a path below `root`, where `wanted` is what should be in `root`.
+/// Puts right what is at the end of a path below `root`, where `wanted` is what should be in
+/// `root`.
 fn put_part_right(root: &Path, parts: &[&str], wanted: &Node) -> io::Result<()> {
     let mut at = root.to_owned();
     let mut wanted = wanted;

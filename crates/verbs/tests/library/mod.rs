@@ -1,5 +1,5 @@
-//! The library under test. Cargo does not build a package's `cdylib` for its integration tests, so the
-//! test asks it to, with the settings it was built with itself.
+//! The library under test. Cargo does not build a package's `cdylib` for its integration tests, so
+//! the test asks it to, with the settings it was built with itself.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! C programs written to the public header, run against the library alone on the loopback interface, in a network namespace of
-//! their own so that the port is free.
+//! C programs written to the public header, run against the library alone on the loopback
+//! interface, in a network namespace of their own so that the port is free.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -16,13 +16,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The longest that one program takes: under valgrind, on a busy machine.
 const SECONDS_MAX: &str = "120";
 
-/// Valgrind, to which a lost block and an access to memory that is not there are failures. It runs one thread at a time; without
-/// fairness one that polls can keep the one that holds the worker from running, for seconds.
+/// Valgrind, to which a lost block and an access to memory that is not there are failures. It runs
+/// one thread at a time; without fairness one that polls can keep the one that holds the worker
+/// from running, for seconds.
 const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --leak-check=full --show-leak-kinds=definite,indirect \
                         --errors-for-leak-kinds=definite,indirect --error-exitcode=9";
 
-/// Compiles and runs `c/NAME.c`, which exits with 0 and prints `ok` if everything is as the man pages say. Skipped, and said
-/// so, where there is no compiler, no header, or no namespace to be had.
+/// Compiles and runs `c/NAME.c`, which exits with 0 and prints `ok` if everything is as the man
+/// pages say. Skipped, and said so, where there is no compiler, no header, or no namespace to be
+/// had.
 pub fn run(name: &str) {
     run_after(name, "");
 }
@@ -52,8 +54,8 @@ pub enum Under {
     Valgrind,
 }
 
-/// Compiles the program, runs it after a shell script, and returns what it printed; it has to end with 0. `None` where it
-/// cannot be run.
+/// Compiles the program, runs it after a shell script, and returns what it printed; it has to end
+/// with 0. `None` where it cannot be run.
 pub fn output(source: &Path, setup: &str, under: Under) -> Option<String> {
     if under == Under::Valgrind && Command::new("valgrind").arg("--version").output().is_err() {
         skipped("valgrind is not installed");

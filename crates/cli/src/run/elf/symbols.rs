@@ -14,14 +14,16 @@ pub struct Symbol {
     pub node: String,
 }
 
-/// What a file imports and exports. Empty for a file that is damaged, or stripped of its section headers.
+/// What a file imports and exports. Empty for a file that is damaged, or stripped of its section
+/// headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
     pub imports: Vec<Symbol>,
     pub exports: Vec<Symbol>,
     /// The version nodes that it defines.
     pub nodes: Vec<String>,
-    /// The libraries that it wants version nodes of, and the nodes. The loader refuses the file without them.
+    /// The libraries that it wants version nodes of, and the nodes. The loader refuses the file
+    /// without them.
     pub wanted_nodes: Vec<(String, String)>,
 }
 
