@@ -160,12 +160,20 @@ def station_complaints(page: str, markdown: str, source: Callable[[str], str]) -
         inside = line.startswith("|") and (inside or bool(STATIONS.fullmatch(line.strip())))
         cells = line.strip().strip("|").split("|")
         if inside and len(cells) == 3:
-            sources = [source(file) for file in CODE.findall(cells[1])]
+            sources = [source(file) for file in _named(cells[1])]
             for function in CODE.findall(cells[2]):
                 name = function.rsplit("::", 1)[-1]
                 if not any(re.search(rf"\bfn {re.escape(name)}\b", text) for text in sources):
                     complaints.append(f"{page}: {function} is not defined in{cells[1].rstrip()}")
     return complaints
+
+
+def _named(cell: str) -> list[str]:
+    """The files of a cell; a bare name is beside the one before it."""
+    files: list[str] = []
+    for name in CODE.findall(cell):
+        files.append(name if "/" in name or not files else str(Path(files[-1]).parent / name))
+    return files
 
 
 def item_complaints(page: str, markdown: str, source: Callable[[str], str]) -> list[str]:

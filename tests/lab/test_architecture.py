@@ -95,6 +95,9 @@ class Architecture(unittest.TestCase):
         table = f"{header}| 1 | `a.rs` | `run`, `Port::stop` |\n\n| x | `a.rs` | `other` |\n"
         found = architecture.station_complaints("MAP", table, lambda _: "pub fn run() {}\nfn stopped() {}")
         self.assertEqual(found, ["MAP: Port::stop is not defined in `a.rs`"])
+        row = "| station | file | function |\n| 1 | `x/a.rs`, `b.rs` | `run`, `stop` |\n"
+        sources = {"x/a.rs": "fn run() {}", "x/b.rs": "fn stop() {}"}
+        self.assertEqual(architecture.station_complaints("MAP", row, lambda file: sources[file]), [])
 
     def test_an_item_that_is_not_in_its_file_is_found(self) -> None:
         page = "`Operation` in `a.rs`, `open` in `a.rs`, `is` in `b.md`"
