@@ -404,7 +404,7 @@ def _never(bench: Bench) -> list[str]:
     receiver = bench.start(bench.lab.b, f"{terminal} {argv}")
     _wait_until(lambda: CODE in receiver.log.read_text())
     sender = bench.send("--accept-within", "2", bench.write("file", 10))
-    complaints = ended(sender, REFUSED, "nobody accepted")
+    complaints = ended(sender, REFUSED, "was not accepted in time")
     # It is the child of who made the terminal.
     children = Path(f"/proc/{receiver.program.pid}/task/{receiver.program.pid}/children").read_text(encoding="ascii")
     os.kill(int(children.split()[0]), signal.SIGINT)
@@ -424,7 +424,7 @@ def _hidden(bench: Bench) -> list[str]:
     receiver = bench.start(bench.lab.b, f"{terminal} {argv}")
     _wait_until(lambda: CODE in receiver.log.read_text())
     sender = bench.send("--accept-within", "2", bench.write(HIDDEN, 10))
-    complaints = ended(sender, REFUSED, "nobody accepted")
+    complaints = ended(sender, REFUSED, "was not accepted in time")
     children = Path(f"/proc/{receiver.program.pid}/task/{receiver.program.pid}/children").read_text(encoding="ascii")
     os.kill(int(children.split()[0]), signal.SIGINT)
     receiver.end()

@@ -1,5 +1,6 @@
-//! How fast one thread does each thing that a chunk goes through: `cargo bench -p airdma-files [DIRECTORY]`, where files are
-//! read from and written to DIRECTORY.
+//! Rates of one thread in each step that a chunk goes through.
+//!
+//! `cargo bench -p airdma-files [DIRECTORY]` reads and writes files in DIRECTORY.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -68,11 +69,11 @@ fn seal(cipher: Cipher) {
     print(&format!("{cipher:?}, open"), CHUNKS * CHUNK_BYTES, opening);
 }
 
-/// Reads, and writes what was read: each for itself.
+/// Measures reading, then writing what was read.
 fn transfer(scratch: &Path, name: &str) {
     let out = scratch.join(format!("{name}-out"));
     fs::create_dir(&out).unwrap();
-    // What was just made is on the disk before anything is measured.
+    // All files are on the disk before anything is measured.
     rustix::fs::sync();
     let begun = Instant::now();
     let walked = walk(&[scratch.join(name)], Limits::default()).unwrap();

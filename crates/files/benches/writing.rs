@@ -1,7 +1,10 @@
-//! What a receiver's disk takes by plain calls, of one thread and of several, and by io_uring:
-//! `cargo bench -p airdma-files --bench writing -- DIRECTORY`. What was found, and follows, is in `docs/design/022-file-service.md`.
+//! Write rates of a receiver's disk: plain calls by one thread and by several, and io_uring.
 //!
-//! All ways have their turn in each round. Times are medians: until all calls have returned, and until the file system has all of it.
+//! `cargo bench -p airdma-files --bench writing -- DIRECTORY`. `docs/design/022-file-service.md`
+//! has the results and conclusions.
+//!
+//! The ways take turns in each round. Times are medians: until all calls have returned, and until
+//! the file system has written all data.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -19,14 +22,14 @@ use std::time::Instant;
 
 const ROUNDS: usize = 3;
 const LARGE_BYTES: usize = 1 << 30;
-/// As a chunk.
+/// As long as a chunk.
 const PIECE_BYTES: usize = 1 << 20;
 const SMALL_FILES: usize = 10_000;
 const SMALL_BYTES: usize = 4096;
 const THREADS: usize = 4;
-/// Pieces, or files, under way in a ring.
+/// Pieces, or files, in flight in a ring.
 const DEPTH: u32 = 32;
-/// What direct writes want.
+/// Alignment that direct writes require.
 const ALIGNMENT: usize = 4096;
 
 /// Writes into an empty directory.
@@ -55,14 +58,15 @@ fn main() {
         .skip(1)
         .find(|argument| !argument.starts_with('-'));
     let directory = directory.map_or_else(std::env::temp_dir, PathBuf::from);
-    // Never freed: whatever happens, requests in a ring point to it.
+    // Never freed, because requests in a ring point to it.
     let room: &'static [u8] = vec![7; PIECE_BYTES + ALIGNMENT].leak();
     let start = room.as_ptr().align_offset(ALIGNMENT);
     let piece = &room[start..start + PIECE_BYTES];
     let mut all = vec![Vec::new(); WAYS.len()];
     for _ in 0..ROUNDS {
         for ((_, name, write), results) in WAYS.iter().zip(&mut all) {
-            // The second time counts: memory that a virtual machine has to get from its host is the first one's.
+            // The second time counts: in a virtual machine the first one also gets memory from the
+            // host.
             let once = measure(&directory, *write, piece);
             match once.and_then(|_| measure(&directory, *write, piece)) {
                 Ok(took) => results.push(took),
@@ -86,7 +90,7 @@ fn main() {
 fn measure(directory: &Path, write: Write, piece: &'static [u8]) -> io::Result<Took> {
     let scratch = directory.join(format!("airdma-writing-{}", std::process::id()));
     fs::create_dir(&scratch)?;
-    // What others have written is on the disk before.
+    // Data written before is on the disk first.
     rustix::fs::sync();
     let opened = File::open(&scratch)?;
     let (cpu, begun) = (cpu_seconds(), Instant::now());
@@ -105,7 +109,7 @@ fn measure(directory: &Path, write: Write, piece: &'static [u8]) -> io::Result<T
     })
 }
 
-/// Of this process with all its threads, those of its rings included.
+/// CPU time of this process with all its threads, those of its rings included.
 fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
@@ -140,7 +144,7 @@ fn large_by_threads(directory: &File, piece: &'static [u8]) -> io::Result<()> {
     in_threads(|thread| write_pieces(&file, piece, thread, THREADS))
 }
 
-/// Every piece of so many, from this one on.
+/// Writes every `of`-th piece, from `first` on.
 fn write_pieces(file: &File, piece: &[u8], first: usize, of: usize) -> io::Result<()> {
     for number in (first..LARGE_BYTES / PIECE_BYTES).step_by(of) {
         file.write_all_at(piece, (number * PIECE_BYTES) as u64)?;
@@ -199,11 +203,11 @@ fn ring_pieces(file: &File, piece: &'static [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Each file is a chain of three requests, in a place of its own in the ring's table of files.
+/// Each file is a chain of three requests, with a slot of its own in the ring's table of files.
 fn small_by_ring(directory: &File, piece: &'static [u8]) -> io::Result<()> {
     let mut ring = IoUring::new(3 * DEPTH)?;
     ring.submitter().register_files_sparse(DEPTH)?;
-    // The kernel reads a name when it comes to it: never freed, as the piece.
+    // The kernel reads a name when it executes the request, so names are never freed either.
     let names = (0..SMALL_FILES).map(|number| CString::new(number.to_string()).unwrap());
     let names: &'static [CString] = names.collect::<Vec<_>>().leak();
     let mut free: Vec<u32> = (0..DEPTH).collect();
@@ -236,12 +240,14 @@ fn small_by_ring(directory: &File, piece: &'static [u8]) -> io::Result<()> {
 }
 
 fn push(ring: &mut IoUring, request: &squeue::Entry) {
-    // SAFETY: what requests point to, pieces and names, is never freed.
+    // SAFETY: pieces and names, which requests point to, are never freed.
     unsafe { ring.submission().push(request) }
         .expect("there is room for all that may be under way");
 }
 
-/// Waits for one at least. Returns how many there were; all have to be `fine`, by what they carry and what came of them.
+/// Waits for at least one completion, and returns their number.
+///
+/// Each must be `fine`, which gets its user data and result.
 fn complete(ring: &mut IoUring, mut fine: impl FnMut(u64, i32) -> bool) -> io::Result<u32> {
     ring.submit_and_wait(1)?;
     let mut count = 0;

@@ -1,8 +1,9 @@
-//! Directories that are open from the top down to where a walk is.
+//! The open directories from the top down to the current position of a walk.
 //!
-//! Entries come in the order of a walk, so the next directory is mostly the same or a near one: one `openat` for each
-//! directory of the tree, however many files are in it. Each step opens one name in a directory that is open already and
-//! follows no symbolic link, so nobody can lead it elsewhere by changing the tree meanwhile.
+//! Entries come in the order of a walk, so the next directory is mostly the same or a near one: one
+//! `openat` for each directory of the tree, however many files are in it. Each step opens one name
+//! in a directory that is open already and follows no symbolic link, so a concurrent change of the
+//! tree cannot lead it elsewhere.
 
 use crate::{Error, Manifest};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,9 @@ pub(crate) struct Descent {
 }
 
 impl Descent {
-    /// The directory that is entry `directory`; `step` opens one entry in its parent, which is none at the top.
+    /// Opens the directory that is entry `directory`.
+    ///
+    /// `step` opens one entry in its parent; the parent is `None` at the top.
     pub fn reach(
         &mut self,
         manifest: &Manifest,

@@ -1,24 +1,24 @@
-//! What goes wrong with files, and what to do about it.
+//! Errors with files, each with its remedy.
 
 use crate::printable::printable;
 use rustix::io::Errno;
 
-/// What was done, to what, and why it did not work.
+/// The operation that failed, its path, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {doing} {path}: {problem}")]
 pub struct Error {
-    /// Such as "write".
+    /// The operation, such as "write".
     pub doing: &'static str,
-    /// The path, with what is not printable escaped: a name may hold newlines and terminal codes.
+    /// The path, escaped: a name may hold newlines and terminal codes.
     pub path: String,
-    /// What was in the way.
+    /// The reason.
     pub problem: Problem,
 }
 
-/// What was in the way.
+/// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// `ENOSPC`, or less room than the offer needs.
+    /// `ENOSPC`, or less free space than the offer needs.
     #[error(
         "no space left on the disk: free some, and start the transfer again, which goes on where it stopped"
     )]
@@ -34,28 +34,28 @@ pub enum Problem {
     /// `EACCES`, `EPERM`.
     #[error("permission denied: look at its owner and mode, or choose another")]
     Permission,
-    /// `EFBIG`, or a size that this file system does not have.
+    /// `EFBIG`, or a size that this file system does not support.
     #[error(
         "it is larger than this file system allows, or the limit of this process (`ulimit -f`): choose another, or raise the limit"
     )]
     TooLarge,
-    /// Something is at the place where a file, directory or link is to be.
+    /// A file, directory or link already has the name.
     #[error(
         "it exists: move it away, or choose what happens to names that exist (`airdma recv --if-exists rename|overwrite|skip-same`)"
     )]
     Exists,
-    /// The same, and all that is offered is there already, as far as sizes and times tell.
+    /// As [`Problem::Exists`], and by size and time everything offered is there already.
     #[error(
         "it exists, and all that is offered is there with the same sizes and times: perhaps it has arrived before; to have it again, move it away, or `airdma recv --if-exists rename|overwrite`"
     )]
     AllThere,
-    /// A symbolic link, or no directory, where a directory should be.
+    /// A symbolic link, or another file, where a directory should be.
     #[error("a symbolic link or something that is no directory is in the way: move it away")]
     NoDirectory,
-    /// Not there (any more).
+    /// It does not exist, or no longer.
     #[error("it does not exist")]
     Missing,
-    /// The name is not possible in this file system.
+    /// The file system does not support the name.
     #[error(
         "this file system does not take such a name: rename it, or choose a directory on another disk"
     )]
@@ -63,7 +63,7 @@ pub enum Problem {
     /// Another transfer of the same offer into the same directory runs.
     #[error("another transfer of the same files into this directory is running: wait for it")]
     Busy,
-    /// What an interrupted transfer left is not as it was.
+    /// The state of an interrupted transfer was changed.
     #[error("what an interrupted transfer left there was changed: remove it, and start again")]
     Tampered,
     /// A symbolic link that the options refuse.
@@ -71,32 +71,32 @@ pub enum Problem {
         "it is a symbolic link, and `airdma recv --symlinks refuse` takes none: `--symlinks inside`, `all` or `skip` does"
     )]
     Link,
-    /// A device, socket or pipe, of which nothing says how much there is to read.
+    /// A device, socket or pipe, whose size is unknown.
     #[error(
         "it is a device, socket or pipe, and does not say how long it is: `airdma send -` sends what a program writes to standard input, as in `cat DEVICE | airdma send -`"
     )]
     Special,
-    /// A name that unfinished transfers have.
+    /// A name that is reserved for unfinished transfers.
     #[error(
         "its name is that of an unfinished transfer of airdma's, which no receiver takes: finish that transfer, or rename it"
     )]
     Reserved,
-    /// No path that can be sent.
+    /// The path has no name that could be offered.
     #[error("it has no name of its own that could be offered: name it otherwise")]
     NoName,
-    /// Two paths with the same name.
+    /// Two paths have the same name.
     #[error("another path that is to be sent has the same name: send them one after the other")]
     SameName,
-    /// More, or deeper, than an offer can hold.
+    /// The offer has too many entries, or they are too deep.
     #[error(transparent)]
     Manifest(#[from] crate::ManifestError),
-    /// Anything else that the kernel says.
+    /// Any other error of the kernel.
     #[error("{}", std::io::Error::from(*.0))]
     Other(Errno),
 }
 
 impl Error {
-    /// An error of ours.
+    /// Makes an error.
     pub(crate) fn new(doing: &'static str, path: impl AsRef<[u8]>, problem: Problem) -> Self {
         Self {
             doing,
@@ -105,7 +105,7 @@ impl Error {
         }
     }
 
-    /// For `map_err`: what the kernel said about `path`.
+    /// For `map_err`: the kernel's error about `path`.
     pub(crate) fn at(doing: &'static str, path: impl AsRef<[u8]>) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::new(doing, path, Problem::from(errno))
     }

@@ -1,13 +1,17 @@
-//! Times that a file system keeps less exactly than they were set: to 100 ns (NTFS), 1 µs, 10 ms, 1 s (exFAT by FUSE, old ext3), 2 s (FAT).
+//! Granularity of file times: some file systems truncate them.
+//!
+//! They do so to 100 ns (NTFS), 1 µs, 10 ms, 1 s (exFAT by FUSE, old ext3) or 2 s (FAT).
 
 use crate::manifest::Modified;
 
 const NANOS: i128 = 1_000_000_000;
-/// To what times are cut, in nanoseconds.
+/// Granularities in nanoseconds.
 const GRAINS: [i128; 7] = [1, 100, 1_000, 1_000_000, 10_000_000, NANOS, 2 * NANOS];
 
-/// Whether a file that was given one time can have the other one: the same, or what is left of it where it was cut. A file that was changed in the
-/// two seconds since has another one, unless that is a whole one as well.
+/// Whether a file that was given one time may now have the other: the same, or the same truncated.
+///
+/// A file that was changed since passes only if its new time happens to be a truncation of the old
+/// one.
 pub(crate) fn is_kept(given: Modified, found: Modified) -> bool {
     let nanos = |time: Modified| i128::from(time.seconds) * NANOS + i128::from(time.nanos);
     let (given, found) = (nanos(given), nanos(found));

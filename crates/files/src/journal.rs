@@ -1,4 +1,4 @@
-//! What of a transfer is on the disk for good, in a file beside the unfinished ones.
+//! The journal of a transfer: how much of it is durable. A file next to the unfinished ones.
 //!
 //! ```text
 //! slot(40) slot(40)  "airdma-j" version(1) id(32)  names(4) { index(4) length(1) name } ...
@@ -6,14 +6,16 @@
 //! slot:  generation(8) settled(1 bit) chunks(63 bits) seal(24)
 //! ```
 //!
-//! The header is written once, under another name, and renamed when it is whole. The slots are written in turn; of those
-//! whose seal is right the later generation counts, so a write that was cut off loses itself and nothing else.
+//! The header is written once, under another name, and renamed when complete. The slots are written
+//! in turn; of those with a valid seal the later generation counts, so an interrupted write loses
+//! only itself.
 //!
-//! Seals are keyed ([`JournalKey`](crate::JournalKey)) and cover all: a slot's covers the header's. What others put there is no journal, and
-//! what one says is believed only as far as this receiver can have written it.
+//! Seals are keyed ([`JournalKey`](crate::JournalKey)) and cover everything: a slot's seal covers
+//! the header's. A file that another user put there is not a journal, and a journal is believed
+//! only if this receiver can have written it.
 //!
-//! A new journal is made durable by the first checkpoint, which syncs its directory and then records: before that there is nothing to vouch
-//! for, and what a crash leaves of it is made anew.
+//! A new journal is made durable by the first checkpoint, which syncs its directory and then
+//! records: until then it vouches for nothing, and the remains of a crash are replaced.
 
 use crate::journal_key::Seal;
 use crate::manifest::{Kind, Manifest, ManifestId, NAME_BYTES_MAX};
@@ -33,30 +35,30 @@ pub(crate) const NEW: &str = "journal.new";
 const MAGIC: &[u8; 9] = b"airdma-j\x02";
 const SLOT_BYTES: usize = 40;
 const SEAL_BYTES: usize = 32;
-/// The bit that says so.
+/// Bit that marks a transfer as settled.
 const SETTLED: u64 = 1 << 63;
 
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
     seal: Seal,
-    /// The seal of the header.
+    /// Seal of the header.
     header: [u8; SEAL_BYTES],
     generation: u64,
 }
 
-/// What a journal says.
+/// Contents of a journal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Chunks from the first on that are durable.
+    /// Number of chunks, from the first on, that are durable.
     pub chunks: u64,
-    /// Whether all was in its place, so that nothing is ours to change any more.
+    /// Whether everything has its final name, so that this receiver may change nothing any more.
     pub is_settled: bool,
     pub fitting: Fitting,
 }
 
 impl Journal {
-    /// A journal that says that nothing is durable yet, in a directory that is empty.
+    /// Creates a journal without durable chunks, in an empty directory.
     pub fn create(
         staging: BorrowedFd<'_>,
         id: ManifestId,
@@ -86,8 +88,10 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The journal that is there, and what it says; none if there is none that is sealed for this offer and directory and has its owner,
-    /// or it says what this receiver cannot have written.
+    /// Opens the journal, and returns its contents.
+    ///
+    /// `None` if there is no journal that is sealed for this offer and directory and has its owner,
+    /// or if this receiver cannot have written it.
     pub fn open(
         staging: BorrowedFd<'_>,
         owned: Owned,
@@ -116,13 +120,16 @@ impl Journal {
         Ok(record.is_possible(manifest).then_some((journal, record)))
     }
 
-    /// Says durably that the first `chunks` chunks are durable.
+    /// Records durably that the first `chunks` chunks are durable.
     pub fn record(&mut self, chunks: u64) -> io::Result<()> {
         self.write(chunks)?;
         self.file.sync_data()
     }
 
-    /// Says that all `chunks` chunks, and all else that was offered, are in their place. A disk that loses it has the record before.
+    /// Records that all `chunks` chunks, and everything else that was offered, have their final
+    /// names.
+    ///
+    /// If the disk loses this record, the one before still holds.
     pub fn settle(&mut self, chunks: u64) -> io::Result<()> {
         self.write(chunks | SETTLED)
     }
@@ -136,8 +143,10 @@ impl Journal {
 }
 
 impl Record {
-    /// Whether a receiver of this offer can have written it. A key vouches for that already; were it known to others, they could still
-    /// name nothing else than what an offer can name.
+    /// Whether a receiver of this offer can have written the contents.
+    ///
+    /// The key vouches for that already; should it become known, a forged journal can still name
+    /// only what the offer can name.
     fn is_possible(&self, manifest: &Manifest) -> bool {
         let Fitting { renamed, unwanted } = &self.fitting;
         let entries = manifest.entries();
@@ -161,7 +170,7 @@ impl Record {
     }
 }
 
-/// A file of the directory's owner with one name, and nothing that would block or that has another name.
+/// Opens a regular file of the directory's owner that has one name only, without blocking.
 fn open_own(staging: BorrowedFd<'_>, owned: Owned) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(staging, NAME, flags, Mode::empty()) {
@@ -178,7 +187,8 @@ fn open_own(staging: BorrowedFd<'_>, owned: Owned) -> io::Result<Option<File>> {
     Ok(is_own.then(|| File::from(file)))
 }
 
-/// The longest journal of this offer: each top-level entry renamed, and every second entry unwanted.
+/// Length of the longest journal of this offer: each top-level entry renamed, and every second
+/// entry unwanted.
 fn bytes_max(manifest: &Manifest) -> u64 {
     let entries = manifest.entries();
     let tops = entries.iter().filter(|entry| entry.depth == 0).count();
@@ -213,7 +223,7 @@ fn body(id: ManifestId, fitting: &Fitting) -> Vec<u8> {
     out
 }
 
-/// What a journal says, the seal of its header, and its generation.
+/// Contents of a journal, the seal of its header, and its generation.
 fn read(bytes: &[u8], id: ManifestId, seal: &Seal) -> Option<(Record, [u8; SEAL_BYTES], u64)> {
     let (slots, rest) = bytes.split_at_checked(2 * SLOT_BYTES)?;
     let (body, header) = rest.split_last_chunk::<SEAL_BYTES>()?;
@@ -228,11 +238,11 @@ fn read(bytes: &[u8], id: ManifestId, seal: &Seal) -> Option<(Record, [u8; SEAL_
         is_settled: chunks & SETTLED != 0,
         fitting: read_body(body, id)?,
     };
-    // One that has come to its end is not written any more.
+    // A journal at the last generation cannot be written any more.
     (generation < u64::MAX).then_some((record, *header, generation))
 }
 
-/// Generation and chunks.
+/// Generation and chunks of a slot.
 fn read_slot(bytes: &[u8], header: &[u8; SEAL_BYTES], seal: &Seal) -> Option<(u64, u64)> {
     let mut fields = bytes
         .chunks_exact(8)
@@ -268,7 +278,8 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// A journal as bytes, sealed as this receiver's are: what a fuzz target plants, so that its bytes come behind the seals.
+/// A journal as bytes, sealed like this receiver's: for a fuzz target, whose bytes then pass the
+/// seals.
 #[doc(hidden)]
 pub fn sealed(
     key: &crate::JournalKey,
@@ -288,7 +299,7 @@ pub fn sealed(
 
 #[cfg(test)]
 impl Journal {
-    /// From now on it cannot be written, as on a broken disk.
+    /// Makes writes fail from now on, as on a broken disk.
     pub fn refuse_writes(&mut self) {
         self.file = File::open("/dev/null").unwrap();
     }

@@ -1,7 +1,7 @@
-//! The secret by which a receiver knows its own journals and unfinished directories again.
+//! The secret by which a receiver recognises its own journals and unfinished directories.
 //!
-//! The receiving directory is a place where others can write: peers, other users, an archive that is unpacked. So what is read back
-//! from there counts only as far as this key vouches for it.
+//! Others can write to the receiving directory: peers, other users, an unpacked archive. So data
+//! that is read back from there counts only if this key vouches for it.
 
 use crate::manifest::{ManifestId, STAGING_PREFIX};
 use crate::owned::Owned;
@@ -9,31 +9,37 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A secret of the receiving user's. It is derived from the key in the user's home, which no peer and no archive has.
+/// A secret of the receiving user, derived from the key in the user's home, which no peer and no
+/// archive has.
 #[derive(Clone)]
 pub struct JournalKey([u8; 32]);
 
-/// The key of the journals of one offer in one directory.
+/// The key for the journals of one offer in one directory.
 pub(crate) struct Seal([u8; 32]);
 
 const CONTEXT: &str = "airdma 2026-11-25 files: journals of a receiving user";
 
 impl JournalKey {
-    /// The key that belongs to a secret of the user's.
+    /// Derives the key from a secret of the user.
     pub fn derive(secret: &[u8]) -> Self {
         Self(blake3::derive_key(CONTEXT, secret))
     }
 
-    /// The name of the unfinished directory of an offer. Without the key it cannot be told beforehand, so no sender and no archive has
-    /// put something there.
+    /// Name of the unfinished directory of an offer.
+    ///
+    /// It cannot be predicted without the key, so no sender and no archive can have put anything
+    /// there.
     pub fn staging_name(&self, id: ManifestId) -> String {
         let name = ManifestId(mac(&self.0, &[b"name", &id.0]));
         format!("{}{name}", String::from_utf8_lossy(STAGING_PREFIX))
     }
 
-    /// The key of a journal. It is bound to the offer and to the path of the directory, from the root and without symbolic links: that
-    /// survives a reboot and a file system that numbers its inodes anew (FAT, sshfs), and a copy elsewhere has another one. It is bound to what
-    /// owner and mode the unfinished directory had when it was proven to be this user's, too: it vouches for no other.
+    /// The key of a journal.
+    ///
+    /// It is bound to the offer and to the path of the directory, from the root and without
+    /// symbolic links: the path survives a reboot and a file system that renumbers its inodes (FAT,
+    /// sshfs), and a copy elsewhere has another one. It is bound as well to the owner and mode that
+    /// the unfinished directory had when it was proven to be this user's: it vouches for no other.
     pub(crate) fn seal(&self, id: ManifestId, directory: &Path, owned: Owned) -> Seal {
         let path = directory.as_os_str().as_bytes();
         Seal(mac(&self.0, &[b"seal", &id.0, &owned.bytes(), path]))
@@ -41,7 +47,7 @@ impl JournalKey {
 }
 
 impl Seal {
-    /// What vouches for the parts.
+    /// The seal of these parts.
     pub fn of(&self, parts: &[&[u8]]) -> [u8; 32] {
         mac(&self.0, parts)
     }
@@ -55,7 +61,7 @@ fn mac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Keys are not for logs.
+/// Does not print the key.
 impl fmt::Debug for JournalKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("JournalKey")

@@ -1,9 +1,11 @@
-//! Files from one host to another: everything about it that needs no network.
+//! File transfer between hosts, as far as it needs no network.
 //!
-//! The sender walks paths to a [`Manifest`] ([`walk()`]); the receiver fits it into a directory ([`Sink::open`]) and says what it
-//! does not want and where an interrupted transfer goes on. Both make the same [`Plan`] of a stream from that, cut into chunks of
-//! 1 MiB. [`Source`] reads them, [`Sink`] writes them; who carries them from one to the other is not decided here.
-//! `docs/file-protocol.md` says what is on the wire, `docs/design/022-file-service.md` why it is so.
+//! The sender walks paths to a [`Manifest`] ([`walk()`]); the receiver fits it into a directory
+//! ([`Sink::open`]) and reports which files it does not want and where an interrupted transfer
+//! resumes. From that, both make the same [`Plan`] of a stream, cut into chunks of 1 MiB.
+//! [`Source`] reads chunks, [`Sink`] writes them; moving them is left to the caller.
+//! `docs/file-protocol.md` specifies the wire format, `docs/design/022-file-service.md` gives the
+//! reasons.
 
 #![forbid(unsafe_code)]
 

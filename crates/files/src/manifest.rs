@@ -1,10 +1,11 @@
-//! What is offered: the manifest, a list of directories, files and symbolic links in the order of a walk.
+//! The manifest of an offer: directories, files and symbolic links in the order of a walk.
 //!
-//! Depth first, and the children of a directory in ascending order of their names as bytes. So each entry says only its
-//! depth and its own name, a path cannot hold "..", no name can come twice, and the same tree gives the same manifest, by
-//! whose BLAKE3 hash ([`ManifestId`]) an interrupted transfer is known again.
+//! Depth first, and the children of a directory in ascending order of their names as bytes. So each
+//! entry holds only its depth and its own name, a path cannot hold "..", no name can occur twice,
+//! and the same tree gives the same manifest. Its BLAKE3 hash ([`ManifestId`]) identifies an
+//! interrupted transfer.
 //!
-//! Everything in a manifest passed [`Builder::push`], whether it was walked here or came from a peer.
+//! Every entry has passed [`Builder::push`], whether it was walked here or received from a peer.
 
 mod decode;
 mod encode;
@@ -17,14 +18,14 @@ pub(crate) use names::{folded, is_reserved};
 
 use std::fmt;
 
-/// What a manifest may hold, so that a peer cannot make this side remember more.
+/// Limits of a manifest, so that a peer cannot make this side store more.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Entries.
+    /// Most entries.
     pub entries_max: u32,
-    /// Bytes of the encoded manifest.
+    /// Most bytes of the encoded manifest.
     pub bytes_max: u64,
-    /// Directories above an entry.
+    /// Most directories above an entry.
     pub depth_max: u8,
 }
 
@@ -38,13 +39,15 @@ impl Default for Limits {
     }
 }
 
-/// Bytes of a name, as Linux' `NAME_MAX`.
+/// Most bytes of a name: Linux's `NAME_MAX`.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Bytes of the target of a symbolic link: Linux' `PATH_MAX` without its NUL.
+/// Most bytes of a symbolic link's target: Linux's `PATH_MAX` without its NUL.
 pub const TARGET_BYTES_MAX: usize = 4095;
-/// Runs of data in one sparse file; what lies behind them is taken for data.
+/// Most runs of data in one sparse file; what lies behind them counts as data.
 pub const EXTENTS_MAX: usize = 4096;
-/// How names of unfinished transfers begin; no offered name may, nor one that a file system takes for such a name.
+/// Prefix of the names of unfinished transfers.
+///
+/// No offered name may begin with it, nor with a name that some file system treats as the same.
 pub const STAGING_PREFIX: &[u8] = b".airdma-";
 
 /// BLAKE3 of the encoded manifest.
@@ -66,7 +69,7 @@ impl fmt::Display for ManifestId {
     }
 }
 
-/// A list of entries that is sound: see the module.
+/// A valid list of entries: see the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     entries: Vec<Entry>,
@@ -76,9 +79,9 @@ pub struct Manifest {
 /// One directory, file or symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The directory that it is in, as an index; none at the top.
+    /// Index of the directory that it is in; `None` at the top.
     pub parent: Option<u32>,
-    /// Directories above it.
+    /// Number of directories above it.
     pub depth: u8,
     /// Its own name: no '/', no NUL, not "." or "..".
     pub name: Box<[u8]>,
@@ -86,7 +89,7 @@ pub struct Entry {
     pub mode: u16,
     /// When it was modified.
     pub modified: Modified,
-    /// What it is.
+    /// File, directory or link.
     pub kind: Kind,
 }
 
@@ -99,32 +102,33 @@ pub struct Modified {
     pub nanos: u32,
 }
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
     Directory,
     /// A regular file.
     File(Content),
-    /// A symbolic link, and where it points: anywhere, without NUL.
+    /// A symbolic link and its target, which may be anything without NUL.
     Symlink(Box<[u8]>),
 }
 
-/// What a regular file holds.
+/// Content of a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// Bytes, holes included.
     pub size: u64,
-    /// Changes when the file does, though its size and times may not (see [`crate::walk()`]); means nothing elsewhere.
+    /// Value that changes when the file does, even if size and times do not (see
+    /// [`crate::walk()`]). Opaque to the peer.
     pub stamp: u64,
-    /// Where the data is, ascending and apart from each other; none if everywhere.
+    /// Runs of data, ascending and apart from each other; `None` if the file has no holes.
     pub extents: Option<Box<[Extent]>>,
 }
 
 /// A run of data in a sparse file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where in the file.
+    /// Its offset in the file.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
@@ -141,8 +145,8 @@ impl Content {
         }
     }
 
-    /// Where byte `at` of the data lies in the file, and how many bytes of data follow there; `at` is below
-    /// [`Content::data_bytes`].
+    /// Where byte `at` of the data lies in the file, and how many bytes of data follow there; `at`
+    /// is below [`Content::data_bytes`].
     pub fn locate(&self, at: u64) -> (u64, u64) {
         let Some(extents) = &self.extents else {
             return (at, self.size - at);
@@ -159,7 +163,7 @@ impl Manifest {
         &self.entries
     }
 
-    /// Entry `index`, which must be there.
+    /// Entry `index`, which must exist.
     pub fn entry(&self, index: u32) -> &Entry {
         &self.entries[index as usize]
     }
@@ -177,7 +181,7 @@ impl Manifest {
         self.content_bytes
     }
 
-    /// The names from the top to entry `index`, joined by '/'.
+    /// The path of entry `index`: names from the top, joined by '/'.
     pub fn path(&self, index: u32) -> Vec<u8> {
         let mut names = vec![&*self.entry(index).name];
         names.extend(self.ancestors(index).map(|above| &*self.entry(above).name));
@@ -191,7 +195,7 @@ impl Manifest {
     }
 }
 
-/// Why entries are no manifest.
+/// Why entries are not a valid manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     /// Another protocol, or another version of it.
@@ -205,32 +209,32 @@ pub enum ManifestError {
     /// A name that is no name of a file.
     #[error("the list of files holds a name that is not allowed")]
     Name,
-    /// A name that unfinished transfers have at the receiver.
+    /// A name that the receiver reserves for unfinished transfers.
     #[error(
         "the list of files holds a name that is kept for unfinished transfers (.airdma-...): leave it out"
     )]
     Reserved,
-    /// Names that are not in ascending order, or come twice.
+    /// Names that are not in ascending order, or occur twice.
     #[error("the list of files is out of order, or has a name twice")]
     Order,
-    /// An entry in something that is no directory.
+    /// An entry whose parent is not a directory.
     #[error("the list of files puts an entry into something that is no directory")]
     Parent,
-    /// Too many directories within each other.
+    /// Too many nested directories.
     #[error(
         "it lies below more than 100 directories, the most for one transfer: send inner directories by themselves, or all as one file: `tar c DIR | airdma send -`"
     )]
     Depth,
-    /// Permission bits or nanoseconds that do not exist.
+    /// Invalid permission bits or nanoseconds.
     #[error("the list of files holds permissions or a time that do not exist")]
     Attributes,
-    /// A size above 2^63 - 1, for a file or for all.
+    /// A size above 2^63 - 1, of a file or in total.
     #[error("the list of files holds a size that no file can have")]
     Size,
-    /// Holes in a wrong order or outside of the file, or too many.
+    /// Runs of data that are out of order or outside of the file, or too many.
     #[error("the list of files holds a map of holes that makes no sense")]
     Extents,
-    /// No target, too long a target, or one with a NUL.
+    /// A missing or overlong target, or one with a NUL.
     #[error("the list of files holds a symbolic link without a proper target")]
     Target,
     /// More than [`Limits`] allow.
@@ -238,7 +242,7 @@ pub enum ManifestError {
         "there are more than 1048576 files, directories and links, or more than 64 MiB of names, the most for one transfer: send its directories one by one, or all as one file: `tar c DIR | airdma send -`"
     )]
     TooMany,
-    /// Bytes behind the end, or an end that is not one.
+    /// Bytes behind the end, or an invalid end.
     #[error("the list of files does not end where it says")]
     End,
 }
@@ -248,9 +252,9 @@ pub enum ManifestError {
 pub struct Builder {
     limits: Limits,
     entries: Vec<Entry>,
-    /// The directories that the next entry may be in, from the top.
+    /// Directories that the next entry may be in, from the top.
     open: Vec<u32>,
-    /// The entry that came last at each depth, in the directory that is open there.
+    /// The last entry at each depth, in the directory that is open there.
     last: Vec<u32>,
     bytes: u64,
     content_bytes: u64,
@@ -269,7 +273,7 @@ impl Builder {
         }
     }
 
-    /// Adds the entry that follows in a walk. [`Entry::parent`] is found from its depth.
+    /// Adds the next entry of a walk. [`Entry::parent`] is set from its depth.
     pub fn push(&mut self, mut entry: Entry) -> Result<u32, ManifestError> {
         entry.check()?;
         let depth = usize::from(entry.depth);
@@ -304,7 +308,7 @@ impl Builder {
         Ok(index)
     }
 
-    /// The manifest of what was added.
+    /// The manifest of the added entries.
     pub fn finish(self) -> Manifest {
         Manifest {
             entries: self.entries,
@@ -312,19 +316,19 @@ impl Builder {
         }
     }
 
-    /// Entries so far.
+    /// Number of entries so far.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none yet.
+    /// Whether there are no entries yet.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
 
 impl Entry {
-    /// What can be said about an entry by itself.
+    /// Checks an entry by itself.
     fn check(&self) -> Result<(), ManifestError> {
         check_name(&self.name)?;
         if self.mode > 0o7777 || self.modified.nanos >= 1_000_000_000 {
@@ -356,7 +360,7 @@ impl Content {
                 .offset
                 .checked_add(extent.length)
                 .ok_or(ManifestError::Extents)?;
-            // Runs that touch would be one: there is one way to say where the holes are.
+            // Adjacent runs must be one: each layout of holes has a single encoding.
             let apart = extent.offset >= free_from;
             if extent.length == 0 || !apart || end > self.size || extent.before != before {
                 return Err(ManifestError::Extents);
@@ -387,7 +391,8 @@ fn check_target(target: &[u8]) -> Result<(), ManifestError> {
     }
 }
 
-/// Of sizes: what has more than 2^63 - 1 bytes, trailers and padding of the stream included, is no transfer.
+/// Sum of sizes. More than 2^63 - 1 bytes, trailers and padding of the stream included, cannot be
+/// transferred.
 fn sum(one: u64, other: u64) -> Result<u64, ManifestError> {
     const SUM_MAX: u64 = i64::MAX as u64 - (1 << 40);
     one.checked_add(other)

@@ -1,17 +1,17 @@
-//! What the receiver wants kept, and what it does about names that exist.
+//! The receiver's options: what to keep of files, and what to do about existing names.
 
 /// The receiver's choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// What to do when a name exists.
     pub clash: Clash,
-    /// Which permissions files and directories get.
+    /// Permissions of new files and directories.
     pub permissions: Permissions,
-    /// Keep times of modification.
+    /// Whether to keep modification times.
     pub times: bool,
-    /// Keep holes; otherwise room for them is taken.
+    /// Whether to keep holes; otherwise space is allocated for them.
     pub holes: bool,
-    /// Which symbolic links to make.
+    /// Which symbolic links to create.
     pub symlinks: Symlinks,
 }
 
@@ -28,53 +28,58 @@ impl Default for Options {
     }
 }
 
-/// Which permissions files and directories get; setuid, setgid and sticky never.
+/// Permissions of new files and directories; setuid, setgid and sticky bits are never set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permissions {
-    /// Those that were offered, less what the receiver's umask (or the default ACL of a directory) takes from new files.
+    /// Those offered, masked by the receiver's umask (or the default ACL of a directory).
     Masked,
-    /// Those that were offered, whatever the umask is.
+    /// Those offered, whatever the umask.
     Exact,
-    /// Those of new files.
+    /// The default ones of new files.
     New,
 }
 
 impl Permissions {
-    /// Whether what was offered counts.
+    /// Whether the offered permissions count.
     pub(crate) fn are_kept(self) -> bool {
         self != Self::New
     }
 }
 
-/// What to do when a name that is offered exists.
+/// What to do when an offered name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clash {
-    /// Take nothing at all.
+    /// Refuse the whole offer.
     Refuse,
-    /// Another name at the top: "name (1)".
+    /// Choose another name at the top: "name (1)".
     Rename,
-    /// Directories are merged, and files replaced, each by one rename.
+    /// Merge directories, and replace files, each by one rename.
     Overwrite,
-    /// Directories are merged, what has the same size and time stays and is not sent, and anything else that exists refuses all.
+    /// Merge directories and skip files of the same size and time.
+    ///
+    /// Any other existing name refuses the whole offer.
     SkipSame,
 }
 
-/// Which symbolic links to make. A link is made after all files, and nothing is ever written through one.
+/// Which symbolic links to create. Links are created after all files, and no write ever follows
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symlinks {
-    /// An offer with a link is refused.
+    /// Refuse an offer with a link.
     Refuse,
-    /// Links are left out.
+    /// Leave links out.
     Skip,
-    /// Links that lead, or could lead, out of the receiving directory are left out and told: absolute ones, and those
-    /// with more ".." in front than directories above them, or with ".." behind a name (which may be a link again).
+    /// Leave out and report links that lead, or could lead, out of the receiving directory.
+    ///
+    /// Those are absolute ones, ones with more ".." in front than directories above them, and ones
+    /// with ".." behind a name (which may be a link itself).
     Inside,
-    /// Wherever they lead.
+    /// Create all links.
     All,
 }
 
 impl Symlinks {
-    /// Whether a link to `target`, below `depth` directories, is made.
+    /// Whether a link to `target`, below `depth` directories, is created.
     pub(crate) fn makes(self, target: &[u8], depth: u8) -> bool {
         match self {
             Self::Refuse | Self::Skip => false,
@@ -92,7 +97,7 @@ fn is_inside(target: &[u8], depth: u8) -> bool {
         .filter(|name| *name != b".")
     {
         match name {
-            // In front this is the root; behind, two slashes are one.
+            // In front this is the root; further behind, two slashes count as one.
             b"" if target[0] == b'/' => return false,
             b"" => {}
             b".." if down => return false,

@@ -1,19 +1,22 @@
-//! Whether an unfinished directory is this receiver's, also where the file system has one owner and one mode for all (FAT, NTFS, CIFS,
-//! NFS with `root_squash`, WSL, bindfs).
+//! Whether an unfinished directory belongs to this receiver.
 //!
-//! Where owners are kept, the directory of another user has another owner. Elsewhere a file that this process makes shows which owner and
-//! which mode all things have: a directory that has them is as much this user's as anything there is. What was found is part of the
-//! journal's seal, so that a journal vouches for the directory with the owner and mode that were proven when it was made, and no other.
+//! That must also be known where the file system has one owner and one mode for everything (FAT,
+//! NTFS, CIFS, NFS with `root_squash`, WSL, bindfs).
+//!
+//! Where owners are kept, the directory of another user has another owner. Elsewhere, a file that
+//! this process creates shows the owner and mode that everything has: a directory with the same is
+//! as much this user's as any other. The result enters the journal's seal, so a journal vouches
+//! only for a directory with the owner and mode that were proven when it was made.
 
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
-/// Bits of a mode by which others write.
+/// Mode bits that let others write.
 const OTHERS_WRITE: u32 = 0o022;
-/// The file that shows them, for a moment.
+/// Name of the probe file, which exists only for a moment.
 pub(crate) const PROBE: &str = "owner.probe";
-/// What it is made with: a file system that keeps modes adds nothing to that, whatever its lists of access say.
+/// Mode of the probe file: a file system that keeps modes adds nothing to it, whatever its ACLs.
 const PROBE_MODE: u32 = 0o200;
 
 /// The owner of a directory, and whether others may write to it.
@@ -24,7 +27,7 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// What a directory has.
+    /// Owner and mode of a directory.
     pub fn of(directory: &Stat) -> Self {
         Self {
             user: directory.st_uid,
@@ -32,7 +35,7 @@ impl Owned {
         }
     }
 
-    /// What a directory of this user's has where the file system keeps owners and modes.
+    /// Owner and mode of this user's directory if the file system keeps them.
     pub fn own() -> Self {
         Self {
             user: rustix::process::geteuid().as_raw(),
@@ -45,14 +48,15 @@ impl Owned {
         self.user
     }
 
-    /// For a seal.
+    /// The bytes that enter a seal.
     pub fn bytes(self) -> [u8; 8] {
         let both = u64::from(self.user) << u32::BITS | u64::from(self.others);
         both.to_be_bytes()
     }
 
-    /// Whether the open `directory`, which has this, is this user's: writes, and removes, a file in it where its owner and mode alone do not
-    /// say so.
+    /// Whether the open `directory`, which has this owner and mode, is this user's.
+    ///
+    /// Creates and removes a file in it if its owner and mode alone do not tell.
     pub fn is_proven(self, directory: BorrowedFd<'_>) -> Result<bool, Errno> {
         if self == Self::own() {
             return Ok(true);
@@ -65,13 +69,13 @@ impl Owned {
     }
 }
 
-/// What a file of this process's has there, which is none that was there before; none where it may make none.
+/// Owner and mode of a new file of this process in the directory; `None` if it may not create one.
 fn probe(directory: BorrowedFd<'_>) -> Result<Option<Stat>, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let make = || rustix::fs::openat(directory, PROBE, flags, Mode::from_raw_mode(PROBE_MODE));
     let remove = || rustix::fs::unlinkat(directory, PROBE, AtFlags::empty());
     let made = make().or_else(|errno| match errno {
-        // Left by one that was killed here.
+        // Left by a process that was killed here.
         Errno::EXIST => remove().and_then(|()| make()),
         errno => Err(errno),
     });
@@ -94,7 +98,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown};
 
     #[test]
-    fn where_owners_and_modes_are_kept_a_directory_of_others_proves_nothing() {
+    fn with_real_owners_a_directory_of_others_proves_nothing() {
         let path = std::env::temp_dir().join(format!("airdma-owned-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         let is_proven = || {
@@ -112,7 +116,7 @@ mod tests {
             assert!(!is_proven(), "{others:o}");
         }
         mode(0o700);
-        // Who may not give it away is no other user either.
+        // A user that may not give the file away is not another user either.
         if chown(&path, Some(Owned::own().user + 1), None).is_ok() {
             assert!(!is_proven());
         }

@@ -1,18 +1,19 @@
-//! The stream: the content of all files one after the other, cut into chunks.
+//! The plan of the stream: the content of all files in sequence, cut into chunks.
 //!
-//! For each file that is wanted, in the order of the manifest: its data (holes are left out) and a trailer, which says
-//! whether the file was read whole, and its BLAKE3. Chunks have [`CHUNK_BYTES`] each, so small files share one and large ones
-//! have many, and none of them costs a message of its own. A trailer never lies in two chunks: where it would, zeros
-//! fill the rest of the chunk.
+//! Each wanted file, in the order of the manifest, has its data (without holes) and a trailer,
+//! which tells whether the file was read completely, and its BLAKE3 hash. Chunks have
+//! [`CHUNK_BYTES`] each, so small files share one and large ones have many; no file needs a message
+//! of its own. A trailer never spans two chunks: zeros fill the rest of the first one instead.
 //!
-//! Both ends make the same plan from the manifest and from what the receiver does not want ([`Unwanted`]).
+//! Both ends make the same plan from the manifest and the files that the receiver does not want
+//! ([`Unwanted`]).
 
 use crate::manifest::{Content, Entry, Kind, Manifest};
 use std::ops::Range;
 
-/// Bytes of every chunk but the last.
+/// Bytes of every chunk except the last.
 pub const CHUNK_BYTES: u64 = 1 << 20;
-/// Bytes of a trailer: how it went, and the hash of the data.
+/// Bytes of a trailer: result of reading, and hash of the data.
 pub const TRAILER_BYTES: u64 = 33;
 
 /// Files that the receiver does not want, as ascending ranges of entries that do not touch.
@@ -22,7 +23,7 @@ pub struct Unwanted {
 }
 
 impl Unwanted {
-    /// Adds entry `index`, which is above all that are in.
+    /// Adds entry `index`, which must be above all entries in the set.
     pub fn push(&mut self, index: u32) {
         match self.ranges.last_mut() {
             Some(last) if last.end == index => last.end += 1,
@@ -30,7 +31,7 @@ impl Unwanted {
         }
     }
 
-    /// Adds a range as a peer gives it; false if it is empty, too low, or touches what is in.
+    /// Adds a range from a peer; false if it is empty, too low, or touches a range in the set.
     pub fn push_range(&mut self, range: Range<u32>) -> bool {
         let sound =
             range.start < range.end && self.ranges.last().is_none_or(|last| last.end < range.start);
@@ -45,14 +46,14 @@ impl Unwanted {
         &self.ranges
     }
 
-    /// Whether entry `index` is in.
+    /// Whether entry `index` is in the set.
     pub fn contains(&self, index: u32) -> bool {
         let after = self.ranges.partition_point(|range| range.start <= index);
         after > 0 && self.ranges[after - 1].contains(&index)
     }
 }
 
-/// Where each file lies in the stream.
+/// Position of each file in the stream.
 #[derive(Debug)]
 pub struct Plan {
     files: Vec<Placed>,
@@ -62,7 +63,7 @@ pub struct Plan {
 /// A file in the stream: its data begins at `start`, its trailer at `trailer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Which entry of the manifest.
+    /// Its entry in the manifest.
     pub entry: u32,
     /// Where its data begins.
     pub start: u64,
@@ -75,13 +76,13 @@ pub struct Placed {
 /// A part of a chunk, which belongs to one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which file of the plan.
+    /// Index of the file in the plan.
     pub file: usize,
-    /// What it is.
+    /// What it holds.
     pub part: Part,
-    /// Where it lies in the chunk.
+    /// Its offset in the chunk.
     pub at: usize,
-    /// Bytes.
+    /// Its length in bytes.
     pub length: usize,
 }
 
@@ -97,7 +98,7 @@ pub enum Part {
 }
 
 impl Plan {
-    /// The stream for what is wanted of `manifest`.
+    /// The stream of the wanted files of `manifest`.
     pub fn new(manifest: &Manifest, unwanted: &Unwanted) -> Self {
         let mut files = Vec::new();
         let mut bytes = 0;
@@ -117,24 +118,24 @@ impl Plan {
         &self.files
     }
 
-    /// Bytes of the stream.
+    /// Length of the stream in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     pub fn chunks(&self) -> u64 {
         self.bytes.div_ceil(CHUNK_BYTES)
     }
 
-    /// Bytes of chunk `chunk`; none behind the end.
+    /// Length of chunk `chunk`; 0 behind the end.
     pub fn chunk_bytes(&self, chunk: u64) -> usize {
         self.bytes
             .saturating_sub(chunk.saturating_mul(CHUNK_BYTES))
             .min(CHUNK_BYTES) as usize
     }
 
-    /// Files that end before chunk `chunk` begins.
+    /// Number of files that end before chunk `chunk`.
     pub fn files_before(&self, chunk: u64) -> usize {
         let position = chunk.saturating_mul(CHUNK_BYTES);
         self.files.partition_point(|file| file.end() <= position)
@@ -188,7 +189,7 @@ impl Placed {
         self.trailer + TRAILER_BYTES
     }
 
-    /// Whether there is data of it before `position` of the stream: what is before may be padding alone.
+    /// Whether any of its data lies before `position` of the stream: it may be padding only.
     pub(crate) fn has_data_before(&self, position: u64) -> bool {
         self.data_bytes > 0 && self.start < position
     }
@@ -207,7 +208,7 @@ impl Placed {
 }
 
 impl Entry {
-    /// What the file holds, if it is one.
+    /// Content of the entry, if it is a file.
     pub fn content(&self) -> Option<&Content> {
         match &self.kind {
             Kind::File(content) => Some(content),

@@ -1,4 +1,4 @@
-//! The receiver's end of the stream where it is a pipe: one file, to whoever reads.
+//! The receiving end of a stream that goes to a pipe: a single file.
 
 use crate::Error;
 use crate::manifest::{Content, Manifest};
@@ -9,11 +9,13 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// Zeros written at once where a file has a hole.
+/// Zeros written at once for a hole.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Writes the chunks of an offer of one file, in order. What is written cannot be taken back: that the file changed while it was sent is
-/// known at its end, and is in the report.
+/// Writes the chunks of an offer of one file to a pipe, in order.
+///
+/// Written data cannot be taken back: the report tells at the end whether the file changed while it
+/// was sent.
 pub struct Pour {
     manifest: Arc<Manifest>,
     plan: Plan,
@@ -31,7 +33,7 @@ impl Pour {
         matches!(manifest.entries(), [only] if only.content().is_some())
     }
 
-    /// Pours what is offered to `out`; none if [`Pour::takes`] says so.
+    /// Writes the offered file to `out`; `None` unless [`Pour::takes`] the manifest.
     pub fn new(manifest: Arc<Manifest>, out: Box<dyn Write + Send>) -> Option<Self> {
         Self::takes(&manifest).then(|| Self {
             plan: Plan::new(&manifest, &Unwanted::default()),
@@ -54,7 +56,7 @@ impl Pour {
         self.next
     }
 
-    /// Writes the next chunk, which has the length that the plan says. After an error nothing more can be written.
+    /// Writes the next chunk, of the plan's length. After an error nothing more can be written.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let pieces: Vec<_> = self.plan.pieces(self.next).collect();
         for piece in pieces {
@@ -73,7 +75,7 @@ impl Pour {
         Ok(())
     }
 
-    /// Ends it, once all chunks were written.
+    /// Ends the file after the last chunk.
     pub fn finish(mut self) -> Result<Report, Error> {
         assert_eq!(self.next, self.plan.chunks(), "all chunks were written");
         let size = self.content().size;

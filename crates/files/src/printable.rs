@@ -1,13 +1,16 @@
-//! Text from outside, as people get to see it: names of files and of hosts, and what a peer says.
+//! Untrusted text for display: names of files and hosts, and messages of peers.
 
 use std::fmt::Write;
 
-/// Marks that are shown on one letter: more than any script puts there, and few enough not to cover other lines.
+/// Combining marks shown on one letter: more than any script uses, and too few to cover other
+/// lines.
 const MARKS_MAX: usize = 3;
 
-/// Bytes of a name or a text for people: UTF-8 as it is, but for what a terminal would not show as a character of its own.
-/// That is escaped: controls, what turns the direction of writing, blanks other than the space, characters without a shape,
-/// those of no assigned meaning, marks in heaps, and bytes that are no UTF-8.
+/// A name or text for display: UTF-8 as it is, except what a terminal would not show as a
+/// character.
+///
+/// Escaped are control characters, direction marks, blanks other than the space, invisible and
+/// unassigned characters, piles of combining marks, and bytes that are not UTF-8.
 pub fn printable(text: &[u8]) -> String {
     let mut out = String::new();
     // A mark at the beginning has no letter of its own.
@@ -31,36 +34,36 @@ pub fn printable(text: &[u8]) -> String {
     out
 }
 
-/// The same for a text of several lines, each of which stays one.
+/// As [`printable`], for a text of several lines, which stay lines.
 pub fn printable_lines(text: &str) -> String {
     let lines = text.split('\n').map(|line| printable(line.as_bytes()));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a character is not seen, or changes how others are.
+/// Whether a character is invisible, or changes how others are displayed.
 pub fn is_hidden(character: char) -> bool {
     !has_shape(character) || is_ignorable(character)
 }
 
-/// What the standard library writes as it is within a string: everything but Unicode's categories Cc, Cf, Cn, Co, Cs, Zl, Zp
-/// and Zs without the space.
+/// Whether `Debug` of strings leaves it as it is: all but Unicode's categories Cc, Cf, Cn, Co, Cs,
+/// Zl, Zp, and Zs without the space.
 fn has_shape(character: char) -> bool {
     let within = ['a', character];
     is_quoted(character) || String::from_iter(within).escape_debug().count() == within.len()
 }
 
-/// A mark, which stands on the character before it: of those with a shape, what is escaped where it stands alone.
+/// Whether it is a combining mark: visible, but escaped if it stands alone.
 fn is_mark(character: char) -> bool {
     !is_quoted(character) && has_shape(character) && character.escape_debug().len() > 1
 }
 
-/// Escaped for the sake of the quotes around it.
+/// Whether it is escaped because of the surrounding quotes.
 fn is_quoted(character: char) -> bool {
     matches!(character, '\'' | '"' | '\\')
 }
 
-/// Letters, marks and symbols without a shape: those of Unicode's `Default_Ignorable_Code_Point` that are of other categories,
-/// and the blank of Braille.
+/// Invisible letters, marks and symbols: `Default_Ignorable_Code_Point` of other categories, and
+/// the blank of Braille.
 fn is_ignorable(character: char) -> bool {
     matches!(
         character,

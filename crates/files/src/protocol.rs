@@ -1,13 +1,15 @@
-//! Sender and receiver as state machines: messages and times come in, messages and what is to be done go out.
+//! Sender and receiver as state machines: messages and times come in, messages and actions go out.
 //!
-//! Nothing here does I/O or reads a clock. A caller, for each message of the peer, calls `handle_message`; when
-//! `poll_timeout` says so, `handle_timeout`; and after each call, until they say none, `poll_message` (what to send) and
-//! `poll_event` (what to do). A lost connection is the caller's to notice: it drops the machine, and makes a new one for the
-//! next connection, which goes on from what is durable.
+//! Nothing here does I/O or reads a clock. A caller passes each message of the peer to
+//! `handle_message`, calls `handle_timeout` at the time of `poll_timeout`, and after each call
+//! drains `poll_message` (messages to send) and `poll_event` (actions). If the connection is lost,
+//! the caller drops the machine and makes a new one for the next connection, which resumes from
+//! what is durable.
 //!
-//! [`Sender::next_chunk`] and [`Receiver::next_chunk`] are the seam to whoever moves data. The sender writes sealed chunks into
-//! the receiver's staging memory, chunk `n` to slot `n % slots`, and none that was not granted. The receiver's grants are the
-//! slots that its disk has emptied: a slow disk slows the sender, and nothing overflows.
+//! [`Sender::next_chunk`] and [`Receiver::next_chunk`] are the interface to the code that moves
+//! data. The sender writes sealed chunks into the receiver's staging memory, chunk `n` to slot `n %
+//! slots`, and only granted ones. The receiver grants the slots that its disk has emptied: a slow
+//! disk slows the sender, and nothing overflows.
 
 mod liveness;
 mod message;
@@ -23,21 +25,21 @@ pub use sender::{Sender, SenderEvent};
 use crate::{Limits, Problem};
 use std::time::Duration;
 
-/// Time since any moment in the past, the same for all calls.
+/// Time since a fixed moment in the past.
 pub type Time = Duration;
 
-/// How long is waited for what.
+/// Timeouts and limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Something is said at least so often.
+    /// Longest time between two messages of this end.
     pub alive_every: Duration,
-    /// A peer that says nothing for so long is gone.
+    /// Silence after which a peer counts as lost.
     pub silence_max: Duration,
-    /// A receiver accepts within so long, or never.
+    /// Time in which a receiver must accept.
     pub accept_within: Duration,
-    /// What a manifest may hold.
+    /// Limits of a manifest.
     pub limits: Limits,
-    /// Places for chunks that a receiver may offer.
+    /// Most slots for chunks that a receiver may offer.
     pub slots_max: u32,
 }
 
@@ -53,26 +55,26 @@ impl Default for Config {
     }
 }
 
-/// Why one end ends.
+/// Why one end ends a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The receiver does not want it.
+    /// The receiver refused.
     Refused,
-    /// Names exist, or a name or link is refused.
+    /// Names exist, or the receiver refuses a name or link.
     Clash,
-    /// No room.
+    /// The receiver has no space left.
     NoSpace,
     /// The receiver may not write.
     NotAllowed,
     /// A file or disk failed.
     Files,
-    /// Nobody accepted.
+    /// The offer was not accepted in time.
     NotAccepted,
-    /// The other end broke the protocol, or somebody interfered.
+    /// The peer broke the protocol, or a third party interfered.
     Protocol,
     /// The same files are being received already.
     Busy,
-    /// Somebody ended it.
+    /// The user cancelled it.
     Cancelled,
 }
 
@@ -102,7 +104,7 @@ impl Reason {
     }
 }
 
-/// What a receiver says when its files fail.
+/// The reason that a receiver sends when its files fail.
 impl From<Problem> for Reason {
     fn from(problem: Problem) -> Self {
         match problem {
@@ -126,37 +128,37 @@ impl From<Problem> for Reason {
     }
 }
 
-/// Why a transfer did not come to its end.
+/// Why a transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The peer says so.
+    /// The peer ended it.
     #[error("the other end stopped: {}", crate::printable(text.as_bytes()))]
     Peer {
-        /// For programs.
+        /// Reason for programs.
         reason: Reason,
-        /// For people.
+        /// Reason for display.
         text: String,
     },
     /// This end ended it.
     #[error("stopped here: {text}")]
     Here {
-        /// For programs.
+        /// Reason for programs.
         reason: Reason,
-        /// For people.
+        /// Reason for display.
         text: String,
     },
-    /// Nothing was heard for [`Config::silence_max`].
-    #[error("the other end is not heard any more: start again, which goes on where it stopped")]
+    /// The peer was silent for [`Config::silence_max`].
+    #[error("the peer stopped responding; run the same command to resume")]
     Silent,
-    /// What the peer says is against the protocol.
-    #[error("the other end broke the protocol ({0}): use the same version at both ends")]
+    /// A message of the peer violates the protocol.
+    #[error("the peer violated the file protocol ({0}); use the same version at both ends")]
     Protocol(&'static str),
-    /// Nobody accepted within [`Config::accept_within`].
-    #[error("nobody accepted: ask the receiver, and offer again")]
+    /// The offer was not accepted within [`Config::accept_within`].
+    #[error("the offer was not accepted in time; ask the receiver, and send again")]
     NotAccepted,
 }
 
-/// What is said to a peer when a transfer fails.
+/// The message that tells the peer of a failure.
 fn last_word(failure: &Failure) -> Option<Message> {
     let (reason, text) = match failure {
         Failure::Peer { .. } | Failure::Silent => return None,

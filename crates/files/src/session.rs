@@ -1,8 +1,9 @@
-//! Who is there, and nobody else: the handshake, the records of a session, and the encryption of chunks.
+//! Authentication and encryption: the handshake, the records of a session, and sealed chunks.
 //!
-//! One handshake for both ways of knowing a peer: Noise `XXpsk3` over X25519, ChaCha20-Poly1305 and BLAKE2s. At a first contact its psk is the
-//! key that SPAKE2 makes of a code phrase; between peers that know each other's keys it is a constant, and the keys are
-//! compared. Each end learns the other's key either way, and can pin it ([`KnownPeers`]).
+//! One handshake serves both ways of identifying a peer: Noise `XXpsk3` over X25519,
+//! ChaCha20-Poly1305 and BLAKE2s. At a first contact its psk is the key that SPAKE2 derives from a
+//! code phrase; between known peers it is a constant, and the keys are compared. In both cases each
+//! end learns the other's key, and can pin it ([`KnownPeers`]).
 
 mod code;
 mod handshake;

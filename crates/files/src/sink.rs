@@ -1,12 +1,12 @@
-//! The receiver's end of the stream: files out of chunks.
+//! The receiving end of the stream: writes chunks to files.
 //!
-//! Unfinished files are in a directory of their own at the top of the receiving one, `.airdma-` and the manifest's id, each under the
-//! number of its entry, beside the journal. A checkpoint makes them durable, says so in the journal, and then
-//! gives those that are whole their names: in this order, so that whatever the journal does not know can be received again
-//! without meeting itself.
+//! Unfinished files are in a directory of their own at the top of the receiving one, `.airdma-` and
+//! the manifest's id, each under the number of its entry, beside the journal. A checkpoint makes
+//! them durable, records that in the journal, and then gives complete files their names. In this
+//! order, data that the journal does not know can be received again without a clash with itself.
 //!
-//! Until the first checkpoint directories that are new at the top are there, too, with their files under their own names: it gives them
-//! their places as they are.
+//! Until the first checkpoint, new top-level directories lie there as well, with their files under
+//! their own names; the checkpoint renames them as a whole.
 
 mod ahead;
 mod checkpoint;
@@ -42,8 +42,8 @@ use finish::unless_impossible;
 
 /// Writes the chunks of a stream, in order, to files below a directory.
 ///
-/// It keeps an interrupted transfer of the same offer going: [`Sink::next`] is the first chunk that is to be sent. After an
-/// error it takes nothing more, and says the same again; what was durable stays so.
+/// It resumes an interrupted transfer of the same offer: [`Sink::next`] is the first chunk to send.
+/// After an error it accepts nothing more, and repeats the error; durable data stays durable.
 #[derive(Debug)]
 pub struct Sink {
     manifest: Arc<Manifest>,
@@ -54,19 +54,19 @@ pub struct Sink {
     staging_name: String,
     journal: Arc<Mutex<Journal>>,
     next: u64,
-    /// Whether all is in its place: from then on it is the user's.
+    /// Whether everything has its final name: from then on it belongs to the user.
     is_settled: bool,
     receiving: Option<Receiving>,
     ahead: Option<Ahead>,
-    /// Files of this chunk that are to be made ahead, and were not ordered yet.
+    /// Files of this chunk to create ahead that were not ordered yet.
     to_make: VecDeque<u32>,
-    /// Whole files that have no name yet.
+    /// Complete files that have no name yet.
     whole: Vec<u32>,
     checkpoint: Option<Checkpoint>,
     early: Option<Syncing>,
     durable: u64,
     flaws: Vec<(u32, Flaw)>,
-    /// Directories and links among them.
+    /// Directories and links that have no name yet.
     nameless: HashSet<u32>,
     unkept: Cell<Unkept>,
     bytes_since_checkpoint: u64,
@@ -76,20 +76,20 @@ pub struct Sink {
 /// The file that is being received.
 #[derive(Debug)]
 struct Receiving {
-    /// Which of the plan.
+    /// Its index in the plan.
     index: usize,
     file: File,
     hasher: blake3::Hasher,
-    /// Whether it has its own name already, in a directory that is not in its place.
+    /// Whether it has its own name already, in a directory that has not its own yet.
     in_batch: bool,
-    /// Whether it was made with the permissions that it is to have.
+    /// Whether it was created with its final permissions.
     has_mode: bool,
-    /// Why its data was thrown away, in the life before.
+    /// Why its data was discarded in an earlier attempt.
     lost: Option<Flaw>,
 }
 
 impl Sink {
-    /// What the sender need not send at all.
+    /// Entries that the sender need not send.
     pub fn unwanted(&self) -> &Unwanted {
         &self.tree.fitting.unwanted
     }
@@ -104,17 +104,17 @@ impl Sink {
         self.next
     }
 
-    /// Chunks from the first on that are durable: where a transfer that is interrupted now goes on.
+    /// Number of durable chunks, from the first on: where an interrupted transfer resumes.
     pub fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Files that did not arrive, so far.
+    /// Files that did not arrive so far.
     pub fn flaws(&self) -> &[(u32, Flaw)] {
         &self.flaws
     }
 
-    /// Writes the next chunk, which has the length that the plan says.
+    /// Writes the next chunk, of the plan's length.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         assert_eq!(
             bytes.len(),
@@ -133,8 +133,10 @@ impl Sink {
         })
     }
 
-    /// Makes all that was written durable, and gives whole files their names. It happens by itself beside the writing, for
-    /// each 64 MiB or so; a caller asks for it, and waits for the disk, when nothing has come for a while.
+    /// Makes all written data durable, and gives complete files their names.
+    ///
+    /// This happens in the background about every 64 MiB; a caller calls it, and waits for the
+    /// disk, when no data has come for a while.
     pub fn checkpoint(&mut self) -> Result<(), Error> {
         self.unless_broken(Self::make_checkpoint)
     }
@@ -210,7 +212,7 @@ impl Sink {
     }
 
     fn create(&mut self, entry: u32) -> Result<Made, Error> {
-        // One that cannot have its name is found out when it is to get that.
+        // A file that cannot have its name is reported when it gets it.
         if self.tree.refused(entry, self.staging.as_fd())?.is_some() {
             return Ok(self.create_numbered(entry));
         }
@@ -228,7 +230,7 @@ impl Sink {
         })
     }
 
-    /// What it means that a file cannot be made under its own name in a directory in which nothing was.
+    /// The flaw if a file cannot be created under its own name in a new, empty directory.
     fn refusal(&self, entry: u32, error: &io::Error) -> Option<Flaw> {
         let name = &self.manifest.entry(entry).name;
         match Errno::from_io_error(error)? {
@@ -249,7 +251,7 @@ impl Sink {
 
     fn mode_of_new(&self, entry: u32) -> Mode {
         match self.options.permissions {
-            // It may be interrupted, and opened again.
+            // The attempt may be interrupted, and the file opened again.
             Permissions::Masked => {
                 permissions(self.manifest.entry(entry)) | Mode::RUSR | Mode::WUSR
             }
@@ -257,8 +259,9 @@ impl Sink {
         }
     }
 
-    /// The files that begin and end in the chunk of these pieces, if they are many. Nobody opens them again to write, so that they can have
-    /// their permissions from the beginning.
+    /// The files that begin and end in the chunk of these pieces, if there are enough of them.
+    ///
+    /// They are not opened again for writing, so they can have their permissions from the start.
     fn worth_making_ahead(&self, pieces: &[Piece]) -> VecDeque<u32> {
         let under_way = self.receiving.as_ref().map(|receiving| receiving.index);
         let ends = |piece: &&Piece| piece.part == Part::Trailer && Some(piece.file) != under_way;
@@ -273,7 +276,7 @@ impl Sink {
         }
     }
 
-    /// Orders a few of them, and not all: each may be in another directory, which is open until it is made.
+    /// Orders some of them, not all: each may keep another directory open until it is created.
     fn make_ahead(&mut self) -> Result<(), Error> {
         while !self.to_make.is_empty() && self.ahead.as_ref().is_none_or(Ahead::has_room) {
             let handful = HANDFUL.min(self.to_make.len());
@@ -319,7 +322,7 @@ impl Sink {
         Ok(wanted)
     }
 
-    /// Where a file is made, and whether that is in a directory of the batch.
+    /// Where a file is created, and whether that is in a directory of the batch.
     fn directory_of(&mut self, entry: u32) -> Result<(Arc<OwnedFd>, bool), Error> {
         let keep_permissions = self.options.permissions.are_kept();
         let parent = unless_refused(self.tree.in_batch(entry, keep_permissions))?;
@@ -329,7 +332,7 @@ impl Sink {
         Ok((Arc::new(directory), in_batch))
     }
 
-    /// For what is not sent: holes.
+    /// Allocates space for what is not sent: holes.
     fn make_room(&self, file: File, entry: u32) -> io::Result<File> {
         let content = self.content(entry);
         if content.extents.is_some() && content.size > 0 {
@@ -337,7 +340,8 @@ impl Sink {
                 file.set_len(content.size)?;
             } else {
                 match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, content.size) {
-                    // A file system that cannot (FAT, NFS, FUSE) makes room as it writes, or keeps holes.
+                    // A file system that cannot allocate (FAT, NFS, FUSE) does so as it writes, or
+                    // keeps holes.
                     Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(content.size)?,
                     made => made?,
                 }
@@ -388,14 +392,16 @@ impl Sink {
         let mode = permissions(described);
         match self.options.permissions {
             Permissions::Exact => {
-                // The umask, or a list of the directory's, may have taken some of it. To look costs less than to change nothing.
+                // The umask, or an ACL of the directory, may have removed some. A check is cheaper
+                // than an unnecessary change.
                 let is_so =
                     has_mode && rustix::fs::fstat(&file)?.st_mode & 0o7777 == mode.as_raw_mode();
                 if !is_so {
                     self.set_mode(&file, mode)?;
                 }
             }
-            // The kernel has masked it. What its owner was given meanwhile goes; nothing is ever added.
+            // The kernel has applied the umask. Rights that the owner got temporarily are removed;
+            // none is ever added.
             Permissions::Masked if !has_mode && !mode.contains(OWN) => {
                 let added = (OWN - mode).as_raw_mode();
                 let found = rustix::fs::fstat(&file)?.st_mode & 0o7777;
@@ -421,7 +427,7 @@ impl Sink {
         unless_impossible(set, &self.unkept, |unkept| &mut unkept.times)
     }
 
-    /// A file that is not whole goes where all such are.
+    /// Moves an incomplete file out of the batch, to the other incomplete ones.
     fn leave_batch(&mut self, entry: u32) -> Result<(), Error> {
         let Some(parent) = self
             .tree
@@ -434,7 +440,7 @@ impl Sink {
             .map_err(|errno| self.error("rename", entry, &errno.into()))
     }
 
-    /// A file that did not arrive leaves its number and the flaw, so that it is not forgotten if the transfer is interrupted.
+    /// Replaces a file that did not arrive by a mark with its flaw, which survives an interruption.
     fn take_back(&self, file: &File, entry: u32, flaw: Flaw) -> io::Result<()> {
         file.set_len(0)?;
         rustix::fs::renameat(
@@ -466,7 +472,7 @@ const OPEN_ANY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// Of what has no name of its own here nothing is made: it did not arrive, which is told when it comes to it.
+/// An entry that can have no name here is not created; it is reported in its turn.
 fn unless_refused<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     match found {
         Err(error) if error.problem == Problem::Name => Ok(None),
@@ -474,17 +480,18 @@ fn unless_refused<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error
     }
 }
 
-/// What the kernel said, also where the standard library asked it.
+/// The kernel's error, also if it came through the standard library.
 pub(crate) fn problem(error: &io::Error) -> Problem {
     Errno::from_io_error(error).map_or(Problem::Tampered, Problem::from)
 }
 
-/// In a directory of the batch nothing is there yet: what is there all the same has a name that this file system takes for the same.
+/// A directory of the batch is new: an existing name in it is one that this file system treats as
+/// the same.
 const IN_BATCH: OFlags = OFlags::EXCL;
 const NUMBERED: OFlags = OFlags::TRUNC;
-/// Of a file that gets its permissions at its end, or those of new ones.
+/// Mode of a file that gets its permissions at the end, or the default ones.
 const NEW_MODE: Mode = Mode::from_raw_mode(0o666);
-/// What the owner has of a file or directory until its end.
+/// The owner's rights to a file or directory until the end.
 const OWN: Mode = Mode::RWXU;
 
 fn create(directory: BorrowedFd<'_>, name: &[u8], how: OFlags, mode: Mode) -> io::Result<File> {
@@ -492,17 +499,18 @@ fn create(directory: BorrowedFd<'_>, name: &[u8], how: OFlags, mode: Mode) -> io
     Ok(rustix::fs::openat(directory, name, flags, mode)?.into())
 }
 
-/// What is kept of what was offered: nothing that would let others act as the owner.
+/// The offered permissions without bits that would let others act as the owner.
 fn permissions(entry: &Entry) -> Mode {
     Mode::from_raw_mode(u32::from(entry.mode) & 0o777)
 }
 
-/// The name that is left of a file that did not arrive.
+/// Name of the mark of a file that did not arrive.
 fn flaw_name(entry: u32, flaw: Flaw) -> String {
     format!("{entry}.{}", flaw.code())
 }
 
-/// The time of access is now: where it is left out, file systems of older FUSE set nothing, and say that they did.
+/// The access time is set to now: if it is omitted, older FUSE file systems set nothing and report
+/// success.
 fn times(modified: crate::Modified) -> Timestamps {
     Timestamps {
         last_access: Timespec {
@@ -516,7 +524,7 @@ fn times(modified: crate::Modified) -> Timestamps {
     }
 }
 
-/// Writes `bytes` to where the data from byte `at` on lies.
+/// Writes `bytes` to the place of the file's data from byte `at` on.
 fn write_data(file: &File, content: &Content, mut at: u64, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! The sender's end of the stream: chunks out of files.
+//! The sending end of the stream: reads files into chunks.
 
 use crate::descent::Descent;
 use crate::manifest::{Content, Manifest};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 /// Reads the chunks of a stream, in order.
 ///
-/// A file that changed since the walk, or that cannot be read, does not end the transfer: its place in the stream is filled
-/// with zeros, its trailer takes it back, and [`Source::flaws`] tells of it. One that only grew is sent as far as it was offered, and
-/// [`Source::take_grown`] tells of that.
+/// A file that changed since the walk, or that cannot be read, does not end the transfer: zeros
+/// fill its place in the stream, its trailer takes it back, and [`Source::flaws`] lists it. A file
+/// that only grew is sent with its offered length, and [`Source::take_grown`] lists it.
 #[derive(Debug)]
 pub struct Source {
     manifest: Arc<Manifest>,
     plan: Plan,
-    /// The paths of the entries at the top, with their indices.
+    /// Paths of the top-level entries, with their indices.
     roots: Vec<(u32, PathBuf)>,
     descent: Descent,
     next: u64,
@@ -31,11 +31,11 @@ pub struct Source {
     stamps: Stamps,
 }
 
-/// What became of a file since the walk.
+/// State of a file compared to the walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Now {
     Unchanged,
-    /// It is the same file, and longer.
+    /// The same file, but longer.
     Longer,
     Changed,
 }
@@ -43,7 +43,7 @@ enum Now {
 /// The file that is being read.
 #[derive(Debug)]
 struct Reading {
-    /// Which of the plan.
+    /// Its index in the plan.
     file: usize,
     entry: u32,
     opened: Result<OwnedFd, Flaw>,
@@ -51,7 +51,7 @@ struct Reading {
 }
 
 impl Source {
-    /// A source of what was walked, less what the receiver does not want, from chunk `first` on.
+    /// A source of the walked files without the unwanted ones, from chunk `first` on.
     pub fn new(walked: &Walked, unwanted: &Unwanted, first: u64) -> Self {
         let manifest = Arc::clone(&walked.manifest);
         let plan = Plan::new(&manifest, unwanted);
@@ -84,18 +84,20 @@ impl Source {
         &self.flaws
     }
 
-    /// Files that grew while they were read, since the last call: they are sent as long as they were offered.
+    /// Files that grew while they were read, since the last call. They are sent with their offered
+    /// length.
     pub fn take_grown(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.grown)
     }
 
-    /// The chunk that [`Source::read`] gives next.
+    /// The chunk that [`Source::read`] returns next.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Reads the next chunk into the front of `buffer`, which holds [`crate::CHUNK_BYTES`] at least, and says how many bytes it
-    /// has: none behind the last.
+    /// Reads the next chunk into the front of `buffer`, and returns its length: 0 behind the last.
+    ///
+    /// `buffer` must hold at least [`crate::CHUNK_BYTES`].
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         let (chunk, manifest) = (self.next, Arc::clone(&self.manifest));
         let pieces: Vec<_> = self.plan.pieces(chunk).collect();
@@ -123,8 +125,10 @@ impl Source {
         self.plan.chunk_bytes(chunk)
     }
 
-    /// The file of which byte `at` comes next. If it was not being read, which is so at its beginning and when an interrupted transfer
-    /// goes on, what lies before is read for the hash.
+    /// The file whose byte `at` is next.
+    ///
+    /// If it is not open yet, at its beginning or when a transfer resumes, the data before is read
+    /// for the hash.
     fn reading(&mut self, file: usize, at: u64) -> &mut Reading {
         if self
             .reading
@@ -160,7 +164,7 @@ impl Source {
                 Flaw::Unreadable
             }
         })?;
-        // Looked at once more when all of it was read: a small one only then.
+        // Checked again after all of it was read; a small one only then.
         let stamps = &mut self.stamps;
         let is_small = entry
             .content()
@@ -187,7 +191,7 @@ impl Source {
 }
 
 impl Reading {
-    /// Reads data of the file; zeros once there is none.
+    /// Reads data of the file; zeros once it is not readable.
     fn read(&mut self, manifest: &Manifest, at: u64, bytes: &mut [u8]) {
         if let Ok(file) = &self.opened {
             let content = manifest
@@ -215,8 +219,10 @@ impl Reading {
         }
     }
 
-    /// Looks once more whether the file is what was offered, after its last byte was read; and whether it is longer by now. Of one that is,
-    /// it is read once more whether what was sent is still its beginning: a log, and not a file that is being rewritten.
+    /// Checks after its last byte whether the file is still the offered one, or has grown.
+    ///
+    /// A file that has grown is read again, to see whether the sent data is still its beginning: a
+    /// log, not a file that is being rewritten.
     fn trailer(&self, manifest: &Manifest, stamps: &mut Stamps) -> (u32, Trailer, bool) {
         let (entry, sent) = (self.entry, self.hasher.finalize());
         let flawed = |flaw| (entry, Trailer::Void(flaw), false);
@@ -235,7 +241,7 @@ impl Reading {
     }
 }
 
-/// Hash of the data that was offered, as it is now.
+/// Hash of the offered part of the data as it is now.
 fn read_again(file: &OwnedFd, manifest: &Manifest, entry: u32) -> Option<blake3::Hash> {
     let content = manifest.entry(entry).content()?;
     let (all, mut at) = (content.data_bytes(), 0);
@@ -250,7 +256,7 @@ fn read_again(file: &OwnedFd, manifest: &Manifest, entry: u32) -> Option<blake3:
     Some(hasher.finalize())
 }
 
-/// Whether a file that says that it is empty is not: what the kernel makes up as it is read (/proc).
+/// Whether a file of size 0 has content: one that the kernel generates as it is read (/proc).
 fn has_unsaid_content(file: &OwnedFd, manifest: &Manifest, entry: u32) -> bool {
     let is_empty = manifest
         .entry(entry)
@@ -274,7 +280,7 @@ fn now(file: &OwnedFd, manifest: &Manifest, index: u32, stamps: &mut Stamps) -> 
     let (size, stamp) = (stat.st_size as u64, stamps.of(&stat, || Ok(file)));
     let is_unchanged =
         size == content.size && modified(&stat) == entry.modified && stamp == content.stamp;
-    // Where holes were, data could be by now.
+    // Holes could hold data by now.
     let is_longer =
         size > content.size && content.extents.is_none() && is_one_file(stamp, content.stamp);
     match (is_unchanged, is_longer) {
@@ -291,7 +297,7 @@ fn read_data(file: &OwnedFd, content: &Content, mut at: u64, bytes: &mut [u8]) -
         let (offset, run) = content.locate(at);
         let length = run.min(rest.len() as u64) as usize;
         match rustix::io::pread(file, &mut rest[..length], offset) {
-            // It became shorter.
+            // The file became shorter.
             Ok(0) => return Err(Flaw::Changed),
             Ok(count) => {
                 rest = &mut rest[count..];

@@ -1,22 +1,29 @@
-//! How a sender knows whether a file is still the one that it offered.
+//! Stamps, by which a sender recognises that a file is still the offered one.
 
 use rustix::fs::Stat;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 
-/// File systems that number files anew when they are looked up or mounted again (`statfs(2)`): FAT, exFAT, FUSE, CIFS and SMB.
+/// Magic numbers of file systems that renumber files at a lookup or mount (`statfs(2)`): FAT,
+/// exFAT, FUSE, CIFS and SMB.
 const NUMBERED_ANEW: [u64; 5] = [0x4d44, 0x2011_bab0, 0x6573_5546, 0xff53_4d42, 0xfe53_4d42];
 
-/// Makes stamps: a hash of the inode, where the file system keeps its number, and one of the time at which the kernel last saw it change (ctime).
+/// Makes stamps: a hash of the inode and one of its ctime.
+///
+/// The inode's number counts only on file systems that keep it. The kernel sets ctime at each
+/// change.
 #[derive(Debug, Default)]
 pub(crate) struct Stamps {
-    /// By device: whether inodes keep their numbers.
+    /// Whether inodes keep their numbers, by device.
     keep_numbers: HashMap<u64, bool>,
 }
 
 impl Stamps {
-    /// That of a file; `opened` gives it, or its name, where nothing is known of its file system yet.
+    /// The stamp of a file.
+    ///
+    /// `opened` returns the file, or one with its name, and is called if nothing is known of its
+    /// file system yet.
     pub fn of<F: AsFd>(&mut self, stat: &Stat, opened: impl FnOnce() -> Result<F, Errno>) -> u64 {
         let kept = self.keep_numbers.entry(stat.st_dev).or_insert_with(|| {
             let system = opened().and_then(rustix::fs::fstatfs);
@@ -26,7 +33,7 @@ impl Stamps {
     }
 }
 
-/// Whether two stamps are those of one file, changed or not.
+/// Whether two stamps are of the same file, changed or not.
 pub(crate) fn is_one_file(one: u64, other: u64) -> bool {
     one >> u32::BITS == other >> u32::BITS
 }

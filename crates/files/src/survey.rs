@@ -1,4 +1,5 @@
-//! Before anything is written: does the offer fit into the directory, and under which names?
+//! The survey before anything is written: whether the offer fits the directory, and under which
+//! names.
 
 use crate::grain::is_kept;
 use crate::manifest::{Entry, Kind, Manifest, NAME_BYTES_MAX, folded};
@@ -13,11 +14,11 @@ use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Numbers that are tried in "name (1)".
+/// Most numbers that are tried in "name (1)".
 const NUMBERS_MAX: u32 = 9999;
 const NUMBER_DIGITS_MAX: usize = 4;
 
-/// Fits `manifest` into `directory`. Only looks.
+/// Fits `manifest` into `directory`. Writes nothing.
 pub(crate) fn survey(
     directory: OwnedFd,
     manifest: &Arc<Manifest>,
@@ -38,7 +39,7 @@ pub(crate) fn survey(
     Ok(survey.tree.fitting)
 }
 
-/// What is done about a file or link that exists.
+/// What to do about an existing file or link.
 enum Existing {
     Replace,
     Keep,
@@ -74,8 +75,10 @@ impl Survey<'_> {
         })
     }
 
-    /// Whether nothing would be sent where what is the same is kept: a sender that was killed when all had arrived, and before it could say
-    /// so, is told more than that a name exists.
+    /// Whether [`Clash::SkipSame`] would send nothing.
+    ///
+    /// A sender that was killed after everything had arrived then learns more than that a name
+    /// exists.
     fn is_all_there(&mut self) -> bool {
         self.merge(is_same).is_ok()
             && self.manifest.iter().all(|(index, entry)| match entry.kind {
@@ -85,13 +88,13 @@ impl Survey<'_> {
             })
     }
 
-    /// A link that is not made is in no name's way.
+    /// A link that is not created clashes with no name.
     fn is_left_out(&self, entry: &Entry) -> bool {
         matches!(&entry.kind, Kind::Symlink(target) if !self.links.makes(target, entry.depth))
     }
 
     fn rename(&mut self) -> Result<(), Error> {
-        // As a file system may fold them: no entry gets the name that another has there.
+        // Folded as file systems may do: no entry gets a name that another has there.
         let mut taken: HashSet<String> =
             self.tops().map(|(_, entry)| folded(&entry.name)).collect();
         let tops: Vec<_> = self
@@ -139,7 +142,8 @@ impl Survey<'_> {
             let Some(stat) = stat_in(parent, &entry.name)? else {
                 continue;
             };
-            // It is another one of the offer that is there, and this one has to say that it is not.
+            // The existing one is another entry of the offer, and this one must be reported as
+            // missing.
             if twins.is_later(index) && !is_listed(parent, &entry.name)? {
                 continue;
             }
@@ -154,7 +158,7 @@ impl Survey<'_> {
                 (Kind::File(_) | Kind::Symlink(_), false) => {
                     match decide(parent, &entry.name, entry, &stat)? {
                         Existing::Replace => {}
-                        // The same, under a second name.
+                        // The same file, under a second name.
                         Existing::Keep if self.tree.is_taken(index, None)? => {}
                         Existing::Keep => self.tree.fitting.unwanted.push(index),
                         Existing::Refuse => return Err(self.exists(index)),
@@ -174,7 +178,8 @@ impl Survey<'_> {
     }
 }
 
-/// Whether an offer may have the symbolic links that it has: also one that was begun under other options.
+/// Checks that the options allow the symbolic links of an offer, even if it was begun under other
+/// options.
 pub(crate) fn check_links(manifest: &Manifest, options: &Options) -> Result<(), Error> {
     if options.symlinks != Symlinks::Refuse {
         return Ok(());
@@ -200,7 +205,7 @@ fn is_same(
         }
         Kind::Symlink(target) => match rustix::fs::readlinkat(parent, name, Vec::new()) {
             Ok(existing) => existing.as_bytes() == &**target,
-            // No link.
+            // Not a link.
             Err(Errno::INVAL) => false,
             Err(errno) => return Err(Error::at("read", name)(errno)),
         },
@@ -213,7 +218,7 @@ fn is_same(
     })
 }
 
-/// What is called `name` in `parent`, no link followed.
+/// Status of `name` in `parent`, without following a link.
 fn stat_in(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Error> {
     match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
@@ -222,7 +227,8 @@ fn stat_in(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Error> {
     }
 }
 
-/// Whether a directory has this very name in it: where names are folded, others lead to what is there, too.
+/// Whether a directory lists this very name: where names are folded, other names find the same
+/// file.
 fn is_listed(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Error> {
     let listed = Dir::read_from(directory).map_err(Error::at("read", name))?;
     for entry in listed {
@@ -238,7 +244,7 @@ fn is_listed(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Whether `name` is one that [`Clash::Rename`] gives to an entry.
+/// Whether `name` is one that [`Clash::Rename`] may give to an entry.
 pub(crate) fn is_numbered(entry: &Entry, name: &[u8]) -> bool {
     let after = |at: usize| name[at..].iter().take_while(|byte| byte.is_ascii_digit());
     let opens = (0..name.len()).filter(|&at| name[at..].starts_with(b" ("));
@@ -249,7 +255,7 @@ pub(crate) fn is_numbered(entry: &Entry, name: &[u8]) -> bool {
     numbers.any(|number| (1..=NUMBERS_MAX).contains(&number) && *numbered(entry, number) == *name)
 }
 
-/// "name (1).txt"; a directory's name has no ending.
+/// "name (1).txt"; a directory's name has no extension.
 fn numbered(entry: &Entry, number: u32) -> Box<[u8]> {
     let name = &*entry.name;
     let dot = match entry.kind {
@@ -264,7 +270,7 @@ fn numbered(entry: &Entry, number: u32) -> Box<[u8]> {
     let room = NAME_BYTES_MAX
         .saturating_sub(number.len() + ending.len())
         .min(stem.len());
-    // A cut lies between characters, where the name is UTF-8.
+    // Cuts between characters if the name is UTF-8.
     let cut = (0..=room)
         .rev()
         .find(|&cut| stem.get(cut).is_none_or(|byte| byte & 0xc0 != 0x80))

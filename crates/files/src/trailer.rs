@@ -1,17 +1,19 @@
-//! What follows the data of each file in the stream.
+//! The trailer of each file in the stream.
 
 use crate::plan::TRAILER_BYTES;
 
-/// How reading went, and BLAKE3 of the data (without holes; for a file that has none it is what `b3sum` says).
+/// Result of reading, and BLAKE3 of the data without holes.
+///
+/// For a file without holes the hash is that of `b3sum`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trailer {
     /// All was read, and the file did not change meanwhile.
     Whole(blake3::Hash),
-    /// The sender takes it back; what came for it are zeros in part.
+    /// The sender takes the file back; part of its data in the stream is zeros.
     Void(Flaw),
 }
 
-/// Why a file did not arrive though the transfer went on.
+/// Why a file did not arrive although the transfer went on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// It was changed, or removed, after it was offered.
@@ -20,15 +22,15 @@ pub enum Flaw {
     /// The sender could not read it.
     #[error("the sender could not read it, or not as much as its size says")]
     Unreadable,
-    /// What arrived is not what was read: broken memory, or a broken disk.
+    /// The received data differs from what was read: a memory or disk error.
     #[error("it arrived damaged: send it again, and suspect the memory or a disk of either host")]
     Damaged,
-    /// The receiver's file system takes its name for that of another one of the offer, which has it.
+    /// The receiver's file system treats its name as that of another entry of the offer.
     #[error(
         "another one of the files has this name for the receiver's file system, which has no case or another way to write it: rename one, and send it again"
     )]
     SameName,
-    /// The receiver's file system does not take its name, or that of a directory above it.
+    /// The receiver's file system does not support its name, or that of a directory above it.
     #[error(
         "the receiver's file system does not take its name, or that of a directory above it: rename it (FAT, NTFS and CIFS take no \\ : * ? \" < > | and no dot or blank at the end), or receive into a directory on another disk"
     )]
@@ -55,7 +57,7 @@ impl Trailer {
         bytes
     }
 
-    /// The first byte of a peer that makes up its own counts as damage.
+    /// An unknown first byte counts as damage.
     pub fn decode(bytes: &[u8; TRAILER_BYTES as usize]) -> Self {
         let [how, hash @ ..] = *bytes;
         match how {
@@ -80,7 +82,7 @@ impl Flaw {
         Self::NoLinks,
     ];
 
-    /// What stands for it on the wire; never zero.
+    /// Code of the flaw on the wire; never zero.
     pub fn code(self) -> u8 {
         match self {
             Self::Changed => 1,
@@ -93,7 +95,8 @@ impl Flaw {
         }
     }
 
-    /// Whether it is about what a file holds, and not about its name at the receiver, which a sender does not know.
+    /// Whether it is about the file's content, not about its name at the receiver, which a sender
+    /// does not know.
     pub(crate) fn is_of_content(self) -> bool {
         match self {
             Self::Changed | Self::Unreadable | Self::Damaged => true,

@@ -1,6 +1,7 @@
-//! The receiving directory, by names of a manifest: nothing outside of it is ever touched.
+//! The receiving directory by entries of a manifest. Nothing outside of it is ever touched.
 //!
-//! Every call names one entry in a directory that is open ([`Descent`]), never a path, and follows no symbolic link.
+//! Every call names one entry in a directory that is open ([`Descent`]), never a path, and follows
+//! no symbolic link.
 
 use crate::descent::Descent;
 use crate::manifest::{Entry, Manifest};
@@ -14,12 +15,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-/// How an offer is fitted into the directory: decided once ([`crate::survey`]), and kept in the journal.
+/// How an offer is fitted into the directory: decided once ([`crate::survey`]), and kept in the
+/// journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fitting {
-    /// Other names of entries at the top.
+    /// New names of top-level entries.
     pub renamed: BTreeMap<u32, Box<[u8]>>,
-    /// What is there already.
+    /// Entries that exist already.
     pub unwanted: Unwanted,
 }
 
@@ -30,31 +32,33 @@ pub(crate) struct Tree {
     pub fitting: Fitting,
     descent: Descent,
     batch: Option<Batch>,
-    /// Found at the first use.
+    /// Computed at first use.
     twins: OnceLock<Twins>,
-    /// Entries whose names the file system did not take.
+    /// Entries whose names the file system refused.
     refused: HashSet<u32>,
-    /// Directories that were there and could not be written to, and the modes that they get back at the end.
+    /// Existing directories that were not writable, and the modes to restore at the end.
     opened: BTreeMap<u32, Mode>,
 }
 
-/// Directories at the top that do not exist are made in the staging directory, under the numbers of their entries, with all that is in them
-/// under its own name. All of a batch gets its place by one rename for each of them, where each file by itself would cost more than its
-/// making did.
+/// New top-level directories of the first checkpoint.
+///
+/// They are created in the staging directory under the numbers of their entries, with their
+/// contents under final names. One rename for each gives them their place; a rename for each file
+/// would cost more than creating it.
 #[derive(Debug)]
 struct Batch {
     staging: OwnedFd,
-    /// Those that were looked at, and whether they are new.
+    /// Directories that were checked, and whether they are new.
     tops: BTreeMap<u32, bool>,
 }
 
-/// Opens a directory as it is.
+/// Flags to open a directory for reading.
 pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// Opens one to look up names that are known: it need not be one that may be listed.
+/// Flags to open a directory for lookups of known names; it need not be readable.
 pub(crate) const PASSED: OFlags = OFlags::PATH
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
@@ -74,21 +78,22 @@ impl Tree {
         }
     }
 
-    /// From now on new directories at the top are made in `staging`.
+    /// Creates new top-level directories in `staging` from now on.
     pub fn begin_batch(&mut self, staging: OwnedFd) {
         let tops = BTreeMap::new();
         self.batch = Some(Batch { staging, tops });
     }
 
-    /// Whether some were.
+    /// Whether any were created.
     pub fn has_batch(&self) -> bool {
         let is_new = |batch: &Batch| batch.tops.values().any(|&is_new| is_new);
         self.batch.as_ref().is_some_and(is_new)
     }
 
-    /// Ends that, and gives those that were made: [`Tree::place_top`] is next for them.
+    /// Ends the batch, and returns the created directories: call [`Tree::place_top`] for each.
     pub fn end_batch(&mut self) -> Vec<u32> {
-        // Disks of Windows hosts (CIFS, 9p of WSL) rename no directory in which something is open.
+        // Network disks of Windows hosts (CIFS, 9p of WSL) do not rename a directory in which
+        // something is open.
         self.descent = Descent::default();
         let tops = self.batch.take().map(|batch| batch.tops);
         let tops = tops.into_iter().flatten();
@@ -96,8 +101,9 @@ impl Tree {
             .collect()
     }
 
-    /// The directory of the batch that entry `index` is in, made with all above it where they are missing; none if it is in no new
-    /// directory, or there is no batch.
+    /// The directory of the batch that holds entry `index`, created with its parents if missing.
+    ///
+    /// `None` if the entry is in no new directory, or there is no batch.
     pub fn in_batch(
         &mut self,
         index: u32,
@@ -109,7 +115,8 @@ impl Tree {
         let Some(batch) = &self.batch else {
             return Ok(None);
         };
-        // Of two that may be one here, the first gets its place before the other is looked at; and a name that may not be taken is tried first.
+        // If two names may be the same here, the first gets its place before the other is
+        // checked; a name that may be refused is tried first.
         if self.twins().contains(top) || is_unusual(self.name(top)) {
             return Ok(None);
         }
@@ -127,7 +134,7 @@ impl Tree {
         }
     }
 
-    /// Gives a directory of the batch its name and place.
+    /// Gives a directory of the batch its final name.
     pub fn place_top(&self, staging: BorrowedFd<'_>, top: u32) -> Result<(), Error> {
         let (from, name) = (temporary_name(top), self.name(top));
         let renamed = rename_to_nothing(staging, &from, self.top(), name);
@@ -147,7 +154,7 @@ impl Tree {
         self.directory.as_fd()
     }
 
-    /// The name that entry `index` has here.
+    /// The name of entry `index` in this directory.
     pub fn name(&self, index: u32) -> &[u8] {
         self.fitting
             .renamed
@@ -155,12 +162,12 @@ impl Tree {
             .map_or(&*self.manifest.entry(index).name, |name| name)
     }
 
-    /// Entry `index` as it was offered.
+    /// The offered entry `index`.
     pub fn entry(&self, index: u32) -> &Entry {
         self.manifest.entry(index)
     }
 
-    /// The directory that entry `index` is in, which must be there, opened with `how`.
+    /// Opens with `how` the directory that holds entry `index`, which must exist.
     pub fn existing(&mut self, index: u32, how: OFlags) -> Result<BorrowedFd<'_>, Error> {
         self.reach(
             self.manifest.entry(index).parent,
@@ -169,7 +176,7 @@ impl Tree {
         )
     }
 
-    /// The directory that entry `index` is in, made with all above it where they are missing.
+    /// Opens the directory that holds entry `index`, created with its parents if missing.
     pub fn parent(&mut self, index: u32, keep_permissions: bool) -> Result<BorrowedFd<'_>, Error> {
         self.reach(
             self.manifest.entry(index).parent,
@@ -178,7 +185,7 @@ impl Tree {
         )
     }
 
-    /// The directory that is entry `index`, made where it is missing.
+    /// Opens the directory that is entry `index`, created if missing.
     pub fn directory(
         &mut self,
         index: u32,
@@ -189,7 +196,8 @@ impl Tree {
         })
     }
 
-    /// Whether the name of an entry, or of a directory above it, can be taken by another one of the manifest.
+    /// Whether the name of an entry, or of a directory above it, may be the same as another entry's
+    /// here.
     pub fn may_be_taken(&self, index: u32) -> bool {
         self.twins().concerns(&self.manifest, index)
     }
@@ -198,8 +206,9 @@ impl Tree {
         self.twins.get_or_init(|| Twins::of(&self.manifest))
     }
 
-    /// Why an entry cannot have its name, if that is known: the file system does not take it, or that of a directory above it, or another
-    /// entry has it.
+    /// Why an entry cannot have its name, if that is known.
+    ///
+    /// The file system refuses it or that of a directory above it, or another entry has it.
     pub fn refused(&mut self, index: u32, staging: BorrowedFd<'_>) -> Result<Option<Flaw>, Error> {
         let mut way = std::iter::once(index).chain(self.manifest.ancestors(index));
         if !self.refused.is_empty() && way.any(|index| self.refused.contains(&index)) {
@@ -210,8 +219,10 @@ impl Tree {
         Ok(is_taken.then_some(Flaw::SameName))
     }
 
-    /// Whether it is: whether both names lead to one thing. Not all file systems have the same number for it (FUSE); `staging` is where they
-    /// show what they take for one, where something may be written.
+    /// Whether another entry has the name of this one: whether both names find the same file.
+    ///
+    /// Some file systems (FUSE) number it differently for each name; they are probed in `staging`,
+    /// if it is given.
     pub fn is_taken(&mut self, index: u32, staging: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
         if !self.may_be_taken(index) {
             return Ok(false);
@@ -243,7 +254,7 @@ impl Tree {
         Ok(false)
     }
 
-    /// Device and inode of what has the name of an entry.
+    /// Device and inode of the file with an entry's name.
     fn identity(&mut self, index: u32) -> Result<Option<(u64, u64)>, Error> {
         let name = self.name(index).to_vec();
         let parent = match self.existing(index, DIRECTORY) {
@@ -258,7 +269,7 @@ impl Tree {
         }
     }
 
-    /// Gives what is called `from` in `staging` the name of entry `index`, in one step.
+    /// Renames `from` in `staging` to entry `index`, atomically.
     pub fn place(
         &mut self,
         staging: BorrowedFd<'_>,
@@ -294,7 +305,7 @@ impl Tree {
         })
     }
 
-    /// The mode that a directory is to get back.
+    /// The mode to restore for a directory.
     pub fn opened(&self, index: u32) -> Option<Mode> {
         self.opened.get(&index).copied()
     }
@@ -355,8 +366,10 @@ impl Tree {
     }
 }
 
-/// Makes a directory of this user's that was there one to write to, if that is why nothing could be made in it: its former mode, which is
-/// kept where it was met first.
+/// Makes an existing directory of this user writable, if that is why nothing could be created in
+/// it.
+///
+/// Returns its former mode, to be restored.
 fn open_up(directory: BorrowedFd<'_>, errno: Errno) -> Option<Mode> {
     let stat = (errno == Errno::ACCESS).then(|| rustix::fs::fstat(directory).ok())??;
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
@@ -366,7 +379,7 @@ fn open_up(directory: BorrowedFd<'_>, errno: Errno) -> Option<Mode> {
     opened.then_some(mode)
 }
 
-/// Whether it says that there is nothing of a name, also because there cannot be.
+/// Whether the error means that a name does not exist, or cannot.
 pub(crate) fn is_absent(errno: Errno) -> bool {
     matches!(
         errno,
@@ -374,7 +387,8 @@ pub(crate) fn is_absent(errno: Errno) -> bool {
     )
 }
 
-/// Whether a file system that refuses to make something in a directory that is open refuses its name. What they say differs.
+/// Whether the error at creating something in an open directory is about its name. File systems
+/// differ in it.
 pub(crate) fn is_of_name(name: &[u8], errno: Errno) -> bool {
     match errno {
         Errno::ILSEQ | Errno::NAMETOOLONG | Errno::INVAL => true,
@@ -383,8 +397,8 @@ pub(crate) fn is_of_name(name: &[u8], errno: Errno) -> bool {
     }
 }
 
-/// Whether a name is one that some file system does not take: FAT and NTFS, those that want UTF-8, and those that encrypt names, which are
-/// shorter there.
+/// Whether some file systems refuse the name: FAT and NTFS, those that require UTF-8, and encrypted
+/// ones with shorter names.
 fn is_unusual(name: &[u8]) -> bool {
     const SHORTENED_BYTES_MAX: usize = 140;
     let stem = name.split(|&byte| byte == b'.').next().unwrap_or(name);
@@ -401,12 +415,12 @@ fn is_unusual(name: &[u8]) -> bool {
         || std::str::from_utf8(name).is_err()
 }
 
-/// The name that an entry has in the staging directory.
+/// Name of an entry in the staging directory.
 pub(crate) fn temporary_name(entry: u32) -> String {
     entry.to_string()
 }
 
-/// Opens the receiving directory, which the user names: links are followed here, and nowhere below.
+/// Opens the receiving directory, which the user named: links are followed here, and nowhere below.
 pub(crate) fn open_top(path: &std::path::Path) -> Result<OwnedFd, Error> {
     let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
     let shown = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
@@ -416,7 +430,9 @@ pub(crate) fn open_top(path: &std::path::Path) -> Result<OwnedFd, Error> {
     })
 }
 
-/// The path of an open directory, from the root and without symbolic links: from the kernel, or looked up where there is no /proc.
+/// The path of an open directory, from the root and without symbolic links.
+///
+/// It comes from the kernel, or from a lookup where there is no /proc.
 pub(crate) fn path_of(
     directory: &OwnedFd,
     named: &std::path::Path,
@@ -436,7 +452,8 @@ fn make(
     mode: u16,
     keep_permissions: bool,
 ) -> Result<OwnedFd, Errno> {
-    // Ours to write in until the end, which sets what was offered; never more open than that meanwhile.
+    // Writable for this user until the end, which sets the offered mode; never more permissive
+    // meanwhile.
     let mode = if keep_permissions {
         u32::from(mode) & 0o777 | 0o700
     } else {
@@ -457,11 +474,12 @@ fn rename_to_nothing(
     let unlink = || rustix::fs::unlinkat(staging, from, AtFlags::empty());
     let renamed =
         match rustix::fs::renameat_with(staging, from, parent, name, RenameFlags::NOREPLACE) {
-            // A file system without that flag (NFS, FUSE, 9p): a second name, which cannot replace anything either.
+            // A file system without that flag (NFS, FUSE, 9p): a hard link cannot replace anything
+            // either.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 match rustix::fs::linkat(staging, from, parent, name, AtFlags::empty()) {
                     Ok(()) => unlink(),
-                    // Nor has it these (FAT, CIFS), and directories have none anywhere.
+                    // Some have no hard links (FAT, CIFS), and none has them for directories.
                     Err(
                         Errno::PERM
                         | Errno::NOSYS
@@ -475,13 +493,16 @@ fn rename_to_nothing(
             result => result,
         };
     match renamed {
-        // It was killed between the two.
+        // It was killed between the two steps.
         Err(Errno::EXIST) if is_one_file(staging, from, parent, name)? => unlink(),
         result => result,
     }
 }
 
-/// Between the look and the rename another program may take the name, and lose what it put there: a file system that can do no better.
+/// Renames after a check that the name is free.
+///
+/// Another program may take the name in between and lose its file; this file system allows nothing
+/// better.
 fn rename_to_what_looks_free(
     staging: BorrowedFd<'_>,
     from: &str,
@@ -502,7 +523,7 @@ fn rename_over(
     name: &[u8],
 ) -> Result<(), Errno> {
     rustix::fs::renameat(staging, from, parent, name)?;
-    // Of two names of one file a rename leaves both.
+    // Renaming one name of a file to another of its names leaves both.
     unless_gone(rustix::fs::unlinkat(staging, from, AtFlags::empty()))
 }
 
@@ -517,7 +538,7 @@ fn is_one_file(
     Ok((here.st_dev, here.st_ino) == (there.st_dev, there.st_ino))
 }
 
-/// To be gone is as good as removed.
+/// Treats a missing file as removed.
 pub(crate) fn unless_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
     match removed {
         Err(Errno::NOENT) => Ok(()),
@@ -567,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_about_a_name_where_that_is_one_that_some_disk_does_not_take() {
+    fn an_error_is_about_a_name_if_some_disks_refuse_the_name() {
         for name in [
             &b"a:b"[..],
             b"what?",

@@ -1,7 +1,9 @@
-//! Entries of one directory that some file systems take for one: those without case, or that normalise names.
+//! Twins: entries of one directory whose names some file systems treat as the same, ignoring case
+//! or normalising.
 //!
-//! Where they are told apart, nothing comes of it. Where they are not, the first one has the name, and the others do not arrive: none replaces
-//! another of its own transfer. Which it is, the receiving directory says when a name is given ([`crate::tree::Tree::is_taken`]).
+//! Where they are told apart, this has no effect. Elsewhere the first one has the name, and the
+//! others do not arrive: no entry replaces another of its own transfer. The receiving directory
+//! decides when a name is given ([`crate::tree::Tree::is_taken`]).
 
 use crate::manifest::{Manifest, folded};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -9,23 +11,24 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Twins in front of an entry with which it is compared. One with more of them counts as one whose name is taken where that exists.
+/// Most twins before an entry that it is compared with. With more, an existing name counts as
+/// taken.
 const TWINS_MAX: usize = 16;
 
-/// Entries with twins; of most manifests none.
+/// Entries with twins; most manifests have none.
 #[derive(Debug, Default)]
 pub(crate) struct Twins {
-    /// Group, and place in it.
+    /// Group of an entry, and its position in it.
     members: HashMap<u32, (usize, usize)>,
-    /// The first ones of each.
+    /// The first entries of each group.
     groups: Vec<Vec<u32>>,
 }
 
 impl Twins {
-    /// Those of a manifest.
+    /// The twins of a manifest.
     pub fn of(manifest: &Manifest) -> Self {
         let mut twins = Self::default();
-        // For each directory that the walk is in, the last entry of each name without what may not count.
+        // For each open directory of the walk: the last entry of each folded name.
         let mut seen: Vec<HashMap<u64, u32>> = Vec::new();
         for (index, entry) in manifest.iter() {
             let depth = usize::from(entry.depth);
@@ -51,7 +54,7 @@ impl Twins {
         }
     }
 
-    /// Those in front of an entry, or more of them than are looked at.
+    /// The twins before an entry, or that there are too many.
     pub fn before(&self, index: u32) -> Result<&[u32], TooMany> {
         match self.members.get(&index) {
             None => Ok(&[]),
@@ -60,33 +63,35 @@ impl Twins {
         }
     }
 
-    /// Whether an entry has any in front of it.
+    /// Whether an entry has a twin before it.
     pub fn is_later(&self, index: u32) -> bool {
         self.members
             .get(&index)
             .is_some_and(|(_, place)| *place > 0)
     }
 
-    /// Whether an entry has any.
+    /// Whether an entry has a twin.
     pub fn contains(&self, index: u32) -> bool {
         self.members.contains_key(&index)
     }
 
-    /// Whether the name of an entry, or of a directory above it, may be taken by another one.
+    /// Whether the name of an entry, or of a directory above it, has a twin.
     pub fn concerns(&self, manifest: &Manifest, index: u32) -> bool {
         let mut way = std::iter::once(index).chain(manifest.ancestors(index));
         !self.members.is_empty() && way.any(|index| self.is_later(index))
     }
 }
 
-/// Where a file system shows whether it takes two names for one.
+/// Name of the directory in which a file system is probed.
 pub(crate) const SHOWN_IN: &str = "names.probe";
 
-/// Whether the file system takes two names for one: what is made under one of them in a directory of its own has the other, too. Where that
-/// cannot be seen they are two, as they mostly are.
+/// Whether the file system treats two names as the same.
+///
+/// A file created under one of them in a new directory is then found under the other, too. If that
+/// cannot be tested, they count as two, as on most file systems.
 pub(crate) fn are_one(staging: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> bool {
     let make = || {
-        // It is there where one was killed here.
+        // It exists if a process was killed here.
         let _ = rustix::fs::mkdirat(staging, SHOWN_IN, Mode::RWXU);
         rustix::fs::openat(staging, SHOWN_IN, crate::tree::DIRECTORY, Mode::empty())
     };
@@ -98,7 +103,7 @@ pub(crate) fn are_one(staging: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> bool
     let made = rustix::fs::openat(directory.as_fd(), one, flags, mode);
     let has_both = |_| rustix::fs::statat(&directory, other, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     let are_one = made.is_ok_and(has_both);
-    // What cannot be removed is when the transfer goes on.
+    // What cannot be removed now is removed when the transfer resumes.
     let _ = rustix::fs::unlinkat(&directory, one, AtFlags::empty());
     let _ = rustix::fs::unlinkat(staging, SHOWN_IN, AtFlags::REMOVEDIR);
     are_one

@@ -1,4 +1,4 @@
-//! From paths to a manifest: what is there to be sent.
+//! Walks paths into a manifest.
 
 use crate::manifest::{
     Builder, Content, EXTENTS_MAX, Entry, Extent, Kind, Limits, Manifest, Modified, is_reserved,
@@ -15,57 +15,62 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a walk found.
+/// Result of a walk.
 #[derive(Debug)]
 pub struct Walked {
-    /// What is offered.
+    /// The offer.
     pub manifest: Arc<Manifest>,
-    /// Where the entries at the top are on this host, in their order.
+    /// Paths of the top-level entries on this host, in their order.
     pub roots: Vec<PathBuf>,
-    /// What is left out, and why: unreadable files, unfinished transfers, and everything that is neither file, directory nor symbolic link.
+    /// What is left out, and why.
+    ///
+    /// Unreadable files, unfinished transfers, and everything that is not a file, directory or
+    /// symbolic link.
     pub skipped: Vec<Skipped>,
 }
 
-/// Something that is not offered.
+/// A file that is not offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Its path, as names below the paths that were given.
+    /// Its path, from the given path on.
     pub path: Vec<u8>,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// Why something is not offered.
+/// Why a file is not offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// A device, socket or pipe.
     Special,
-    /// Its name is that of an unfinished transfer, which no receiver takes.
+    /// Its name is that of an unfinished transfer, which receivers refuse.
     Unfinished,
     /// It cannot be opened or read.
     Problem(Problem),
 }
 
-/// Walks `paths`. Symbolic links are followed where they are named by a path itself, and nowhere else. What cannot be
-/// read is left out and told; a path that does not exist is an error.
+/// Walks `paths`. Symbolic links are followed only if a path itself names one.
 ///
-/// A file's stamp is a hash of its inode (where the file system keeps its number), and one of the time at which the kernel last saw it
-/// change (ctime), which programs cannot set: so a file that was changed is found out though its size and its time of modification are the same.
+/// What cannot be read is left out and reported; a path that does not exist is an error.
+///
+/// A file's stamp is a hash of its inode (if the file system keeps its number), and one of its
+/// ctime, which programs cannot set: a changed file is detected even if size and modification time
+/// are the same.
 pub fn walk<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Walked, Error> {
     Roots::find(paths)?.walk(limits)
 }
 
-/// The names under which paths are offered, in their order, and the paths.
+/// The names under which paths are offered, in order, with the paths.
 pub(crate) struct Roots(Vec<(Vec<u8>, PathBuf)>);
 
 impl Roots {
-    /// Looks at the paths themselves.
+    /// Checks the paths themselves.
     pub fn find<P: AsRef<Path>>(paths: &[P]) -> Result<Self, Error> {
         let named = paths.iter().map(|path| name_root(path.as_ref()));
         Self::named(named.collect::<Result<_, _>>()?)
     }
 
-    /// The same where names are given.
+    /// As [`Roots::find`], with given names.
     pub fn named(mut named: Vec<(Vec<u8>, PathBuf)>) -> Result<Self, Error> {
         named.sort();
         if let Some(twice) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -90,7 +95,7 @@ impl Roots {
         Ok(Self(named))
     }
 
-    /// Looks at what is below them.
+    /// Walks what is below the paths.
     pub fn walk(self, limits: Limits) -> Result<Walked, Error> {
         let mut walk = Walk {
             builder: Builder::new(limits),
@@ -117,26 +122,26 @@ fn look_at_root(path: &Path) -> Result<Stat, Error> {
     rustix::fs::stat(path).map_err(Error::at("send", path.as_os_str().as_bytes()))
 }
 
-/// Opens a root: links are followed, since the user named it.
+/// Opens a root. Links are followed, since the user named it.
 pub(crate) fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(CWD, path, OPEN, Mode::empty())
 }
 
-/// Opens what is called `name` in `directory`, but no symbolic link.
+/// Opens `name` in `directory`, unless it is a symbolic link.
 pub(crate) fn open_in(directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, name, OPEN | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// Without blocking: a pipe under the name of a file must not stop the walk.
+/// Does not block: a pipe in place of a file must not stop the walk.
 const OPEN: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
 
-/// To ask for nothing but what it lies in.
+/// Needs no permission for the file itself.
 const NAMED: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// When it was modified.
+/// Modification time.
 pub(crate) fn modified(stat: &Stat) -> Modified {
     Modified {
         seconds: stat.st_mtime,
@@ -147,15 +152,15 @@ pub(crate) fn modified(stat: &Stat) -> Modified {
 struct Walk {
     builder: Builder,
     skipped: Vec<Skipped>,
-    /// The names above the entry that is being visited.
+    /// Names above the current entry.
     path: Vec<Vec<u8>>,
-    /// Who walks.
+    /// User that walks.
     user: u32,
     stamps: Stamps,
 }
 
 impl Walk {
-    /// Whether it is in the manifest.
+    /// Adds a root; returns whether it is in the manifest.
     fn visit_root(&mut self, name: &[u8], path: &Path) -> Result<bool, Error> {
         if is_reserved(name) {
             self.skip(name, Why::Unfinished);
@@ -179,7 +184,8 @@ impl Walk {
         Ok(self.builder.len() > before)
     }
 
-    /// Most files are described by a look at their name alone. Whether one was exchanged since is seen when it is read, by its stamp.
+    /// Describes most files by their name's status alone. The stamp reveals at reading whether a
+    /// file was exchanged.
     fn visit_child(&mut self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Error> {
         if is_reserved(name) {
             self.skip(name, Why::Unfinished);
@@ -187,7 +193,7 @@ impl Walk {
         }
         let stat = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            // It was removed since the directory was read.
+            // It was removed after the directory was read.
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => {
                 self.skip(name, Why::Problem(errno.into()));
@@ -225,15 +231,15 @@ impl Walk {
         }
     }
 
-    /// Whether its permissions say that it can be opened. Where they say too much (an access control list, a server's mind), reading it
-    /// tells.
+    /// Whether its mode lets the user open it. If the mode is too permissive (ACLs, servers),
+    /// reading fails.
     fn may_read(&self, stat: &Stat) -> bool {
         let mode = Mode::from_raw_mode(stat.st_mode);
         let all = Mode::RUSR | Mode::RGRP | Mode::ROTH;
         mode.contains(all) || (stat.st_uid == self.user && mode.contains(Mode::RUSR))
     }
 
-    /// What is open is what is described: it may have been exchanged since its name was looked at.
+    /// Describes the open file: it may have been exchanged after its name was checked.
     fn visit_opened(&mut self, name: &[u8], opened: &OwnedFd) -> Result<(), Error> {
         let stat = rustix::fs::fstat(opened).map_err(Error::at("read", name))?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -319,7 +325,7 @@ pub(crate) fn name_root(path: &Path) -> Result<(Vec<u8>, PathBuf), Error> {
     let absolute;
     let name = match path.file_name() {
         Some(name) => name,
-        // "." and "..": the directory has a name all the same.
+        // "." and "..": the directory itself has a name.
         None => {
             absolute = path
                 .canonicalize()
@@ -354,15 +360,18 @@ fn content(stat: &Stat, stamp: u64, extents: Option<Box<[Extent]>>) -> Content {
     }
 }
 
-/// Whether it has no holes: all of it has blocks, of 512 bytes, whatever the file system has.
+/// Whether it has no holes: all of it has blocks, which `stat` counts in units of 512 bytes on
+/// every file system.
 fn is_dense(stat: &Stat) -> bool {
     (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64
 }
 
-/// Where the data of a file is, if it has holes. Of more than [`EXTENTS_MAX`] runs, those with the shortest holes between them are one.
+/// The runs of data of a file, if it has holes.
+///
+/// Beyond [`EXTENTS_MAX`] runs, those with the shortest holes between them are joined.
 fn extents(file: BorrowedFd<'_>, stat: &Stat) -> Result<Option<Box<[Extent]>>, Errno> {
     let size = stat.st_size as u64;
-    // Most files have no hole, and are asked nothing more.
+    // Most files have no holes, and need no further call.
     if is_dense(stat) {
         return Ok(None);
     }
@@ -371,9 +380,9 @@ fn extents(file: BorrowedFd<'_>, stat: &Stat) -> Result<Option<Box<[Extent]>>, E
     while from < size {
         let offset = match rustix::fs::seek(file, SeekFrom::Data(from)) {
             Ok(offset) => offset.min(size),
-            // Nothing but a hole from here on.
+            // Only a hole from here on.
             Err(Errno::NXIO) => break,
-            // A file system that does not know holes.
+            // The file system does not support holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
             Err(errno) => return Err(errno),
         };
@@ -402,7 +411,7 @@ fn extents(file: BorrowedFd<'_>, stat: &Stat) -> Result<Option<Box<[Extent]>>, E
     Ok((!dense).then(|| extents.into()))
 }
 
-/// Makes so many of runs in their order, by taking the shortest holes between them for data.
+/// Joins ascending runs to at most `most`, across the shortest holes.
 fn join_nearest(runs: &mut Vec<Range<u64>>, most: usize) {
     let Some(joined) = runs.len().checked_sub(most).filter(|joined| *joined > 0) else {
         return;
@@ -425,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_too_many_runs_those_with_the_shortest_holes_between_them_become_one() {
+    fn too_many_runs_are_joined_across_the_shortest_holes() {
         let mut runs = vec![0..10, 11..20, 100..110, 120..130, 131..140, 1000..1001];
         join_nearest(&mut runs, 6);
         assert_eq!(runs.len(), 6);

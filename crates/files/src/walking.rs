@@ -1,4 +1,4 @@
-//! A walk on a thread of its own, for who connects and introduces himself meanwhile.
+//! A walk on its own thread, while the caller connects and runs the handshake.
 
 use crate::walk::{Roots, Walked, name_root};
 use crate::{Error, Limits, Problem};
@@ -11,21 +11,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// What a walk finds, once it is done.
+/// The result of a walk, once it is done.
 #[derive(Debug)]
 pub struct Walking {
     found: OnceCell<Result<Walked, Error>>,
-    /// Disconnected behind the result.
+    /// Disconnected after the result.
     coming: Receiver<Result<Walked, Error>>,
 }
 
 impl Walking {
-    /// Begins what [`crate::walk()`] does. A path that is not there is an error at once.
+    /// Starts [`crate::walk()`] on a thread. A path that does not exist is an error at once.
     pub fn start<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Self, Error> {
         Self::begin(Roots::find(paths)?, limits)
     }
 
-    /// The same for paths that are offered under other names than their own, where one is given.
+    /// As [`Walking::start`], for paths that may be offered under other names.
     pub fn start_named(
         paths: Vec<(Option<OsString>, PathBuf)>,
         limits: Limits,
@@ -40,7 +40,7 @@ impl Walking {
     fn begin(roots: Roots, limits: Limits) -> Result<Self, Error> {
         let (found, coming) = channel();
         let work = move || {
-            // Who does not wait for it any more wants nothing.
+            // A caller that does not wait any more needs no result.
             let _ = found.send(roots.walk(limits));
         };
         let thread = thread::Builder::new().name("airdma-walk".into());
@@ -54,20 +54,20 @@ impl Walking {
         })
     }
 
-    /// What was found, if that is known within so long.
+    /// The result, if it is known within `limit`.
     pub fn wait(&self, limit: Duration) -> Option<Result<&Walked, Error>> {
         if self.found.get().is_none() {
             let found = match self.coming.recv_timeout(limit) {
                 Ok(found) => found,
                 Err(RecvTimeoutError::Timeout) => return None,
-                // It has said why on standard error.
+                // The thread has printed its panic.
                 Err(RecvTimeoutError::Disconnected) => Err(Error::new(
                     "walk",
                     "the directories",
                     Problem::Other(Errno::CANCELED),
                 )),
             };
-            // Nobody else can have set it: it is not shared between threads.
+            // No other thread can have set it: the type is not shared.
             let _ = self.found.set(found);
         }
         self.found
@@ -76,7 +76,7 @@ impl Walking {
     }
 }
 
-/// A walk that is done.
+/// A walk that is done already.
 impl From<Walked> for Walking {
     fn from(walked: Walked) -> Self {
         let (_, coming) = channel();
@@ -92,7 +92,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     #[test]
-    fn what_is_not_there_is_told_before_the_walk_and_what_is_there_after_it() {
+    fn missing_paths_are_reported_before_the_walk() {
         let directory = std::env::temp_dir().join(format!("airdma-walking-{}", std::process::id()));
         std::fs::create_dir_all(directory.join("within")).unwrap();
         let missing = Walking::start(&[directory.join("nowhere")], Limits::default());
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_is_under_way_is_waited_for_and_one_that_failed_is_not() {
+    fn a_running_walk_is_waited_for_and_a_failed_one_is_not() {
         let (found, coming) = channel();
         let walking = Walking {
             found: OnceCell::new(),

@@ -1,4 +1,4 @@
-//! Reads a manifest as it arrives: in pieces, from somebody who may be hostile.
+//! Decodes a manifest that arrives in pieces, from a peer that may be hostile.
 
 use super::encode::{MAGIC, TAG_DIRECTORY, TAG_END, TAG_FILE, TAG_SPARSE, TAG_SYMLINK, VERSION};
 use super::{
@@ -6,13 +6,15 @@ use super::{
     ManifestId, Modified,
 };
 
-/// Takes a manifest piece by piece. It never holds more than what [`Limits`] allow and the beginning of one entry (at most
-/// 66 KiB); after an error it takes nothing more.
+/// Decodes a manifest piece by piece.
+///
+/// It never holds more than [`Limits`] allow and the beginning of one entry (at most 66 KiB); after
+/// an error it accepts nothing more.
 #[derive(Debug)]
 pub struct Decoder {
     builder: Builder,
     hasher: blake3::Hasher,
-    /// What came of an item that is not complete.
+    /// Bytes of an incomplete item.
     rest: Vec<u8>,
     state: State,
 }
@@ -32,7 +34,7 @@ enum Item {
 }
 
 impl Decoder {
-    /// A decoder that has seen nothing.
+    /// A decoder without input.
     pub fn new(limits: Limits) -> Self {
         Self {
             builder: Builder::new(limits),
@@ -45,7 +47,7 @@ impl Decoder {
     /// Takes the next bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), ManifestError> {
         self.hasher.update(bytes);
-        // Small pieces: an error early in a large one leaves little behind.
+        // In small pieces: an error early in a large one leaves little unread.
         for piece in bytes.chunks(1 << 16) {
             self.rest.extend_from_slice(piece);
             let mut taken = 0;
@@ -60,12 +62,12 @@ impl Decoder {
         Ok(())
     }
 
-    /// Whether the end was seen.
+    /// Whether the end was decoded.
     pub fn is_ended(&self) -> bool {
         self.state == State::Ended
     }
 
-    /// The manifest and its hash, once the end was seen.
+    /// The manifest and its hash, once the end was decoded.
     pub fn finish(self) -> Result<(Manifest, ManifestId), ManifestError> {
         match self.state {
             State::Ended => Ok((
@@ -111,7 +113,7 @@ impl Decoder {
     }
 }
 
-/// The next item, or none if it is not complete.
+/// The next item; `None` if it is incomplete.
 fn item(fields: &mut Fields<'_>) -> Result<Option<Item>, ManifestError> {
     let Some(tag) = fields.u8() else {
         return Ok(None);
@@ -132,7 +134,7 @@ fn item(fields: &mut Fields<'_>) -> Result<Option<Item>, ManifestError> {
     }
 }
 
-/// What all kinds begin with.
+/// Decodes what all kinds begin with.
 fn head(fields: &mut Fields<'_>) -> Option<Entry> {
     let depth = fields.u8()?;
     let name_bytes = fields.u8()?;
@@ -207,7 +209,7 @@ fn extents(fields: &mut Fields<'_>) -> Result<Option<Box<[Extent]>>, ManifestErr
     Ok(Some(extents.into()))
 }
 
-/// Fields from the front of bytes; none once they run out.
+/// Fields from the front of bytes; `None` once they run out.
 struct Fields<'a> {
     bytes: &'a [u8],
 }

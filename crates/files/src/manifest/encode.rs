@@ -37,21 +37,21 @@ impl Manifest {
         out
     }
 
-    /// The hash of what [`Manifest::encode`] gives.
+    /// The hash of the encoded manifest.
     pub fn id(&self) -> ManifestId {
         ManifestId::of(&self.encode())
     }
 }
 
 impl ManifestId {
-    /// Of an encoded manifest.
+    /// The hash of an encoded manifest.
     pub(crate) fn of(encoded: &[u8]) -> Self {
         Self(*blake3::hash(encoded).as_bytes())
     }
 }
 
 impl Entry {
-    /// Lengths fit: `Entry::check` has seen names, targets and extents.
+    /// Lengths fit: `Entry::check` has checked names, targets and extents.
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[self.tag(), self.depth, self.name.len() as u8]);
         out.extend_from_slice(&self.name);

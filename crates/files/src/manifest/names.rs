@@ -1,9 +1,9 @@
-//! Names as bytes, and what file systems take for the same name.
+//! Names as bytes, and which of them file systems treat as the same.
 
 use super::{NAME_BYTES_MAX, STAGING_PREFIX};
 use unicode_normalization::UnicodeNormalization;
 
-/// What FAT calls something whose name begins as that of an unfinished directory.
+/// FAT's short form of a name that begins like an unfinished directory's.
 const SHORT_PREFIX: &[u8] = b"airdma~";
 
 /// Whether a file can have this name.
@@ -15,8 +15,9 @@ pub(super) fn is_name(name: &[u8]) -> bool {
         && !name.iter().any(|&byte| byte == b'/' || byte == 0)
 }
 
-/// Whether some file system takes a name for one that unfinished transfers have, at whatever depth: what is one's own directory for one
-/// transfer is the top of the next.
+/// Whether some file system treats a name as one of an unfinished transfer, at any depth.
+///
+/// A subdirectory in one transfer may be the top of the next.
 pub(crate) fn is_reserved(name: &[u8]) -> bool {
     let begins = |name: &[u8]| {
         [STAGING_PREFIX, SHORT_PREFIX].iter().any(|prefix| {
@@ -28,9 +29,11 @@ pub(crate) fn is_reserved(name: &[u8]) -> bool {
     begins(name) || (!name.is_ascii() && begins(folded(name).as_bytes()))
 }
 
-/// The same for all names that some file system takes for one, and perhaps for some others: without case, without marks on letters and
-/// characters that are not seen, and with letters in place of those that stand for them (ext4, APFS, HFS+, FAT). Dots and blanks at the end,
-/// which FAT drops, are left out.
+/// Folds a name: all names that some file system treats as the same become equal, perhaps others as
+/// well.
+///
+/// Removes case, combining marks and invisible characters, and replaces compatibility characters by
+/// their letters (ext4, APFS, HFS+, FAT). Trailing dots and blanks, which FAT drops, are removed.
 pub(crate) fn folded(name: &[u8]) -> String {
     if name.is_ascii() {
         let folded = name
@@ -40,7 +43,7 @@ pub(crate) fn folded(name: &[u8]) -> String {
     }
     let text = String::from_utf8_lossy(name);
     let seen = text.nfkd().filter(|&character| !is_ignored(character));
-    // By way of capitals, as some have one for two small letters.
+    // Through upper case, since some pairs of small letters share a capital.
     let folded = seen
         .flat_map(char::to_uppercase)
         .flat_map(char::to_lowercase);
@@ -54,7 +57,7 @@ fn without_end(mut name: String) -> String {
     name
 }
 
-/// Unicode's `Default_Ignorable_Code_Point`, and marks that stand on the letter before.
+/// Unicode's `Default_Ignorable_Code_Point`, and combining marks.
 fn is_ignored(character: char) -> bool {
     matches!(character,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -70,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_unfinished_transfers_are_known_however_they_are_written() {
+    fn reserved_names_are_recognised_in_any_spelling() {
         for name in [
             ".airdma-0123456789abcdef",
             ".airdma-",

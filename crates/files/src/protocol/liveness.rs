@@ -1,4 +1,4 @@
-//! Who was heard when.
+//! Times of the last messages in both directions.
 
 use super::{Config, Time};
 
@@ -24,12 +24,12 @@ impl Liveness {
         self.said = now;
     }
 
-    /// Whether the peer must be gone.
+    /// Whether the peer counts as lost.
     pub fn is_silent(&self, now: Time, config: &Config) -> bool {
         now >= self.heard + config.silence_max
     }
 
-    /// Whether something is to be said so that the peer does not think so.
+    /// Whether a message is due, so that the peer does not count this end as lost.
     pub fn is_due(&self, now: Time, config: &Config) -> bool {
         now >= self.said + config.alive_every
     }

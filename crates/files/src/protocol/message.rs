@@ -1,5 +1,5 @@
-//! What sender and receiver say to each other, as bytes in network byte order. Each message travels in one record of the
-//! session, so it has its length from there, and [`MESSAGE_BYTES_MAX`] bounds it.
+//! Messages between sender and receiver, in network byte order. Each is one record of the session,
+//! which holds its length, and has at most [`MESSAGE_BYTES_MAX`] bytes.
 //!
 //! ```text
 //! 1 Offer     entries(4) content_bytes(8) manifest_bytes(8) manifest_id(32) key(32) fast_aes(1)
@@ -21,95 +21,98 @@ use crate::session::{Cipher, DataKey};
 use crate::trailer::Flaw;
 use std::ops::Range;
 
-/// Bytes of a message.
+/// Most bytes of a message.
 pub const MESSAGE_BYTES_MAX: usize = 32 << 10;
-/// Bytes of a manifest in one message.
+/// Most bytes of a manifest in one message.
 pub(super) const PIECE_BYTES_MAX: usize = 16 << 10;
-/// Ranges in one message.
+/// Most ranges in one message.
 pub(super) const RANGES_MAX: usize = 2048;
-/// Flaws in one message.
+/// Most flaws in one message.
 pub(super) const FLAWS_MAX: usize = 2048;
-/// Bytes that describe the staging memory to whoever moves data.
+/// Most bytes that describe the staging memory to the code that moves data.
 pub const STAGING_BYTES_MAX: usize = 256;
-/// Bytes of the text of an end.
+/// Most bytes of the text of an abort.
 pub(super) const TEXT_BYTES_MAX: usize = 512;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Sender: this is offered.
+    /// From the sender: an offer.
     Offer(Offer),
-    /// Sender: the next bytes of the manifest.
+    /// From the sender: the next bytes of the manifest.
     Manifest(Vec<u8>),
-    /// Receiver, before it accepts: these entries need not be sent.
+    /// From the receiver, before it accepts: entries that need not be sent.
     Unwanted(Vec<Range<u32>>),
-    /// Receiver: send.
+    /// From the receiver: the offer is accepted.
     Accept(Accept),
-    /// Receiver: chunks below `until` may be written; those below `durable` are on the disk.
+    /// From the receiver: chunks below `until` may be written; those below `durable` are on the
+    /// disk.
     Grant {
-        /// A chunk goes to slot `chunk % slots`.
+        /// First chunk that may not be written. A chunk goes to slot `chunk % slots`.
         until: u64,
-        /// For people: how far the disk is.
+        /// Chunks that are durable, for display.
         durable: u64,
     },
-    /// Sender, where the mover of data does not tell the receiver itself: chunks below `until` were written.
+    /// From the sender: chunks below `until` were written.
+    ///
+    /// Sent only if the receiver cannot see that from the writes.
     Arrived {
-        /// The first chunk that was not.
+        /// First chunk that was not written.
         until: u64,
     },
-    /// Receiver: these files did not arrive.
+    /// From the receiver: files that did not arrive.
     Flawed(Vec<(u32, Flaw)>),
-    /// Receiver: all else has its name, and is durable.
+    /// From the receiver: all other files have their names, and are durable.
     Finished {
         /// Files that arrived.
         files: u64,
-        /// Files that did not, all told before.
+        /// Files that did not arrive, all reported before.
         flaws: u32,
     },
-    /// Sender: heard; the session may end.
+    /// From the sender: received; the session may end.
     Bye,
-    /// Somebody is there.
+    /// Keeps the session alive.
     Alive,
-    /// The end, and why.
+    /// Ends the transfer.
     Abort {
-        /// For programs.
+        /// Reason for programs.
         reason: Reason,
-        /// For people.
+        /// Reason for display.
         text: String,
     },
 }
 
-/// What is offered, in numbers.
+/// An offer, in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Files, directories and links.
+    /// Number of files, directories and links.
     pub entries: u32,
     /// Bytes of data in all files.
     pub content_bytes: u64,
     /// Bytes of the manifest, which follows.
     pub manifest_bytes: u64,
-    /// Its hash.
+    /// Hash of the manifest.
     pub manifest_id: ManifestId,
-    /// What chunks are encrypted with, in this session alone.
+    /// Key of the chunks, for this session only.
     pub key: DataKey,
-    /// Whether the sender has instructions for AES.
+    /// Whether the sender's CPU has AES instructions.
     pub fast_aes: bool,
 }
 
-/// What the receiver takes, and where it is to be put.
+/// Which chunks the receiver wants, and where they must be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accept {
-    /// Those before are here.
+    /// First wanted chunk; the receiver has those before it.
     pub first_chunk: u64,
-    /// How chunks are encrypted.
+    /// Cipher of the chunks.
     pub cipher: Cipher,
-    /// Places for chunks in the staging memory.
+    /// Number of slots in the staging memory.
     pub slots: u32,
-    /// Where they are, in the words of whoever moves data.
+    /// Description of the staging memory for the code that moves data.
     pub staging: Vec<u8>,
 }
 
-/// Bytes that are no message.
+/// The bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the other end says what this version does not understand: use the same version at both ends"
@@ -162,7 +165,7 @@ impl Message {
         out
     }
 
-    /// The message of bytes that a peer sent.
+    /// Decodes a message of a peer.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(Malformed);
@@ -222,7 +225,7 @@ impl Message {
     }
 }
 
-/// As much of a text as fits, in whole characters.
+/// The longest prefix of whole characters that fits.
 fn shortened(text: &str) -> &str {
     let fits = text
         .char_indices()
@@ -272,7 +275,7 @@ impl Fields<'_> {
         }
     }
 
-    /// At least one, at most `max`.
+    /// A list of at least one and at most `max` elements.
     fn list<T>(
         &mut self,
         max: usize,

@@ -10,43 +10,46 @@ use crate::sink::Report;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// As much of the slots is granted at once.
+/// Slots are granted in portions of the `GRANT_SHARE`-th part of all.
 const GRANT_SHARE: u64 = 8;
 
-/// What the receiver's side has to do.
+/// Actions for the caller of a [`Receiver`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceiverEvent {
-    /// Ask, and call [`Receiver::accept`] or [`Receiver::abort`]. Nothing was written, and nothing was granted.
+    /// Ask the user, then call [`Receiver::accept`] or [`Receiver::abort`]. Nothing is written or
+    /// granted yet.
     Offered {
-        /// What is offered.
+        /// The offered files.
         manifest: Arc<Manifest>,
-        /// Its hash.
+        /// Hash of the manifest.
         id: ManifestId,
-        /// What chunks will be encrypted with, by [`Receiver::cipher`].
+        /// Key of the chunks, for the cipher of [`Receiver::cipher`].
         key: DataKey,
     },
-    /// All chunks were taken: finish the files, and call [`Receiver::finished`].
+    /// All chunks were received: finish the files, and call [`Receiver::finished`].
     Complete,
-    /// The sender knows that all arrived. The session may end, also without this.
+    /// The sender knows that everything arrived. The session may end without this event, too.
     Over,
-    /// It will not come to its end; what `poll_message` still gives is to be sent. What is durable stays.
+    /// The transfer failed. Send what `poll_message` still returns.
+    ///
+    /// Durable chunks are kept.
     Failed(Failure),
 }
 
-/// What the receiver answers to an offer that it takes.
+/// The receiver's answer to an offer that it accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What need not be sent: [`crate::Sink::unwanted`].
+    /// Entries that need not be sent: [`crate::Sink::unwanted`].
     pub unwanted: Unwanted,
-    /// The first chunk that is wanted: [`crate::Sink::next`].
+    /// First wanted chunk: [`crate::Sink::next`].
     pub first_chunk: u64,
-    /// Places for chunks in the staging memory.
+    /// Number of slots in the staging memory.
     pub slots: u32,
-    /// Where they are, in the words of whoever moves data.
+    /// Description of the staging memory for the code that moves data.
     pub staging: Vec<u8>,
 }
 
-/// Takes an offer and its chunks. See [`super`] for the order of calls.
+/// Receives an offer and its chunks. See [`super`] for the order of calls.
 #[derive(Debug)]
 pub struct Receiver {
     config: Config,
@@ -59,22 +62,22 @@ pub struct Receiver {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing was heard yet.
+    /// No message was received yet.
     Waiting,
-    /// The manifest comes.
+    /// The manifest is being received.
     Listing {
         offer: Offer,
         decoder: Box<Decoder>,
         bytes: u64,
     },
-    /// The caller is asked.
+    /// The caller has to decide about the offer.
     Asking {
         manifest: Arc<Manifest>,
     },
     Receiving(Receiving),
-    /// All was taken, and the caller finishes the files.
+    /// All chunks were received, and the caller finishes the files.
     Finishing,
-    /// Until the sender heard of it.
+    /// The sender has not confirmed the end yet.
     Leaving,
     Ended,
 }
@@ -83,18 +86,18 @@ enum State {
 struct Receiving {
     chunks: u64,
     slots: u32,
-    /// Chunks that lie in their slots, or were taken out of them.
+    /// Chunks that were written to their slots, including those taken from there.
     arrived: u64,
     /// Chunks that were given to the caller.
     given: u64,
-    /// Chunks that were taken out of their slots.
+    /// Chunks that were taken from their slots.
     taken: u64,
     granted: u64,
     durable: u64,
 }
 
 impl Receiver {
-    /// Waits for an offer.
+    /// A receiver that waits for an offer.
     pub fn new(now: Time, config: Config) -> Self {
         let (liveness, cipher) = (Liveness::new(now), Cipher::ChaCha20Poly1305);
         Self {
@@ -107,17 +110,17 @@ impl Receiver {
         }
     }
 
-    /// How chunks are encrypted, once there was an offer.
+    /// The cipher of the chunks, once there was an offer.
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// What the sender says.
+    /// Handles a message of the sender.
     pub fn handle_message(&mut self, now: Time, message: Message) {
         if matches!(self.state, State::Ended) {
             return;
         }
-        // A sender that heard the last word says so; that it lives is nothing to wait for.
+        // A sender that knows of the end confirms it: its keepalives do not extend the wait.
         if !matches!(self.state, State::Leaving) {
             self.liveness.heard(now);
         }
@@ -126,13 +129,13 @@ impl Receiver {
         }
     }
 
-    /// Looks whether time has run out.
+    /// Handles timeouts.
     pub fn handle_timeout(&mut self, now: Time) {
         if matches!(self.state, State::Ended) {
             return;
         }
         if self.liveness.is_silent(now, &self.config) {
-            // A sender that heard the last word has nothing more to say.
+            // A sender that knows of the end has nothing left to send.
             if matches!(self.state, State::Leaving) {
                 self.end()
             } else {
@@ -143,7 +146,7 @@ impl Receiver {
         }
     }
 
-    /// Takes what was offered.
+    /// Accepts the offer.
     pub fn accept(&mut self, terms: Terms) {
         let State::Asking { manifest } = &self.state else {
             return;
@@ -185,7 +188,7 @@ impl Receiver {
         self.go_on();
     }
 
-    /// Ends it from here, also in place of [`Receiver::accept`].
+    /// Ends the transfer, or refuses the offer.
     pub fn abort(&mut self, reason: Reason, text: &str) {
         if !matches!(self.state, State::Ended) {
             self.fail(Failure::Here {
@@ -195,7 +198,7 @@ impl Receiver {
         }
     }
 
-    /// The mover of data saw that all chunks below `until` lie in their slots.
+    /// Notes that all chunks below `until` were written to their slots.
     pub fn chunks_arrived(&mut self, until: u64) {
         if let Err(failure) = self.arrived(until) {
             self.fail(failure);
@@ -215,7 +218,8 @@ impl Receiver {
         Some((chunk, (chunk % u64::from(receiving.slots)) as u32))
     }
 
-    /// The chunks below `until` were taken out of their slots, and those below `durable` are on the disk.
+    /// Notes that chunks below `until` were taken from their slots, and those below `durable` are
+    /// on the disk.
     pub fn chunks_taken(&mut self, until: u64, durable: u64) {
         let State::Receiving(receiving) = &mut self.state else {
             return;
@@ -229,7 +233,7 @@ impl Receiver {
         self.go_on();
     }
 
-    /// The files have their names.
+    /// Notes that all files have their names.
     pub fn finished(&mut self, report: &Report) {
         if !matches!(self.state, State::Finishing) {
             return;
@@ -247,14 +251,14 @@ impl Receiver {
         self.state = State::Leaving;
     }
 
-    /// What to say next.
+    /// The next message to send.
     pub fn poll_message(&mut self, now: Time) -> Option<Message> {
         let message = self.out.pop_front()?;
         self.liveness.said(now);
         Some(message)
     }
 
-    /// What to do next.
+    /// The next action.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
         self.events.pop_front()
     }
@@ -363,8 +367,10 @@ impl Receiver {
         Ok(())
     }
 
-    /// Grants the slots that are empty; when an eighth of them are, so that not every chunk costs a message. Beyond the last chunk, too: from
-    /// grants a sender knows how far the disk is, also where all chunks fit the slots.
+    /// Grants empty slots once an eighth of them are, so that not every chunk costs a message.
+    ///
+    /// Grants go beyond the last chunk: from them the sender learns the disk's progress, even if
+    /// all chunks fit the slots.
     fn go_on(&mut self) {
         let State::Receiving(receiving) = &mut self.state else {
             return;

@@ -10,44 +10,45 @@ use crate::trailer::Flaw;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What the sender's side has to do.
+/// Actions for the caller of a [`Sender`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SenderEvent {
-    /// The receiver accepts: make a [`crate::Source`] and a [`crate::session::Sealer`] for this, and write chunks.
+    /// The receiver accepted: make a [`crate::Source`] and a [`crate::session::Sealer`], and write
+    /// chunks.
     Accepted {
-        /// What need not be sent.
+        /// Entries that need not be sent.
         unwanted: Unwanted,
-        /// The first chunk that is wanted.
+        /// First wanted chunk.
         first_chunk: u64,
-        /// How chunks are encrypted, with the key that was offered.
+        /// Cipher of the chunks; the key is the offered one.
         cipher: Cipher,
-        /// Places in the staging memory.
+        /// Number of slots in the staging memory.
         slots: u32,
-        /// Where they are.
+        /// Description of the staging memory.
         staging: Vec<u8>,
     },
-    /// So much was taken out of the staging memory when the receiver granted more: for people, who want to know what is slow.
+    /// Progress at the last grant, for display: it shows which part is slow.
     Taken {
-        /// Chunks.
+        /// Chunks taken from the staging memory.
         chunks: u64,
     },
-    /// So much is on the receiver's disk: for people.
+    /// Progress of the receiver's disk, for display.
     Durable {
-        /// Chunks.
+        /// Chunks on the disk.
         chunks: u64,
     },
-    /// All that arrived has its name.
+    /// All files that arrived have their names.
     Finished {
         /// Files that arrived.
         files: u64,
-        /// Files that did not.
+        /// Files that did not arrive.
         flaws: Vec<(u32, Flaw)>,
     },
-    /// It will not come to its end; what `poll_message` still gives is to be sent.
+    /// The transfer failed. Send what `poll_message` still returns.
     Failed(Failure),
 }
 
-/// Offers a manifest, and gives chunks once they are accepted. See [`super`] for the order of calls.
+/// Offers a manifest, and yields chunks once it is accepted. See [`super`] for the order of calls.
 #[derive(Debug)]
 pub struct Sender {
     config: Config,
@@ -55,7 +56,7 @@ pub struct Sender {
     manifest: Arc<Manifest>,
     state: State,
     liveness: Liveness,
-    /// The rest of the manifest that is to be said.
+    /// Rest of the manifest to send.
     encoded: VecDeque<u8>,
     out: VecDeque<Message>,
     events: VecDeque<SenderEvent>,
@@ -65,34 +66,34 @@ pub struct Sender {
 
 #[derive(Debug)]
 enum State {
-    /// What is to be offered is not known yet.
+    /// The offer is not known yet.
     Preparing,
-    /// Until the receiver accepts, or this moment comes.
+    /// Waits for the receiver to accept, until this time.
     Offering {
         until: Time,
     },
     Sending {
         plan: Plan,
         slots: u32,
-        /// The next chunk to be written.
+        /// The next chunk to write.
         next: u64,
         granted: u64,
         durable: u64,
-        /// Chunks that the receiver was told of, where it must be told.
+        /// Chunks reported to the receiver, if they must be reported.
         arrived: u64,
     },
     Ended,
 }
 
 impl Sender {
-    /// Offers `manifest`; chunks will be encrypted with `key`, which nothing else was.
+    /// Offers `manifest`; its chunks will be encrypted with `key`, which must be fresh.
     pub fn new(now: Time, config: Config, manifest: Arc<Manifest>, key: DataKey) -> Self {
         let mut sender = Self::preparing(now, config, key);
         sender.offer(now, manifest);
         sender
     }
 
-    /// Only says that it is there until [`Sender::offer`].
+    /// Only keeps the session alive until [`Sender::offer`].
     pub fn preparing(now: Time, config: Config, key: DataKey) -> Self {
         Self {
             config,
@@ -108,7 +109,7 @@ impl Sender {
         }
     }
 
-    /// Offers `manifest`, unless it failed meanwhile.
+    /// Offers `manifest`, unless the transfer has failed meanwhile.
     pub fn offer(&mut self, now: Time, manifest: Arc<Manifest>) {
         if !matches!(self.state, State::Preparing) {
             return;
@@ -129,7 +130,7 @@ impl Sender {
         };
     }
 
-    /// What the receiver says.
+    /// Handles a message of the receiver.
     pub fn handle_message(&mut self, now: Time, message: Message) {
         if matches!(self.state, State::Ended) {
             return;
@@ -140,7 +141,7 @@ impl Sender {
         }
     }
 
-    /// Looks whether time has run out.
+    /// Handles timeouts.
     pub fn handle_timeout(&mut self, now: Time) {
         match self.state {
             State::Ended => {}
@@ -158,7 +159,7 @@ impl Sender {
         }
     }
 
-    /// Ends it from here.
+    /// Ends the transfer.
     pub fn abort(&mut self, reason: Reason, text: &str) {
         if !matches!(self.state, State::Ended) {
             self.fail(Failure::Here {
@@ -168,14 +169,14 @@ impl Sender {
         }
     }
 
-    /// What to say next.
+    /// The next message to send.
     pub fn poll_message(&mut self, now: Time) -> Option<Message> {
         let message = self.out.pop_front().or_else(|| self.piece())?;
         self.liveness.said(now);
         Some(message)
     }
 
-    /// What to do next.
+    /// The next action.
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.events.pop_front()
     }
@@ -190,7 +191,7 @@ impl Sender {
         }
     }
 
-    /// The next chunk to be read, sealed and written, and its slot; none until the receiver grants one.
+    /// The next chunk to read, seal and write, and its slot; `None` until the receiver grants one.
     pub fn next_chunk(&mut self) -> Option<(u64, u32)> {
         match &mut self.state {
             State::Sending {
@@ -210,8 +211,10 @@ impl Sender {
         }
     }
 
-    /// All chunks below `until` were written. To be called where the receiver does not see that for itself; then in
-    /// the order in which messages and writes arrive there.
+    /// Notes that all chunks below `until` were written.
+    ///
+    /// Call it if the receiver cannot see that from the writes, and only if messages and writes
+    /// arrive in order.
     pub fn chunks_written(&mut self, until: u64) {
         if let State::Sending { next, arrived, .. } = &mut self.state {
             assert!(until <= *next, "what was not given was not written");
@@ -356,7 +359,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The peer is told unless it is the one who said so, or is not there.
+    /// Ends the transfer. The peer is told unless it ended the transfer itself, or is lost.
     fn fail(&mut self, failure: Failure) {
         self.out.extend(super::last_word(&failure));
         self.encoded.clear();

@@ -12,7 +12,7 @@ const fn at(seconds: u64) -> Time {
     Time::from_secs(seconds)
 }
 
-/// So many chunks in one file, and so many small files.
+/// A file of `chunks` chunks, and `small` small files.
 fn manifest(chunks: u64, small: usize) -> Arc<Manifest> {
     let mut builder = Builder::new(Limits::default());
     let mut push = |name: String, size| {
@@ -62,7 +62,7 @@ impl Pair {
         }
     }
 
-    /// Everything that is to be said, and its names in order.
+    /// Delivers all messages, and returns their names in order.
     fn talk(&mut self) -> Vec<&'static str> {
         let mut said = Vec::new();
         loop {
@@ -331,7 +331,7 @@ fn a_sender_that_lives_on_and_takes_no_leave_is_not_waited_for() {
     assert_eq!(pair.receiver.poll_event(), Some(ReceiverEvent::Over));
 }
 
-/// What a receiver makes of a sender's messages.
+/// The failure of a receiver that gets these messages.
 fn received(messages: &[Message]) -> Option<Failure> {
     let mut receiver = Receiver::new(at(0), Config::default());
     for message in messages {
@@ -509,7 +509,7 @@ fn a_receiver_that_makes_no_sense_is_found_out() {
 }
 
 #[test]
-fn a_sender_that_does_not_know_yet_what_it_offers_says_that_it_is_there() {
+fn a_sender_without_an_offer_yet_keeps_the_session_alive() {
     let mut pair = Pair::new(&manifest(1, 0));
     pair.sender = Sender::preparing(at(0), Config::default(), DataKey::draw());
     assert!(pair.talk().is_empty());
@@ -527,13 +527,13 @@ fn a_sender_that_does_not_know_yet_what_it_offers_says_that_it_is_there() {
         pair.receiver.poll_event(),
         Some(ReceiverEvent::Offered { .. })
     ));
-    // Once is enough.
+    // A second offer has no effect.
     pair.sender.offer(pair.now, manifest(2, 0));
     assert!(pair.talk().is_empty());
 }
 
 #[test]
-fn a_sender_that_offers_nothing_yet_is_not_accepted_and_hears_when_nobody_is_there() {
+fn a_sender_without_an_offer_notices_a_lost_receiver() {
     let preparing = || Sender::preparing(at(0), Config::default(), DataKey::draw());
     let mut sender = preparing();
     let (until, durable) = (0, 0);

@@ -1,30 +1,30 @@
-//! The code phrase of a first contact: short enough to be said aloud.
+//! The code phrase of a first contact, short enough to be read aloud.
 //!
-//! Two words of five letters, consonants and vowels in turn (proquints: 16 bits each), so 32 bits. That is little for a
-//! password and enough here: a code is good for one offer, who guesses must be connected for each guess ([`super::handshake`]),
-//! and after three wrong ones the offer is over.
+//! Two words of five letters, consonants and vowels in turn (proquints: 16 bits each), so 32 bits.
+//! That is short for a password but enough here: a code is valid for one offer, each guess needs a
+//! connection ([`super::handshake`]), and three wrong codes end the offer.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use std::fmt;
 
 const CONSONANTS: &[u8; 16] = b"bdfghjklmnprstvz";
 const VOWELS: &[u8; 4] = b"aiou";
-/// Letters of a word, as bits: which of the 16 bits choose it, and from what.
+/// Letters of a word: which of the 16 bits select each, and whether it is a consonant.
 const SHIFTS: [(u32, bool); 5] = [(12, true), (10, false), (6, true), (4, false), (0, true)];
-/// Characters of a code, its hyphen included.
+/// Characters of a code, hyphen included.
 const CODE_CHARACTERS: usize = 11;
 
 /// A code phrase.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code(String);
 
-/// What somebody typed is no code.
+/// The text is not a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("that is no code: two words of five letters, such as lusab-babad")]
 pub struct NoCode;
 
 impl Code {
-    /// A new one.
+    /// A new random code.
     pub fn draw() -> Self {
         let mut bytes = [0; 4];
         SystemRandom::new()
@@ -35,7 +35,7 @@ impl Code {
         Self(words.map(word).join("-"))
     }
 
-    /// What was typed: capitals and blanks do not matter.
+    /// Parses typed text; case and blanks do not matter.
     pub fn parse(typed: &str) -> Result<Self, NoCode> {
         let letters = typed.trim().to_ascii_lowercase();
         let code = letters
@@ -52,14 +52,14 @@ impl Code {
     }
 }
 
-/// For the person who is to say it.
+/// The code for display to its user.
 impl fmt::Display for Code {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
     }
 }
 
-/// Codes are not for logs.
+/// Does not print the code.
 impl fmt::Debug for Code {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Code")

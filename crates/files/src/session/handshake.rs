@@ -1,4 +1,5 @@
-//! The handshake: four frames, after which both ends know each other's key and nobody else knows theirs.
+//! The handshake: four frames, after which both ends know each other's key and share keys of their
+//! own.
 //!
 //! ```text
 //! ->  "airdma-f" version(1) way(1) [SPAKE2(33)]   Noise 1: e
@@ -7,10 +8,12 @@
 //! <-  a record without content, or one byte that says why not
 //! ```
 //!
-//! All in front of Noise's first message is its prologue, and behind it the *binding* of the connection, which is not sent: a value that both
-//! ends of the connection below have, and a third host that sits in the middle has not. The psk is mixed in last, so the initiator proves first that it
-//! has the code. A host that only listens learns nothing that codes could be tried on. Either end can try one code in one
-//! handshake: [`Door`] counts the wrong ones of initiators, and the sender the handshakes that end without proof.
+//! Everything before Noise's first message is its prologue, followed by the *binding* of the
+//! connection, which is not sent: a value that both ends of the underlying connection have, and a
+//! host in the middle has not. The psk is mixed in last, so the initiator is the first to prove
+//! that it has the code. An eavesdropper learns nothing to test codes against. Either end can try
+//! one code in one handshake: [`Door`] counts the wrong codes of initiators, and the sender counts
+//! handshakes that end without proof.
 
 #[cfg(test)]
 mod tests;
@@ -20,28 +23,28 @@ use super::{Code, Identity, PublicKey};
 use snow::HandshakeState;
 use spake2::{Ed25519Group, Password, Spake2};
 
-/// Wrong codes after which a code is not good any more.
+/// Wrong codes after which a code becomes invalid.
 pub const WRONG_CODES_MAX: u8 = 3;
 
 const MAGIC: &[u8; 9] = b"airdma-f\x01";
 const WAY_CODE: u8 = 1;
 const WAY_KNOWN: u8 = 2;
 const PAKE_BYTES: usize = 33;
-/// Where `XXpsk3` mixes its key.
+/// Position at which `XXpsk3` mixes in its key.
 const PSK_PLACE: usize = 3;
-/// Any of Noise's messages here: 32 bytes, a key with its tag, and a tag.
+/// Most bytes of a Noise message here: 32 bytes, a key with its tag, and a tag.
 const NOISE_BYTES_MAX: usize = 32 + 48 + 16;
 
-/// How the initiator knows whom it wants.
+/// How the initiator identifies the peer.
 #[derive(Clone, Debug)]
 pub enum Introduction {
-    /// Somebody told the code that the other end shows.
+    /// By the code that the other end shows.
     Code(Code),
-    /// By its key, which is one of these; the other end must know ours.
+    /// By its key, which must be one of these; the other end must know this end's key.
     Known(Vec<PublicKey>),
 }
 
-/// Why there is no session.
+/// Why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The codes differ.
@@ -50,41 +53,41 @@ pub enum HandshakeError {
     /// The code was wrong too often.
     #[error("the code was wrong three times: offer again, which makes a new code")]
     NoMoreTries,
-    /// The peer has this key, which is not one that is wanted.
+    /// The peer's key is not one of those expected.
     #[error(
         "the other end is not the one that was met: its key is {0}; if it has a new one, use the code that it shows"
     )]
     NotKnown(PublicKey),
-    /// The peer does not know our key.
+    /// The peer does not know this end's key.
     #[error("the other end does not know this host: use a code")]
     NotKnownThere,
-    /// There is no code to be used.
+    /// The peer accepts no code.
     #[error("the other end takes no code now: let it show one")]
     NoCode,
-    /// Another protocol.
+    /// The peer speaks another protocol.
     #[error(
-        "what answers is no airdma transfer of this version: use the same version at both ends"
+        "the peer does not speak this version of the file protocol; use one version at both ends"
     )]
     Version,
-    /// Bytes that are against the protocol.
-    #[error("the other end broke the protocol: use the same version at both ends")]
+    /// The peer's bytes violate the protocol.
+    #[error("the peer violated the file protocol; use the same version at both ends")]
     Malformed,
 }
 
-/// The initiator's side, until the peer's first frame.
+/// The initiator until the peer's first frame.
 #[derive(Debug)]
 pub struct Initiator {
     noise: HandshakeState,
     proof: Proof,
 }
 
-/// The initiator's side, until the peer says that it is content.
+/// The initiator until the peer's confirmation.
 #[derive(Debug)]
 pub struct Confirming {
     session: Session,
 }
 
-/// How the psk will come about.
+/// Source of the psk.
 #[derive(Debug)]
 enum Proof {
     Code(Spake2<Ed25519Group>),
@@ -92,7 +95,7 @@ enum Proof {
 }
 
 impl Initiator {
-    /// Begins over a connection with this binding, and gives the first frame.
+    /// Starts a handshake over a connection with this binding; returns the first frame.
     pub fn start(
         identity: &Identity,
         introduction: Introduction,
@@ -124,7 +127,7 @@ impl Initiator {
         (Self { noise, proof }, frame)
     }
 
-    /// Takes the answer, and gives the next frame.
+    /// Handles the answer; returns the next frame.
     pub fn prove(mut self, frame: &[u8]) -> Result<(Confirming, Vec<u8>), HandshakeError> {
         if let [refusal] = frame {
             return Err(HandshakeError::from_refusal(*refusal));
@@ -156,7 +159,7 @@ impl Initiator {
 }
 
 impl Confirming {
-    /// Takes the last frame.
+    /// Handles the last frame.
     pub fn confirm(mut self, frame: &[u8]) -> Result<Session, HandshakeError> {
         match frame {
             [refusal] => Err(HandshakeError::from_refusal(*refusal)),
@@ -168,17 +171,17 @@ impl Confirming {
     }
 }
 
-/// The responder's side: who comes in. One door for all who knock for an offer, so that wrong codes are counted.
+/// The responder of an offer, shared by all connections, so that wrong codes are counted together.
 #[derive(Debug)]
 pub struct Door {
     identity: Identity,
     code: Option<Code>,
-    /// Who came by the code: it is good for nobody else.
+    /// The peer that used the code, which is valid for no other.
     guest: Option<PublicKey>,
     wrong_codes: u8,
 }
 
-/// The responder's side, until the initiator proves itself.
+/// The responder until the initiator's proof.
 #[derive(Debug)]
 pub struct Answer {
     noise: HandshakeState,
@@ -186,7 +189,7 @@ pub struct Answer {
 }
 
 impl Door {
-    /// A door for peers that are known, and for one who knows the code.
+    /// A responder for known peers, and for a peer that has the code.
     pub fn new(identity: Identity, code: Option<Code>) -> Self {
         Self {
             identity,
@@ -196,12 +199,12 @@ impl Door {
         }
     }
 
-    /// Whether the code was wrong too often.
+    /// Whether too many codes were wrong.
     pub fn is_shut(&self) -> bool {
         self.wrong_codes >= WRONG_CODES_MAX
     }
 
-    /// Takes the first frame, which came over a connection with this binding, and gives the answer.
+    /// Handles the first frame, received over a connection with this binding; returns the answer.
     pub fn answer(
         &mut self,
         frame: &[u8],
@@ -241,7 +244,9 @@ impl Door {
         ))
     }
 
-    /// Takes the proof, and gives the session and the frame that says so. Who came by its key is asked for by `is_known`.
+    /// Handles the proof; returns the session and the frame that confirms it.
+    ///
+    /// `is_known` decides about a peer that identifies itself by its key.
     pub fn admit(
         &mut self,
         mut answer: Answer,
@@ -283,7 +288,7 @@ impl Door {
 }
 
 impl HandshakeError {
-    /// The frame that tells the peer, from whoever opened the door.
+    /// The frame that reports the error to the initiator.
     pub fn refusal(self) -> [u8; 1] {
         [match self {
             Self::WrongCode => 1,
@@ -295,7 +300,7 @@ impl HandshakeError {
         }]
     }
 
-    /// Anybody on the way can say that: it ends a handshake, and nothing else.
+    /// A host on the path can forge a refusal: it ends a handshake, and has no other effect.
     fn from_refusal(byte: u8) -> Self {
         match byte {
             1 => Self::WrongCode,
@@ -308,7 +313,7 @@ impl HandshakeError {
     }
 }
 
-/// The one pattern.
+/// The Noise pattern of all handshakes.
 pub(super) fn noise<'a>() -> snow::Builder<'a> {
     snow::Builder::new(
         "Noise_XXpsk3_25519_ChaChaPoly_BLAKE2s"

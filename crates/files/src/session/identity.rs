@@ -1,4 +1,4 @@
-//! The key of a host's user: drawn once, kept in a file that no other user may read.
+//! The key pair of a host's user: generated once, kept in a file that no other user may read.
 
 use super::private;
 use crate::JournalKey;
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file with a key: more than there are.
+/// Most bytes of a key file: more than any has.
 const IDENTITY_BYTES_MAX: u64 = 1000;
 
 /// An X25519 key pair.
@@ -22,13 +22,13 @@ pub struct Identity {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; 32]);
 
-/// Text that is no key.
+/// The text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("that is no key: 64 hexadecimal digits")]
 pub struct NoKey;
 
 impl Identity {
-    /// A new one.
+    /// A new key pair.
     pub fn draw() -> Self {
         let keys = super::handshake::noise()
             .generate_keypair()
@@ -40,7 +40,7 @@ impl Identity {
         }
     }
 
-    /// The one of a file; a new one, kept there, if there is none.
+    /// Loads the key pair from a file, or creates it there.
     pub fn load_or_create(path: &Path) -> io::Result<Self> {
         match private::open(path, private::ANY) {
             Ok(file) => Self::read(file),
@@ -54,7 +54,7 @@ impl Identity {
         self.public
     }
 
-    /// What vouches for this user's journals.
+    /// The key that vouches for this user's journals.
     pub fn journal_key(&self) -> JournalKey {
         JournalKey::derive(&self.private)
     }
@@ -75,7 +75,7 @@ impl Identity {
         }
     }
 
-    /// Whole or not at all; of two processes that do it at once both get the key of one.
+    /// Creates the file atomically; two processes that do so at once get the same key.
     fn create(path: &Path) -> io::Result<Self> {
         let identity = Self::draw();
         let temporary = beside(path);
@@ -101,22 +101,24 @@ impl Identity {
     }
 }
 
-/// Whether a directory can hold a user's key and peers: it is this user's, and no other user can make or remove a file there.
+/// Checks that a directory may hold a user's key and peers.
+///
+/// It must belong to this user, and no other user may create or remove a file in it.
 ///
 /// # Errors
-/// Why not, and what to do; the system's.
+/// The reason and its remedy; the system's error.
 pub fn check_home(path: &Path) -> io::Result<()> {
     private::check_directory(path)
 }
 
-/// A name beside `path` that no other process uses.
+/// A path next to `path` that no other process uses.
 pub(super) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", PublicKey(*super::DataKey::draw().bytes())));
     name.into()
 }
 
-/// Keys are not for logs.
+/// Does not print the key.
 impl fmt::Debug for Identity {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Identity({})", self.public)

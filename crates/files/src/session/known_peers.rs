@@ -1,11 +1,11 @@
-//! Peers that were met: for each the key, what it was to this user, where, and under which name. A text file with a line each:
+//! Known peers, with key, role, network and name. A text file with one line each:
 //!
 //! ```text
 //! KEY(64 hexadecimal digits) receiver|sender -|NETWORK NAME
 //! ```
 //!
-//! A peer that was met as a receiver is one to send to under that name, and nothing else; one that was met as a sender may
-//! send here. A name stands for a peer anywhere (`-`), an address only on the network where it was met.
+//! A known receiver can be sent to under that name; a known sender may send to this user. A name
+//! holds on any network (`-`), an address only on the network where it was learned.
 
 use super::identity::beside;
 use super::private::{self, WRITABLE};
@@ -18,36 +18,36 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::str::FromStr;
 
-/// Bytes of such a file.
+/// Most bytes of such a file.
 pub const KNOWN_PEERS_BYTES_MAX: u64 = 4 << 20;
-/// Characters of a name.
+/// Most characters of a name.
 const NAME_CHARACTERS_MAX: usize = 100;
-/// Bytes of what stands for a network.
+/// Most bytes of a network's name.
 const NETWORK_BYTES_MAX: usize = 100;
 
-/// What a peer was when it was met.
+/// Role of a peer in the transfer that made it known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// It took files from here.
+    /// It received files from this user.
     Receiver,
-    /// It sent files here.
+    /// It sent files to this user.
     Sender,
 }
 
-/// Where a name stands for a peer.
+/// Where a name holds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// On any network: the name is one.
+    /// On any network: it is a name.
     Anywhere,
-    /// On this one: the name is an address.
+    /// On this network: it is an address.
     Network(NetworkName),
 }
 
-/// What tells a network from others: printable ASCII without blanks.
+/// Name of a network: printable ASCII without blanks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetworkName(String);
 
-/// A peer that was met.
+/// A known peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pin {
     key: PublicKey,
@@ -56,21 +56,21 @@ pub struct Pin {
     name: String,
 }
 
-/// What a file of peers says.
+/// The known peers of a file.
 #[derive(Clone, Debug, Default)]
 pub struct KnownPeers {
     pins: BTreeSet<Pin>,
-    /// Lines that are no pins, with their numbers: they are kept.
+    /// Lines that are not pins, with their numbers: they are kept.
     others: Vec<(usize, Vec<u8>)>,
 }
 
-/// Text that is no pin.
+/// The line is not a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no line of `KEY receiver|sender -|NETWORK NAME`")]
 pub struct NoPin;
 
 impl NetworkName {
-    /// If `text` is one.
+    /// The name, if `text` is a valid one.
     pub fn new(text: &str) -> Option<Self> {
         let fits = (1..=NETWORK_BYTES_MAX).contains(&text.len()) && text != ANYWHERE;
         let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -79,7 +79,7 @@ impl NetworkName {
 }
 
 impl Pin {
-    /// With as much of the name as a line can hold.
+    /// A pin. The name is cut to what a line can hold.
     pub fn new(key: PublicKey, role: Role, place: Place, name: &str) -> Self {
         Self {
             key,
@@ -89,22 +89,22 @@ impl Pin {
         }
     }
 
-    /// The peer's key.
+    /// Key of the peer.
     pub fn key(&self) -> PublicKey {
         self.key
     }
 
-    /// What it was.
+    /// Role of the peer.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Under which name or address.
+    /// Name or address of the peer.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is the same to this user under the same name.
+    /// Whether it has the same role, place and name.
     fn is_beside(&self, other: &Pin) -> bool {
         (self.role, &self.place) == (other.role, &other.place)
             && self.name.eq_ignore_ascii_case(&other.name)
@@ -112,10 +112,10 @@ impl Pin {
 }
 
 impl KnownPeers {
-    /// What a file says; nobody, if there is none.
+    /// Loads a file; without one, there are no known peers.
     ///
     /// # Errors
-    /// The system's; another user can have written it, or it is no file.
+    /// The system's error; another user may have written the file, or it is not a regular one.
     pub fn load(path: &Path) -> io::Result<Self> {
         match private::open(path, WRITABLE) {
             Ok(file) => Ok(Self::parse(&private::read(file, KNOWN_PEERS_BYTES_MAX)?)),
@@ -124,7 +124,7 @@ impl KnownPeers {
         }
     }
 
-    /// What the bytes of a file say.
+    /// Parses the bytes of a file.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut peers = Self::default();
         for (at, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
@@ -153,10 +153,10 @@ impl KnownPeers {
         bytes
     }
 
-    /// Writes the file, whole or not at all, and durably.
+    /// Writes the file atomically and durably.
     ///
     /// # Errors
-    /// The system's; it would be longer than is read.
+    /// The system's error; the file would be too long to be read.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let bytes = self.to_bytes();
         if bytes.len() as u64 > KNOWN_PEERS_BYTES_MAX {
@@ -172,7 +172,7 @@ impl KnownPeers {
         });
         let saved = written.and_then(|()| std::fs::rename(&temporary, path));
         if saved.is_err() {
-            // It was not made, or is of no use.
+            // It was not created, or is of no use.
             let _ = std::fs::remove_file(&temporary);
         }
         saved?;
@@ -182,18 +182,20 @@ impl KnownPeers {
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    /// Numbers of lines that say nothing, comments apart.
+    /// Numbers of lines that could not be parsed, except comments.
     pub fn bad_lines(&self) -> impl Iterator<Item = usize> {
         let bad = |(_, line): &&(usize, Vec<u8>)| !line.starts_with(b"#");
         self.others.iter().filter(bad).map(|(number, _)| *number)
     }
 
-    /// All peers that were met.
+    /// All known peers.
     pub fn pins(&self) -> impl Iterator<Item = &Pin> {
         self.pins.iter()
     }
 
-    /// Knows a peer from now on, beside others of its role, place and name, or `instead` of them. Returns the keys of these.
+    /// Adds a peer next to others of its role, place and name, or `instead` of them.
+    ///
+    /// Returns the keys of those others.
     pub fn pin(&mut self, pin: Pin, instead: bool) -> Vec<PublicKey> {
         let is_former = |former: &&Pin| instead && former.is_beside(&pin) && **former != pin;
         let gone: Vec<Pin> = self.pins.iter().filter(is_former).cloned().collect();
@@ -205,27 +207,29 @@ impl KnownPeers {
         former
     }
 
-    /// Does not know `key` any more.
+    /// Removes all pins of `key`.
     pub fn forget(&mut self, key: &PublicKey) {
         self.pins.retain(|pin| pin.key != *key);
     }
 
-    /// Whether a key was met in a role.
+    /// Whether a key is known in a role.
     pub fn knows(&self, key: &PublicKey, role: Role) -> bool {
         let mut of_key = self.of_key(key);
         of_key.any(|pin| pin.role == role)
     }
 
-    /// The best name of a key in one of `roles`, the first first: a name that stands for it anywhere before an address.
+    /// The best name of a key in one of `roles`, in order of preference.
+    ///
+    /// A name that holds anywhere precedes an address.
     pub fn name(&self, key: &PublicKey, roles: &[Role]) -> Option<&str> {
         roles.iter().find_map(|role| {
-            // `Anywhere` is the first place.
+            // `Anywhere` sorts first.
             let mut of_role = self.of_key(key).filter(|pin| pin.role == *role);
             of_role.next().map(|pin| &*pin.name)
         })
     }
 
-    /// The keys of a role and a name at a place, however the name is capitalised.
+    /// The keys of a role and a name at a place; case does not matter.
     pub fn keys(&self, role: Role, place: &Place, name: &str) -> Vec<PublicKey> {
         let wanted = Pin::new(PublicKey([0; 32]), role, place.clone(), name);
         let pins = self.pins.iter().filter(|pin| pin.is_beside(&wanted));
@@ -263,7 +267,7 @@ impl FromStr for Pin {
             network => Place::Network(NetworkName::new(network).ok_or(NoPin)?),
         };
         let name = next()?;
-        // What would be written otherwise is no name that was.
+        // A name that would be written differently was not written by this program.
         if name != line_name(name) {
             return Err(NoPin);
         }
@@ -285,7 +289,7 @@ impl fmt::Display for Pin {
     }
 }
 
-/// As a line can hold it.
+/// The name as a line can hold it.
 fn line_name(name: &str) -> String {
     let seen = name.chars().filter(|character| !character.is_control());
     seen.take(NAME_CHARACTERS_MAX).collect()

@@ -1,4 +1,5 @@
-//! Files of a user that decide which peers are trusted: opened only if no other user can have written them.
+//! Files of a user that decide about trust: they are read only if no other user can have written
+//! them.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{File, Metadata};
@@ -6,12 +7,13 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Bits of a mode that let others write.
+/// Mode bits that let others write.
 pub(super) const WRITABLE: u32 = 0o022;
-/// Bits of a mode that let others do anything.
+/// Mode bits that let others do anything.
 pub(super) const ANY: u32 = 0o077;
 
-/// Opens a file for reading: a regular one of this user's, not through a link, of whose mode no bit is `forbidden`.
+/// Opens a regular file of this user for reading, without following a link; fails if its mode has a
+/// `forbidden` bit.
 pub(super) fn open(path: &Path, forbidden: u32) -> io::Result<File> {
     // Opening a pipe that another user put there would block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -30,7 +32,9 @@ pub(super) fn open(path: &Path, forbidden: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// A directory of this user's, in which no other user can make or remove a file. What leads there may be a link.
+/// Checks that a directory is this user's, and that no other user can create or remove files in it.
+///
+/// Links may lead to it.
 pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_dir() {
@@ -43,7 +47,7 @@ pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     check(&metadata, WRITABLE)
 }
 
-/// All of it, if it has `bytes_max` at most.
+/// Reads the whole file, if it has at most `bytes_max` bytes.
 pub(super) fn read(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes)?;

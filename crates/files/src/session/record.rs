@@ -1,40 +1,41 @@
-//! Bytes of a stream as frames, and frames as messages.
+//! Frames of a byte stream, and messages in frames.
 //!
-//! A frame is two bytes of length and as many bytes. After the handshake each holds one message, encrypted with a counter, so
-//! that one that is forged, repeated, left out or exchanged is an error and ends the session.
+//! A frame is two bytes of length and that many bytes. After the handshake each frame holds one
+//! message, encrypted with a counter: one that is forged, repeated, omitted or reordered is an
+//! error and ends the session.
 
 use super::PublicKey;
 
-/// Bytes of a message in a record.
+/// Most bytes of a message in a record.
 const RECORD_BYTES_MAX: usize = 32 << 10;
 /// Bytes that encryption adds.
 const TAG_BYTES: usize = 16;
 const FRAME_BYTES_MAX: usize = RECORD_BYTES_MAX + TAG_BYTES;
 
-/// Why a stream is not a session's.
+/// Why a stream is not a valid session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// A frame that is longer than any.
-    #[error("what arrives is no airdma transfer: is the address right?")]
+    /// A frame is too long.
+    #[error("the peer does not speak the airdma file protocol; check the address")]
     TooLong,
-    /// A record that the peer did not send, or not now.
-    #[error("what arrives was changed on its way: try again, and suspect the network")]
+    /// The peer did not send this record, or not at this position.
+    #[error("a record was changed on its way; try again, and check the network if it recurs")]
     Forged,
 }
 
-/// Frames out of a stream of bytes. It holds one frame at most, and what came with it.
+/// Splits a stream of bytes into frames. Holds at most one frame and the bytes received with it.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
 }
 
 impl Frames {
-    /// Adds what was read.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame, if it is whole; to be asked until there is none before more is added.
+    /// The next complete frame. Call it until it returns `None` before adding more.
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, RecordError> {
         let Some((length, rest)) = self.bytes.split_first_chunk() else {
             return Ok(None);
@@ -52,14 +53,14 @@ impl Frames {
     }
 }
 
-/// A frame of `bytes`, which are few enough.
+/// A frame of `bytes`, which must fit one.
 pub fn frame(bytes: &[u8]) -> Vec<u8> {
     assert!(bytes.len() <= FRAME_BYTES_MAX, "a frame has an end");
     let length = bytes.len() as u16;
     [&length.to_be_bytes(), bytes].concat()
 }
 
-/// What follows a handshake: records, in order, both ways.
+/// The session after a handshake: records in both directions, in order.
 #[derive(Debug)]
 pub struct Session {
     noise: snow::TransportState,
@@ -76,7 +77,7 @@ impl Session {
         self.peer
     }
 
-    /// A frame with the next record of ours.
+    /// A frame with the next record to the peer.
     pub fn seal(&mut self, message: &[u8]) -> Vec<u8> {
         frame(&self.seal_record(message))
     }
@@ -89,7 +90,7 @@ impl Session {
         sealed
     }
 
-    /// The message of the next frame of the peer's.
+    /// The message in the next frame of the peer.
     pub fn open(&mut self, frame: &[u8]) -> Result<Vec<u8>, RecordError> {
         let mut message = vec![0; frame.len()];
         let length = self

@@ -1,8 +1,8 @@
-//! Chunks on their way: encrypted and authenticated, each with its number.
+//! Sealed chunks: encrypted and authenticated, each with its number.
 //!
-//! The sender draws a key for each session and says it in its offer, inside of the session's own encryption. The nonce is the
-//! number of the chunk, which only grows, so it never comes twice under a key; a chunk that is forged, cut, repeated or
-//! put elsewhere does not open.
+//! The sender draws a key for each session and sends it in its offer, inside the session's own
+//! encryption. The nonce is the number of the chunk, which only grows, so no nonce repeats under a
+//! key; a chunk that is forged, truncated, repeated or moved does not open.
 
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -11,22 +11,22 @@ use std::fmt;
 /// Bytes that encryption adds to a chunk.
 pub const TAG_BYTES: usize = 16;
 
-/// How chunks are encrypted.
+/// Cipher of the chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
-    /// For hosts with instructions for AES.
+    /// For hosts with AES instructions.
     Aes256Gcm,
     /// For all others.
     ChaCha20Poly1305,
 }
 
-/// The key of one session's chunks.
+/// Key of one session's chunks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataKey([u8; 32]);
 
-/// A chunk that is not what was sent, or not the one that is due.
+/// The chunk is not what was sent, or not the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("data arrived that the sender did not send: somebody interferes, or memory is broken")]
+#[error("a chunk arrived that the sender did not send; check the network and the hosts' memory")]
 pub struct Forged;
 
 /// Encrypts chunks.
@@ -44,7 +44,7 @@ pub struct Opener {
 }
 
 impl Cipher {
-    /// The faster one, if each end says whether it has instructions for AES.
+    /// The faster cipher for two ends, given whether each has AES instructions.
     pub fn choose(sender_fast_aes: bool, receiver_fast_aes: bool) -> Self {
         if sender_fast_aes && receiver_fast_aes {
             Self::Aes256Gcm
@@ -53,7 +53,7 @@ impl Cipher {
         }
     }
 
-    /// What stands for it on the wire.
+    /// Code of the cipher on the wire.
     pub fn code(self) -> u8 {
         match self {
             Self::Aes256Gcm => 1,
@@ -90,12 +90,12 @@ pub fn has_fast_aes() -> bool {
 }
 
 impl DataKey {
-    /// A key of these bytes.
+    /// The key with these bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// A new one, for one session.
+    /// A new key, for one session.
     pub fn draw() -> Self {
         let mut bytes = [0; 32];
         SystemRandom::new()
@@ -109,7 +109,7 @@ impl DataKey {
     }
 }
 
-/// Keys are not for logs.
+/// Does not print the key.
 impl fmt::Debug for DataKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("DataKey")
@@ -117,7 +117,7 @@ impl fmt::Debug for DataKey {
 }
 
 impl Sealer {
-    /// For chunks from `first` on.
+    /// A sealer for chunks from `first` on.
     pub fn new(cipher: Cipher, key: &DataKey, first: u64) -> Self {
         Self {
             key: cipher.key(key),
@@ -125,7 +125,9 @@ impl Sealer {
         }
     }
 
-    /// Encrypts the next chunk in place: the first `length` bytes of `buffer`, behind which [`TAG_BYTES`] are free.
+    /// Encrypts the next chunk in place.
+    ///
+    /// It is the first `length` bytes of `buffer`, which needs [`TAG_BYTES`] more behind them.
     pub fn seal(&mut self, buffer: &mut [u8], length: usize) {
         let (bytes, rest) = buffer.split_at_mut(length);
         let sealed = self
@@ -138,7 +140,7 @@ impl Sealer {
 }
 
 impl Opener {
-    /// For chunks from `first` on.
+    /// An opener for chunks from `first` on.
     pub fn new(cipher: Cipher, key: &DataKey, first: u64) -> Self {
         Self {
             key: cipher.key(key),
@@ -146,7 +148,9 @@ impl Opener {
         }
     }
 
-    /// Decrypts the next chunk in place, with its tag behind it. What does not open is of no use any more.
+    /// Decrypts the next chunk in place, with its tag behind it.
+    ///
+    /// After an error the content of `sealed` is undefined.
     pub fn open<'a>(&mut self, sealed: &'a mut [u8]) -> Result<&'a mut [u8], Forged> {
         let opened = self
             .key
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_was_repeated_exchanged_cut_or_changed_does_not_open() {
+    fn repeated_swapped_cut_or_changed_chunks_do_not_open() {
         for cipher in CIPHERS {
             let key = DataKey::draw();
             let (mut sealer, mut opener) =

@@ -1,7 +1,9 @@
-//! Small files are made ahead of what is written to them, by a thread: to make a file costs a file system as much as all that is done with it
-//! then, so the two halves of the work go on beside each other.
+//! A thread that creates small files ahead of their data.
 //!
-//! Only files of the chunk that is being written are made, so none is there that the next checkpoint would have to know of.
+//! Creating a file costs a file system as much as everything after it, so both halves of the work
+//! run in parallel.
+//!
+//! Only files of the current chunk are created, so the next checkpoint need not know of any other.
 
 use super::{NEW_MODE, create};
 use rustix::fs::{Mode, OFlags};
@@ -13,46 +15,48 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-/// A chunk of fewer files is not worth waking a thread.
+/// Least files of a chunk that are worth waking the thread.
 pub(super) const FILES_MIN: usize = 16;
-/// Files that are handed over at once, so that not each of them wakes somebody.
+/// Files that are passed on at once, so that not each of them wakes a thread.
 pub(super) const HANDFUL: usize = 16;
-/// Handfuls that are ordered and not taken at most: each of their files holds a descriptor, its directory's or its own.
+/// Most handfuls that are ordered and not taken: each file holds a descriptor, its directory's or
+/// its own.
 const HANDFULS_MAX: usize = 4;
 
-/// A file that is to be made.
+/// A file to create.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub entry: u32,
     pub directory: Arc<OwnedFd>,
     pub name: Box<[u8]>,
     pub how: OFlags,
-    /// The permissions that it is to have.
+    /// Its final permissions, if it can have them at once.
     pub mode: Option<Mode>,
     pub in_batch: bool,
 }
 
-/// One that was made.
+/// A file that was created.
 #[derive(Debug)]
 pub(super) struct Made {
     pub entry: u32,
     pub in_batch: bool,
-    /// Whether it was made with the permissions that it is to have.
+    /// Whether it has its final permissions.
     pub has_mode: bool,
     pub file: io::Result<File>,
 }
 
-/// The thread, and what it has made. Who drops it waits for the thread, which has directories open.
+/// The thread and the files that it has created. Dropping it joins the thread, which has
+/// directories open.
 #[derive(Debug)]
 pub(super) struct Ahead {
     hands: Option<Hands>,
     thread: Option<JoinHandle<()>>,
     made: VecDeque<Made>,
-    /// Files that were ordered and not taken.
+    /// Number of files that were ordered and not taken.
     ordered: usize,
 }
 
-/// The way to the thread, and back.
+/// Channels to the thread and back.
 type Hands = (Sender<Vec<Wanted>>, Receiver<Vec<Made>>);
 
 impl Ahead {
@@ -74,16 +78,16 @@ impl Ahead {
         self.ordered <= HANDFUL * (HANDFULS_MAX - 1)
     }
 
-    /// Has a handful made, in this order, which is that in which they are taken.
+    /// Orders a handful. Files are taken in the order in which they were ordered.
     pub fn order(&mut self, handful: Vec<Wanted>) {
         self.ordered += handful.len();
         if let Some((orders, _)) = &self.hands {
-            // A thread that has ended is noticed by who waits for it.
+            // If the thread has ended, the receiver notices.
             let _ = orders.send(handful);
         }
     }
 
-    /// The next one; none if no more were ordered.
+    /// The next file; `None` if no more were ordered.
     pub fn take(&mut self) -> Option<Made> {
         if self.ordered == 0 {
             return None;
@@ -102,7 +106,7 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         self.hands = None;
         if let Some(thread) = self.thread.take() {
-            // What it did not make is not missed.
+            // Files that it has not created are not needed.
             let _ = thread.join();
         }
     }

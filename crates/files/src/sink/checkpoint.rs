@@ -1,5 +1,7 @@
-//! Checkpoints: data is made durable, and the journal vouches for it, beside the writing, by a thread: a disk that takes its time to do so is
-//! not idle in between, and nobody waits for it. One at a time; what comes meanwhile belongs to the next.
+//! Checkpoints: a thread makes data durable and records that in the journal while writing goes on.
+//!
+//! So the disk is never idle, and the writer does not wait for it. There is one checkpoint at a
+//! time; data written meanwhile belongs to the next.
 
 use super::{OPEN_ANY, Sink, flaw_name, temporary_name};
 use crate::journal::Journal;
@@ -15,30 +17,32 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Bytes after which one begins.
+/// Bytes after which a checkpoint begins.
 const BYTES_MAX: u64 = 64 << 20;
-/// Whole files after which one begins.
+/// Complete files after which a checkpoint begins.
 const FILES_MAX: usize = 1024;
-/// So many times as much is waited for at most; then writing waits for the disk.
+/// Writing waits for the disk once this many times as much has gathered.
 const BEHIND_MAX: usize = 4;
-/// Up to so many files are made durable one by one; more by one call for the file system.
+/// Most files that are synced one by one; more are synced by one call for the file system.
 const FSYNC_FILES_MAX: usize = 8;
 
-/// Bytes of a first checkpoint after which the disk is given what there is: so that not all of it is left for the end.
+/// Bytes of a first checkpoint after which writing to the disk starts, so that not all of it is
+/// left for the end.
 const EARLY_BYTES: u64 = 16 << 20;
 
-/// What makes something durable. Who drops it waits for its thread, which holds the staging directory.
+/// The thread that makes data durable. Dropping it joins the thread, which holds the staging
+/// directory.
 #[derive(Debug)]
 pub(super) struct Syncing(Option<JoinHandle<io::Result<()>>>);
 
-/// One that is being made.
+/// A checkpoint in progress.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
-    /// What will be durable.
+    /// Chunks that will be durable.
     pub chunks: u64,
     /// Files that will get their names.
     pub whole: Vec<u32>,
-    /// Directories that will get theirs, with all that is in them.
+    /// Directories that will get their names, with everything in them.
     tops: Vec<u32>,
     sync: Syncing,
 }
@@ -65,7 +69,7 @@ impl Syncing {
 
 impl Drop for Syncing {
     fn drop(&mut self) {
-        // Whoever did not ask for the result has another error, or is being dropped.
+        // A caller that did not ask for the result has another error, or drops the sink.
         let _ = self.wait();
     }
 }
@@ -87,7 +91,10 @@ impl Sink {
         }
     }
 
-    /// Gives the disk what there is. It vouches for nothing, but what goes wrong is not told a second time by the sync of a checkpoint.
+    /// Starts writing to the disk.
+    ///
+    /// This vouches for nothing, but an error must be kept: the sync of a checkpoint would not
+    /// report it again.
     fn write_early(&mut self) -> io::Result<()> {
         if let Some(early) = &mut self.early {
             if !early.is_done() {
@@ -100,8 +107,9 @@ impl Sink {
         Ok(())
     }
 
-    /// Ends a checkpoint that is done, and begins one if there is something new: for callers whose data comes slowly, and is to be
-    /// durable all the same.
+    /// Ends a checkpoint that is done, and begins one if there is new data.
+    ///
+    /// For callers whose data comes slowly and must become durable all the same.
     pub fn checkpoint_beside(&mut self) -> Result<(), Error> {
         self.unless_broken(|sink| {
             let is_made = |checkpoint: &Checkpoint| checkpoint.sync.is_done();
@@ -116,7 +124,7 @@ impl Sink {
         })
     }
 
-    /// All that was written is durable, and what is whole has its name.
+    /// Makes all written data durable, and gives complete files their names.
     pub(super) fn make_checkpoint(&mut self) -> Result<(), Error> {
         self.end_checkpoint()?;
         if self.durable < self.next {
@@ -131,7 +139,8 @@ impl Sink {
     }
 
     pub(super) fn begin_checkpoint(&mut self) -> Result<(), Error> {
-        // What comes meanwhile is not vouched for, and must not be in what gets its place.
+        // Data that comes meanwhile is not covered, and must not be in a directory that gets its
+        // name.
         if let Some(mut receiving) = self.receiving.take() {
             if std::mem::take(&mut receiving.in_batch) {
                 self.leave_batch(self.plan.files()[receiving.index].entry)?;
@@ -177,7 +186,8 @@ impl Sink {
         })
     }
 
-    /// Waits for the one that is being made, if there is one, for which the journal vouches then; and only then gives names.
+    /// Waits for the checkpoint in progress, if any, records it in the journal, and only then gives
+    /// names.
     pub(super) fn end_checkpoint(&mut self) -> Result<(), Error> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
@@ -206,7 +216,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Gives what is called `name` in the staging directory the name of its entry, or says why that cannot have it.
+    /// Renames `name` in the staging directory to its entry's name, or returns why the entry cannot
+    /// have it.
     pub(super) fn place_unless_refused(
         &mut self,
         entry: u32,
@@ -226,12 +237,13 @@ impl Sink {
     }
 }
 
-/// The journal, for which nobody ever waits: there is one checkpoint at a time, and the end comes after it.
+/// Locks the journal, which is never contended: there is one checkpoint at a time, and the end
+/// follows it.
 pub(super) fn hold(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
     journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The directory and the files at once: a disk that is told to keep both does it in the time of one.
+/// Syncs the directory and the files at once: a disk does both in the time of one.
 pub(super) fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
     at_once(
         || sync_directory(staging),
@@ -239,7 +251,7 @@ pub(super) fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -
     )
 }
 
-/// Does both, the first in a thread; what goes wrong with either is told.
+/// Runs both, the first in a thread, and returns an error of either.
 pub(super) fn at_once(
     first: impl FnOnce() -> io::Result<()> + Send,
     second: impl FnOnce() -> io::Result<()>,
@@ -253,7 +265,9 @@ pub(super) fn at_once(
     })
 }
 
-/// What is in a directory, on the disk. A file system that cannot do that for a directory alone does it for all, or at each change.
+/// Makes the entries of a directory durable.
+///
+/// File systems that cannot sync a single directory sync everything, or do so at each change.
 pub(super) fn sync_directory(directory: impl AsFd) -> io::Result<()> {
     let cannot = |errno| matches!(errno, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP);
     let synced = rustix::fs::fsync(&directory).or_else(|errno| match cannot(errno) {
@@ -270,7 +284,7 @@ fn sync_files(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io:
     for &entry in whole {
         match rustix::fs::openat(staging, temporary_name(entry), OPEN_ANY, Mode::empty()) {
             Ok(file) => rustix::fs::fsync(&file)?,
-            // It arrived without permissions for its owner.
+            // The file arrived without permissions for its owner.
             Err(Errno::ACCESS) => rustix::fs::syncfs(staging)?,
             Err(errno) => return Err(errno.into()),
         }

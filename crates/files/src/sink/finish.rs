@@ -1,4 +1,5 @@
-//! The end: empty directories, symbolic links, modes and times of directories. All of it can be done again, if it is interrupted.
+//! The end of a transfer: empty directories, links, modes and times of directories. Can be repeated
+//! if interrupted.
 
 use super::checkpoint::{at_once, hold, sync_directory};
 use super::{NEW_MODE, NUMBERED, Sink, create, flaw_name, times};
@@ -13,28 +14,29 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What became of an offer.
+/// Result of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Files that arrived whole.
+    /// Number of files that arrived completely.
     pub files: u64,
-    /// Files that did not, by entry.
+    /// Files that did not arrive, by entry.
     pub flaws: Vec<(u32, Flaw)>,
-    /// What they did not keep, as this file system does not.
+    /// Attributes that this file system did not keep.
     pub unkept: Unkept,
 }
 
-/// Files and directories that arrived, and did not get what they had at the sender: the file system has one mode for all, or does not let
-/// this user set times.
+/// Number of files and directories that arrived without some attribute.
+///
+/// The file system has one mode for all, or does not let this user set times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unkept {
-    /// Without their permissions.
+    /// Those without their permissions.
     pub modes: u64,
-    /// Without their times.
+    /// Those without their times.
     pub times: u64,
 }
 
-/// What a file system does not keep is no reason not to keep the file.
+/// Ignores an error that only means that the file system cannot keep an attribute.
 pub(super) fn unless_impossible(
     set: Result<(), Errno>,
     unkept: &Cell<Unkept>,
@@ -59,15 +61,17 @@ pub(super) fn unless_impossible(
 }
 
 impl Sink {
-    /// Ends a transfer of which all chunks were written: [`Sink::settle`], and [`Sink::forget`] where nobody else is to hear of it.
+    /// Ends a transfer after its last chunk: [`Sink::settle`], then [`Sink::forget`].
     pub fn finish(mut self) -> Result<Report, Error> {
         let report = self.settle()?;
         self.forget()?;
         Ok(report)
     }
 
-    /// Everything that arrived has its name, and is durable. The journal stays: who is asked about the offer again, by a sender that did
-    /// not hear of the end, opens a sink that wants nothing and is settled: what the user did meanwhile stays.
+    /// Gives everything that arrived its name, durably. The journal stays.
+    ///
+    /// A sender that missed the end asks again; the receiver then opens a sink that wants nothing
+    /// and is settled, and later changes of the user stay.
     pub fn settle(&mut self) -> Result<Report, Error> {
         self.unless_broken(Self::make_settled)?;
         self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
@@ -80,8 +84,11 @@ impl Sink {
         })
     }
 
-    /// The sender knows, and will not ask again: nothing of ours stays. From here on its names are names that exist. An error says that
-    /// something stays all the same, and nothing else is wrong.
+    /// Removes the journal and the staging directory: the sender knows of the end, and will not ask
+    /// again.
+    ///
+    /// From then on the names of the offer exist like any other. An error means that some of it
+    /// stays; nothing else is wrong.
     pub fn forget(self) -> Result<(), Error> {
         let Self {
             tree,
@@ -91,7 +98,7 @@ impl Sink {
             flaws,
             ..
         } = self;
-        // On NFS what is open gets another name when it is removed, and its directory stays.
+        // On NFS an open file is renamed when it is removed, and its directory stays.
         drop(journal);
         let removed = remove_staging(&tree, &staging, &staging_name, &flaws);
         let problem = |errno| match errno {
@@ -107,7 +114,7 @@ impl Sink {
             return Ok(());
         }
         self.make_checkpoint()?;
-        // Where no file came, none was made.
+        // Without any file, no directory was created.
         self.tree.end_batch();
         let manifest = std::sync::Arc::clone(&self.manifest);
         for (index, entry) in manifest.iter() {
@@ -131,7 +138,8 @@ impl Sink {
                 Kind::File(_) | Kind::Symlink(_) => {}
             }
         }
-        // Children before their parents: a directory's time changes with what is in it, and its mode may close it.
+        // Children before their parents: a directory's time changes with its entries, and its mode
+        // may forbid access.
         for (index, entry) in manifest.iter().rev() {
             if entry.kind == Kind::Directory && !self.nameless.contains(&index) {
                 let closed = self.tree.opened(index);
@@ -152,12 +160,14 @@ impl Sink {
         self.sync_names()
             .map_err(|error| self.staging_error("write", &error))?;
         self.is_settled = true;
-        // Where it cannot be said, the next life does all of it again.
+        // If this cannot be recorded, the next attempt repeats everything.
         let _ = hold(&self.journal).settle(self.next);
         Ok(())
     }
 
-    /// Whether a directory or link has no name of its own here, or is one that the options leave out, which is told as of a file.
+    /// Whether a directory or link is left out, which is reported as for a file.
+    ///
+    /// It can have no name here, or the options exclude it.
     fn leave_out(&mut self, index: u32) -> Result<bool, Error> {
         if self.nameless.contains(&index) {
             return Ok(true);
@@ -180,7 +190,7 @@ impl Sink {
         Ok(flaw.is_some())
     }
 
-    /// A directory or link that is not made leaves a mark, as a file does.
+    /// Leaves a mark for a directory or link that is not created, as for a file.
     fn lack(&mut self, index: u32, flaw: Flaw) -> Result<(), Error> {
         self.nameless.insert(index);
         let mark = flaw_name(index, flaw);
@@ -199,13 +209,13 @@ impl Sink {
         };
         match rustix::fs::readlinkat(parent, &*name, Vec::new()) {
             Ok(existing) if existing.as_bytes() == target => return Ok(()),
-            // Another link, or none: decided when it is placed.
+            // Another link, or none: this is decided when it is placed.
             Ok(_) | Err(_) => {}
         }
         let temporary = super::temporary_name(index);
         let made =
             rustix::fs::symlinkat(target, &self.staging, &temporary).or_else(|errno| match errno {
-                // Left when it was interrupted here.
+                // Left by an interruption here.
                 Errno::EXIST => rustix::fs::unlinkat(&self.staging, &temporary, AtFlags::empty())
                     .and_then(|()| rustix::fs::symlinkat(target, &self.staging, &temporary)),
                 errno => Err(errno),
@@ -241,14 +251,16 @@ impl Sink {
         if entries.iter().any(|entry| entry.content().is_none()) {
             return Ok(rustix::fs::syncfs(self.tree.top())?);
         }
-        // All names are in one directory, and none is in the other any more: both are said to the disk, for a file system without a journal. A
-        // call for the whole file system would wait for what others write, too.
+        // All names have moved from one directory to the other: sync both, for a file system
+        // without a journal. A sync of the whole file system would also wait for other programs'
+        // data.
         let (top, staging) = (self.tree.top(), &self.staging);
         at_once(|| sync_directory(top), || sync_directory(staging))
     }
 }
 
-/// The journal first: with it, and without what says which files did not arrive, all would seem to have.
+/// Removes the journal first: with a journal, but without the marks of missing files, all files
+/// would seem to have arrived.
 fn remove_staging(
     tree: &Tree,
     staging: &OwnedFd,

@@ -1,4 +1,4 @@
-//! Beginning to receive: anew, or where an interrupted transfer stopped.
+//! The start of receiving: anew, or where an interrupted transfer stopped.
 
 use super::staging::{
     Left, check_left, check_owner, left, make_staging, names, open_staging, remove, remove_left,
@@ -28,42 +28,45 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// How exactly a file system knows when a file was changed, at worst (FAT: every other second).
+/// Coarsest granularity of a file system's modification times in seconds (FAT).
 const TIME_GRAIN_SECONDS: u64 = 2;
 
-/// What of a file is durable.
+/// How much of a file is durable.
 enum Reached {
     End,
     Middle,
     Nothing,
 }
 
-/// What taking an offer would mean.
+/// What accepting an offer would mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preview {
-    /// Whether an interrupted transfer goes on.
+    /// Whether it resumes an interrupted transfer.
     pub goes_on: bool,
-    /// Bytes of the stream that are still to come.
+    /// Bytes of the stream that are still missing.
     pub bytes: u64,
 }
 
-/// The receiving directory as it is.
+/// The receiving directory as found.
 struct Found {
     top: OwnedFd,
-    /// From the root, without symbolic links.
+    /// Its path from the root, without symbolic links.
     path: PathBuf,
     staging_name: String,
     state: State,
 }
 
 enum State {
-    /// What has the name of the unfinished directory, if something has, is of no use, and perhaps another user's.
+    /// Nothing to resume. Something useless may have the name of the unfinished directory, perhaps
+    /// of another user.
     New(Fitting, Option<(OwnedFd, Owned)>),
     Begun(OwnedFd, Journal, Record),
 }
 
 impl Sink {
-    /// Looks what [`Sink::open`] would find, or why it would refuse. Writes nothing: it belongs before the receiver is asked.
+    /// Returns what [`Sink::open`] would find, or why it would refuse.
+    ///
+    /// It writes nothing, so it can run before the receiver is asked.
     pub fn preview(
         directory: &Path,
         manifest: &Arc<Manifest>,
@@ -83,8 +86,10 @@ impl Sink {
         })
     }
 
-    /// Begins to receive what `manifest` offers below `directory`. This is the first call that writes anything: it belongs
-    /// after the receiver accepted. What an earlier call left there counts if it had the same `key`.
+    /// Begins to receive what `manifest` offers below `directory`.
+    ///
+    /// This is the first call that writes anything, so it must follow the receiver's consent. The
+    /// state of an earlier attempt counts if it had the same `key`.
     pub fn open(
         directory: &Path,
         manifest: Arc<Manifest>,
@@ -150,8 +155,10 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Sorts what is left: whole files get their names, the one that was cut off is read for its hash, and what is not
-    /// durable goes.
+    /// Sorts the state of an earlier attempt.
+    ///
+    /// Complete files get their names, the one that was interrupted is read for its hash, and all
+    /// that is not durable is removed.
     fn take_over(&mut self) -> Result<(), Error> {
         let (mut whole, mut tops) = (Vec::new(), Vec::new());
         let mut lost = None;
@@ -170,7 +177,8 @@ impl Sink {
                 }
                 Left::Flaw(entry, flaw) => match self.reached(entry) {
                     Reached::End => self.flaws.push((entry, flaw)),
-                    // Its data is gone, so that it cannot become whole though its end may say that it is.
+                    // Its data is gone, so it can no longer be completed, though its trailer may
+                    // say so.
                     Reached::Middle => {
                         self.rename(&name, &temporary_name(entry))?;
                         lost = Some(flaw);
@@ -195,7 +203,7 @@ impl Sink {
         self.reopen(lost)
     }
 
-    /// Whether what is to get a name of the offer is a file.
+    /// Whether the file about to get a name of the offer is a regular one.
     fn is_file(&self, name: &CStr) -> Result<bool, Error> {
         let stat = rustix::fs::statat(&self.staging, name, AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(|errno| self.staging_error("look at", &errno.into()))?;
@@ -218,7 +226,7 @@ impl Sink {
         }
     }
 
-    /// Opens the file that was cut off, if there is one.
+    /// Opens the file whose reception was interrupted, if any.
     fn reopen(&mut self, lost: Option<Flaw>) -> Result<(), Error> {
         let position = self.next.saturating_mul(CHUNK_BYTES);
         let index = self.plan.files_before(self.next);
@@ -238,7 +246,7 @@ impl Sink {
         };
         let stat = rustix::fs::fstat(&file);
         let stat = stat.map_err(|errno| self.error("look at", placed.entry, &errno.into()))?;
-        // Under a second name it would be another file of the user's that is written.
+        // With a second name, writing would change another file of the user's.
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
             return Err(self.tampered());
         }
@@ -269,14 +277,15 @@ impl Sink {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let open = || rustix::fs::openat(&self.staging, name, flags, Mode::empty());
         let opened = open().or_else(|errno| match errno {
-            // It was whole, and has its permissions; its end, which comes again, says them again.
+            // It was complete and has its permissions; its trailer, which comes again, sets them
+            // again.
             Errno::ACCESS => self.make_writable(name).and_then(|()| open()),
             errno => Err(errno),
         });
         opened.map(File::from)
     }
 
-    /// No link leads it elsewhere: nobody else can write to the staging directory.
+    /// Cannot be led elsewhere by a link: no other user can write to the staging directory.
     fn make_writable(&self, name: &str) -> Result<(), Errno> {
         let stat = rustix::fs::statat(&self.staging, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
@@ -378,8 +387,10 @@ fn look(
     })
 }
 
-/// Whether all files that need not come are still there: they are said to have arrived, too. They are known by what the survey knew them
-/// by. Links are made where they are missing.
+/// Whether all files that need not be sent still exist.
+///
+/// They are reported as arrived, too. They are recognised as in the survey. Missing links are
+/// created.
 fn keeps_all(tree: &mut Tree, manifest: &Manifest) -> bool {
     let unwanted = tree.fitting.unwanted.clone();
     let mut unwanted = unwanted.ranges().iter().cloned().flatten();
@@ -388,8 +399,10 @@ fn keeps_all(tree: &mut Tree, manifest: &Manifest) -> bool {
     unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, by_time))
 }
 
-/// Whether all files of an offer that came whole are still there: a sender that never heard of it may come again when they have been
-/// removed or changed, and to say then that they arrived would be wrong.
+/// Whether all files of a completed offer still exist unchanged.
+///
+/// A sender that missed the end may ask again after they have been removed or changed; to report
+/// that they arrived would then be wrong.
 fn has_all(
     staging: &OwnedFd,
     tree: &mut Tree,
@@ -421,7 +434,7 @@ fn has_all(
     }))
 }
 
-/// Whether the file that has the name of an entry can be it, also by when it was changed.
+/// Whether the file with an entry's name can be that entry, judged also by its modification time.
 fn is_in_place(tree: &mut Tree, index: u32, by_time: impl Fn(&Entry, Modified) -> bool) -> bool {
     let name = tree.name(index).to_vec();
     let parent = tree.existing(index, PASSED).ok();
@@ -435,7 +448,7 @@ fn is_in_place(tree: &mut Tree, index: u32, by_time: impl Fn(&Entry, Modified) -
     })
 }
 
-/// Before anything is written: an offer that cannot fit is refused at once.
+/// Refuses an offer that cannot fit before anything is written.
 fn check_room(
     top: &OwnedFd,
     plan: &Plan,
@@ -467,7 +480,8 @@ fn check_room(
     }
 }
 
-/// Bytes that there is room for; none if the file system does not say how large it is (FUSE without `statfs`, some networks).
+/// Free bytes; `None` if the file system does not report its size (FUSE without `statfs`, some
+/// network file systems).
 fn room(stat: &StatVfs) -> Option<u64> {
     let block_bytes = if stat.f_frsize > 0 {
         stat.f_frsize
@@ -487,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_that_does_not_say_how_large_it_is_may_have_room() {
+    fn a_file_system_of_unknown_size_may_have_room() {
         let mut stat = rustix::fs::statvfs("/").unwrap();
         (stat.f_blocks, stat.f_bavail) = (10, 3);
         (stat.f_frsize, stat.f_bsize) = (512, 4096);

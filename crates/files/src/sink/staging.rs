@@ -1,4 +1,4 @@
-//! The directory of unfinished files: whose it is, what lies in it, and how it goes.
+//! The directory of unfinished files: its owner, its contents, and its removal.
 
 use crate::journal;
 use crate::manifest::{Kind, Manifest};
@@ -12,29 +12,32 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Names of a directory that are read before what has them is removed.
+/// Names of a directory that are read before those files are removed.
 const NAMES_AT_ONCE_MAX: usize = 4096;
-/// Directories within each other below the one that is removed: more than a transfer makes, and few enough to have them all open.
+/// Deepest directory below the one to remove: more than a transfer creates, and few enough to have
+/// all open.
 const REMOVED_DEPTH_MAX: u8 = 128;
 
-/// What is there for a moment, and for longer only if that is cut short.
+/// Files that exist only for a moment, unless an interruption leaves them.
 const OTHERS_OF_OURS: [&str; 3] = [journal::NEW, owned::PROBE, twins::SHOWN_IN];
 
-/// What a name in the staging directory stands for.
+/// Meaning of a name in the staging directory.
 pub(super) enum Left {
-    /// A file that is not placed.
+    /// A file without its final name.
     File(u32),
-    /// A directory of the first checkpoint that is not placed.
+    /// A directory of the first checkpoint without its final name.
     Top(u32),
-    /// A file that did not arrive.
+    /// The mark of a file that did not arrive.
     Flaw(u32, Flaw),
     /// The journal.
     Journal,
-    /// Nothing of ours.
+    /// Not a name that this receiver gives.
     Other,
 }
 
-/// The staging directory of this offer, if it is there, for this process alone. Whose it is, its journal's seal says, or [`check_owner`].
+/// Opens the staging directory of this offer exclusively, if it exists.
+///
+/// Its owner is proven by its journal's seal, or by [`check_owner`].
 pub(super) fn open_staging(top: &OwnedFd, name: &str) -> Result<Option<(OwnedFd, Owned)>, Error> {
     let staging = match rustix::fs::openat(top, name, DIRECTORY, Mode::empty()) {
         Ok(staging) => staging,
@@ -50,7 +53,8 @@ pub(super) fn open_staging(top: &OwnedFd, name: &str) -> Result<Option<(OwnedFd,
     Ok(Some((staging, Owned::of(&stat))))
 }
 
-/// Another user's, in a directory that all may write to, could be anything.
+/// Refuses the directory of another user, which in a directory that all may write to could hold
+/// anything.
 pub(super) fn check_owner(staging: &OwnedFd, owned: Owned, name: &str) -> Result<(), Error> {
     match owned.is_proven(staging.as_fd()) {
         Ok(true) => Ok(()),
@@ -70,8 +74,11 @@ pub(super) fn make_staging(top: &OwnedFd, name: &str) -> Result<(OwnedFd, Owned)
     Ok((staging, owned))
 }
 
-/// Whether what has the name of the unfinished directory, and no journal that makes it ours, holds nothing but what a receiver puts there.
-/// Where others can write to the receiving directory, they can give that name to another directory of this user's.
+/// Checks that a directory with the right name but no valid journal holds only files that a
+/// receiver creates.
+///
+/// Where others can write to the receiving directory, they can give that name to another directory
+/// of this user.
 pub(super) fn check_left(
     left_there: &OwnedFd,
     name: &str,
@@ -93,14 +100,16 @@ pub(super) fn check_left(
     Ok(())
 }
 
-/// Removes what has the name of the unfinished directory and no journal that makes it ours: what a crash left, or a copy of such a
-/// directory; no link in it is followed.
+/// Removes a directory with the right name but no valid journal: left by a crash, or a copy of such
+/// a one.
+///
+/// No link in it is followed.
 pub(super) fn remove_left(top: &OwnedFd, name: &str) -> io::Result<()> {
     let name = CString::new(name)?;
     remove(top, &name)
 }
 
-/// Removes what has this name, with all that is in it. No link is followed.
+/// Removes what has this name, with everything in it. No link is followed.
 pub(super) fn remove(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
     remove_within(directory, name, 0)
 }

@@ -1,4 +1,4 @@
-//! The moments between the steps of a checkpoint.
+//! Interruptions between the steps of a checkpoint.
 
 use super::*;
 use crate::walk::Walked;
@@ -35,12 +35,12 @@ impl Scratch {
         Self(path)
     }
 
-    /// A sink of one file, of which all chunks were written.
+    /// A sink of one file, all chunks of which were written.
     fn sink(&self) -> Sink {
         self.sink_of("a", u64::MAX)
     }
 
-    /// A sink of what has this name, with what was not written yet of so many chunks.
+    /// A sink for the path of this name, after the rest of `chunks` chunks was written.
     fn sink_of(&self, name: &str, chunks: u64) -> Sink {
         let walked = self.walk(name);
         let manifest = Arc::clone(&walked.manifest);
@@ -69,7 +69,7 @@ impl Scratch {
         walk(&[self.0.join(name)], Limits::default()).unwrap()
     }
 
-    /// How many names there are below `out`, of which unfinished ones are not counted.
+    /// Number of names below `out`, unfinished ones excluded.
     fn names(&self) -> usize {
         fn count(directory: &Path) -> usize {
             let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
@@ -82,7 +82,7 @@ impl Scratch {
         count(&self.0.join("out"))
     }
 
-    /// What of ours is left.
+    /// Number of hidden names that are left.
     fn hidden(&self) -> usize {
         let entries = fs::read_dir(self.0.join("out")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name());
@@ -116,7 +116,7 @@ fn a_file_has_no_name_before_the_journal_vouches_for_it() {
 }
 
 #[test]
-fn a_file_that_the_journal_vouches_for_gets_its_name_in_the_next_life() {
+fn a_journalled_file_gets_its_name_after_a_restart() {
     let scratch = Scratch::new("after");
     let mut sink = scratch.sink();
     sink.begin_checkpoint().unwrap();
@@ -127,7 +127,8 @@ fn a_file_that_the_journal_vouches_for_gets_its_name_in_the_next_life() {
     sink.finish().unwrap();
 }
 
-/// Where a file system cannot rename to nothing alone, a file gets its second name first, and loses its number then.
+/// A file system that cannot rename without replacing gets a second name for the file first, then
+/// loses its number.
 #[test]
 fn a_file_that_was_killed_between_two_names_keeps_the_right_one() {
     for clash in [Clash::Refuse, Clash::Overwrite] {
@@ -147,7 +148,7 @@ fn a_file_that_was_killed_between_two_names_keeps_the_right_one() {
         sink.begin_checkpoint().unwrap();
         let staged = out.join(&sink.staging_name).join("0");
         drop(sink);
-        // What is there is another file until then.
+        // Until then the existing file is another one.
         if clash == Clash::Refuse {
             fs::write(out.join("a"), b"content").unwrap();
             assert_eq!(open().unwrap_err().problem, Problem::Exists);
@@ -163,7 +164,7 @@ fn a_file_that_was_killed_between_two_names_keeps_the_right_one() {
 }
 
 #[test]
-fn a_new_directory_gets_its_place_with_what_is_whole_by_the_first_checkpoint() {
+fn the_first_checkpoint_places_a_new_directory_as_a_whole() {
     let scratch = Scratch::new("batch");
     let mut sink = scratch.sink_of("tree", 1);
     assert_eq!(scratch.names(), 0, "nothing is vouched for");
@@ -183,7 +184,7 @@ fn a_new_directory_gets_its_place_with_what_is_whole_by_the_first_checkpoint() {
 }
 
 #[test]
-fn what_comes_while_the_first_checkpoint_is_made_is_not_in_what_it_places() {
+fn data_during_the_first_checkpoint_is_not_in_what_it_places() {
     let scratch = Scratch::new("beside");
     let mut sink = scratch.sink_of("tree", 1);
     sink.begin_checkpoint().unwrap();
@@ -215,7 +216,7 @@ fn what_comes_while_the_journal_is_written_does_not_wait() {
 }
 
 #[test]
-fn a_first_checkpoint_that_the_journal_does_not_know_is_begun_anew() {
+fn a_first_checkpoint_missing_in_the_journal_starts_anew() {
     let scratch = Scratch::new("anew");
     let mut sink = scratch.sink_of("tree", 1);
     sink.journal.lock().unwrap().refuse_writes();
@@ -236,7 +237,7 @@ fn a_first_checkpoint_that_the_journal_does_not_know_is_begun_anew() {
 }
 
 #[test]
-fn a_first_checkpoint_that_the_journal_vouches_for_is_placed_in_the_next_life() {
+fn a_journalled_first_checkpoint_is_placed_after_a_restart() {
     let scratch = Scratch::new("vouched");
     let mut sink = scratch.sink_of("tree", 1);
     sink.begin_checkpoint().unwrap();
@@ -250,7 +251,7 @@ fn a_first_checkpoint_that_the_journal_vouches_for_is_placed_in_the_next_life() 
 }
 
 #[test]
-fn the_disk_gets_what_comes_before_the_first_checkpoint_early_and_what_it_says_counts() {
+fn early_writes_to_the_disk_start_and_their_errors_count() {
     let scratch = Scratch::new("early");
     fs::write(
         scratch.0.join("tree/large"),
@@ -271,19 +272,19 @@ fn the_disk_gets_what_comes_before_the_first_checkpoint_early_and_what_it_says_c
     drop(sink);
     scratch.sink_of("tree", u64::MAX).finish().unwrap();
     assert_eq!(scratch.names(), 6);
-    // A file by itself has its own sync.
+    // A file in a checkpoint of its own has its own sync.
     fs::write(scratch.0.join("a"), vec![9; 17 * CHUNK_BYTES as usize]).unwrap();
     assert!(scratch.sink().early.is_none());
 }
 
 #[test]
-fn a_file_and_its_directory_are_both_on_the_disk_or_it_is_an_error() {
+fn a_file_and_its_directory_are_durable_or_it_is_an_error() {
     let scratch = Scratch::new("sync");
     let open = |name: &str, how| {
         let path = scratch.0.join(name);
         rustix::fs::open(path, how | OFlags::CLOEXEC, Mode::empty()).unwrap()
     };
-    // Such a one can be opened, and not be synced.
+    // An `O_PATH` descriptor can be opened, but not synced.
     let sync = |of_directory, of_file| {
         let (directory, file) = (open("out", of_directory), File::from(open("a", of_file)));
         checkpoint::sync(&directory, &[], Some(&file)).is_ok()
@@ -294,7 +295,7 @@ fn a_file_and_its_directory_are_both_on_the_disk_or_it_is_an_error() {
 }
 
 #[test]
-fn a_name_that_somebody_took_meanwhile_is_not_replaced_by_a_directory() {
+fn a_name_taken_meanwhile_is_not_replaced_by_a_directory() {
     let scratch = Scratch::new("taken");
     let mut sink = scratch.sink_of("tree", 1);
     let taken = scratch.0.join("out/tree");
@@ -307,7 +308,7 @@ fn a_name_that_somebody_took_meanwhile_is_not_replaced_by_a_directory() {
 }
 
 #[test]
-fn who_has_not_heard_that_all_is_in_its_place_is_told_so_in_the_next_life() {
+fn a_sender_that_missed_the_end_learns_it_after_a_restart() {
     let scratch = Scratch::new("settled");
     std::os::unix::fs::symlink("first", scratch.0.join("tree/link")).unwrap();
     for name in ["a", "tree"] {
@@ -325,9 +326,9 @@ fn who_has_not_heard_that_all_is_in_its_place_is_told_so_in_the_next_life() {
     }
 }
 
-/// It was said to have arrived: from then on it is the user's.
+/// The file was reported as arrived: from then on it belongs to the user.
 #[test]
-fn what_was_done_since_all_was_in_its_place_stays_when_the_sender_asks_again() {
+fn changes_after_the_end_stay_when_the_sender_asks_again() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new("done");
     fs::create_dir(scratch.0.join("tree/nothing")).unwrap();
@@ -345,7 +346,7 @@ fn what_was_done_since_all_was_in_its_place_stays_when_the_sender_asks_again() {
         assert_eq!(found, private.mode());
         assert_eq!(scratch.names(), 5);
     }
-    // A mark that the disk has lost: all is done once more.
+    // A mark that the disk has lost: everything is done again.
     let sink = scratch.sink_of("tree", 0);
     let chunks = sink.next();
     sink.journal.lock().unwrap().record(chunks).unwrap();
@@ -354,7 +355,7 @@ fn what_was_done_since_all_was_in_its_place_stays_when_the_sender_asks_again() {
     assert_eq!((scratch.names(), scratch.hidden()), (7, 0));
 }
 
-/// On NFS what is open gets another name when it is removed, and its directory cannot be.
+/// On NFS an open file is renamed when it is removed, and its directory cannot be removed.
 #[test]
 fn the_journal_is_closed_before_it_is_removed() {
     let scratch = Scratch::new("closed");
@@ -373,7 +374,7 @@ fn the_journal_is_closed_before_it_is_removed() {
 }
 
 #[test]
-fn what_is_removed_already_is_no_error_at_the_end_and_what_is_in_the_way_is() {
+fn at_the_end_missing_files_are_fine_and_obstacles_are_errors() {
     let scratch = Scratch::new("gone");
     let settled = || {
         let mut sink = scratch.sink();
@@ -426,7 +427,7 @@ fn what_did_not_arrive_is_told_again_too() {
 }
 
 #[test]
-fn what_was_removed_or_changed_since_is_not_said_to_have_arrived() {
+fn removed_or_changed_files_are_not_reported_as_arrived() {
     let scratch = Scratch::new("removed");
     let open = || {
         let manifest = Arc::clone(&scratch.walk("tree").manifest);
@@ -444,7 +445,7 @@ fn what_was_removed_or_changed_since_is_not_said_to_have_arrived() {
     let whole = fs::read(&first).unwrap();
     fs::write(&first, b"something else").unwrap();
     assert_eq!(open().unwrap_err().problem, Problem::Exists);
-    // Of the same size: it is known by its time.
+    // It has the same size: only its time differs.
     fs::write(&first, &whole).unwrap();
     File::open(&first)
         .unwrap()
@@ -459,7 +460,7 @@ fn what_was_removed_or_changed_since_is_not_said_to_have_arrived() {
     assert_eq!((scratch.names(), scratch.hidden()), (5, 0));
 }
 
-/// It was there, and was not sent: now it is to be.
+/// The file existed and was not sent; now it must be.
 #[test]
 fn what_was_kept_and_is_gone_since_is_not_said_to_be_there() {
     let scratch = Scratch::new("unwanted");
@@ -501,9 +502,10 @@ fn what_was_kept_and_is_gone_since_is_not_said_to_be_there() {
     assert_eq!(scratch.hidden(), 0);
 }
 
-/// The same before all has come: who goes on would say at the end that it arrived.
+/// The same before everything has come: the resumed transfer would report at its end that the file
+/// arrived.
 #[test]
-fn what_was_kept_and_is_gone_when_a_transfer_goes_on_is_sent_after_all() {
+fn a_kept_file_that_is_gone_at_the_resume_is_sent_after_all() {
     let scratch = Scratch::new("cut-off");
     let kept = scratch.0.join("out/tree");
     fs::create_dir(&kept).unwrap();
@@ -532,7 +534,7 @@ fn what_was_kept_and_is_gone_when_a_transfer_goes_on_is_sent_after_all() {
     drop(sink);
     assert_eq!(open().unwrap().next(), 1, "all that was kept is there");
     let first = kept.join("first");
-    // It was kept as its time was the same to the nanosecond.
+    // It was kept because its time was equal to the nanosecond.
     let time = fs::metadata(&first).unwrap().modified().unwrap();
     let touch = |time| File::open(&first).unwrap().set_modified(time).unwrap();
     touch(time + std::time::Duration::from_nanos(1));
@@ -554,7 +556,7 @@ fn what_was_kept_and_is_gone_when_a_transfer_goes_on_is_sent_after_all() {
     assert_eq!((scratch.names(), scratch.hidden()), (5, 0));
 }
 
-/// Its time says nothing of the sender's then, but whether it is older than the journal.
+/// Its time is no longer the sender's; only that it is older than the journal counts.
 #[test]
 fn what_was_changed_since_is_noticed_without_times_too() {
     let scratch = Scratch::new("timeless");
@@ -599,7 +601,7 @@ fn a_staging_directory_in_which_nothing_is_says_nothing() {
     assert_eq!((scratch.names(), scratch.hidden()), (5, 0));
 }
 
-/// What is in the staging directory.
+/// Names in the staging directory.
 fn names(sink: &Sink) -> Vec<String> {
     let entries = rustix::fs::Dir::read_from(&sink.staging).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! Names that exist.
+//! Names that exist already.
 
 use crate::scratch::{Scratch, contents, noise, send, send_all};
 use airdma_files::{Clash, Options, Problem, Symlinks};
@@ -78,7 +78,7 @@ fn another_name_is_not_one_that_is_offered_too() {
     );
 }
 
-/// A file system without case takes them for one, and one of the files would not arrive.
+/// A file system without case treats both names as one, and one of the files would not arrive.
 #[test]
 fn another_name_is_not_one_that_is_offered_in_other_letters() {
     let scratch = Scratch::new();
@@ -159,7 +159,7 @@ fn what_is_the_same_is_not_sent_again() {
     assert_eq!((error.problem, &*error.path), (Problem::Exists, "tree/4"));
 }
 
-/// As after a sender that was killed when all had arrived, and before it could say so.
+/// As after a sender that was killed when everything had arrived, and before it could report that.
 #[test]
 fn a_refusal_says_whether_all_of_it_is_there_already() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Disks that are full or closed: a clear word, and nothing under its name that is not whole.
+//! Full or read-only disks: a clear error, and no incomplete file under its final name.
 
 use crate::scratch::{Scratch, contents, copy, noise, open, send, source};
 use airdma_files::{CHUNK_BYTES, Options, Problem};
@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs another test of this binary where it may mount: in namespaces of its own, with a file system of 8 MiB.
+/// Runs another test of this binary in namespaces of its own, where it may mount a file system of 8
+/// MiB.
 fn run_with_small_disk(test: &str, options: &str) {
     let scratch = Scratch::new();
     let disk = scratch.directory("disk");
@@ -36,7 +37,7 @@ fn run_with_small_disk(test: &str, options: &str) {
 }
 
 #[test]
-fn a_disk_that_fills_up_is_told_and_the_transfer_goes_on_once_there_is_room() {
+fn a_full_disk_is_reported_and_the_transfer_resumes_later() {
     run_with_small_disk("errors::on_a_disk_that_fills_up", "rw");
 }
 
@@ -125,7 +126,7 @@ fn a_file_that_is_larger_than_a_file_can_be_is_told() {
     let trailer = [&[0], hash.as_bytes().as_slice()].concat();
     match sink.write(&trailer) {
         Err(error) => assert_eq!(error.problem, Problem::TooLarge, "{error}"),
-        // A file system that has such files.
+        // A file system that supports files of this size.
         Ok(()) => assert_eq!(sink.finish().unwrap().files, 1),
     }
 }

@@ -1,4 +1,4 @@
-//! A sender that wants to write elsewhere, and others who change the directory meanwhile.
+//! A sender that tries to write elsewhere, and concurrent changes of the directory.
 
 use crate::scratch::{Scratch, contents, copy, key, noise, open, send, source};
 use airdma_files::manifest::{Builder, Content, Entry, Kind};
@@ -98,7 +98,7 @@ fn a_file_that_appears_while_files_come_is_not_replaced() {
 }
 
 #[test]
-fn links_that_lead_out_are_left_out_and_told_and_all_else_arrives() {
+fn links_that_lead_out_are_reported_and_all_else_arrives() {
     let with = |symlinks| Options {
         symlinks,
         ..Options::default()
@@ -123,9 +123,9 @@ fn links_that_lead_out_are_left_out_and_told_and_all_else_arrives() {
     }
 }
 
-/// That is told until the sender has heard it, also by who goes on.
+/// It is reported until the sender knows, also by a resumed transfer.
 #[test]
-fn what_was_left_out_is_told_again_and_names_that_exist_are_not_in_its_way() {
+fn omissions_are_reported_again_despite_existing_names() {
     let scratch = Scratch::new();
     let tree = scratch.directory("in/tree");
     scratch.write("in/tree/a", b"a");
@@ -149,7 +149,7 @@ fn what_was_left_out_is_told_again_and_names_that_exist_are_not_in_its_way() {
 }
 
 #[test]
-fn sizes_that_no_disk_has_are_refused_before_anything_is_written() {
+fn impossible_sizes_are_refused_before_anything_is_written() {
     let scratch = Scratch::new();
     let huge = (1 << 62) - 1;
     let offer = manifest(&[entry(0, "a", file(huge))]);

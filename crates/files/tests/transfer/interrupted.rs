@@ -1,4 +1,4 @@
-//! A receiver that is killed, and goes on.
+//! A receiver that is killed and resumes.
 
 use crate::kept::everything;
 use crate::scratch::{Scratch, contents, copy, key, noise, open, source};
@@ -16,13 +16,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One life of a receiver: so many chunks, perhaps a checkpoint, so many more, and an end without a word.
+/// One run of a receiver: some chunks, perhaps a checkpoint, more chunks, and a sudden end.
 #[derive(Clone, Debug)]
 struct Life {
     before: u64,
     checkpoint: bool,
     after: u64,
-    /// Whether what was not durable is lost too, as when the power goes.
+    /// Whether data that is not durable is lost as well, as in a power failure.
     power: bool,
 }
 
@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_transfer_that_is_cut_off_anywhere_goes_on_from_what_was_durable(
+    fn a_transfer_cut_off_anywhere_resumes_from_what_is_durable(
         lives in proptest::collection::vec(life(), 20),
     ) {
         let scratch = Scratch::new();
@@ -74,7 +74,7 @@ proptest! {
     }
 }
 
-/// Every file that has its name is whole.
+/// Checks that every file with its final name is complete.
 fn check_names(from: &Path, to: &Path) {
     let (sent, there) = (contents(from), contents(to));
     for (path, described) in there
@@ -92,7 +92,8 @@ fn check_names(from: &Path, to: &Path) {
     }
 }
 
-/// Makes noise of whatever a disk may forget: unfinished files, but for what the journal vouches for.
+/// Overwrites with noise what a disk may lose: unfinished files that the journal does not vouch
+/// for.
 fn lose_what_is_not_durable(out: &Path, manifest: &Arc<airdma_files::Manifest>, durable: u64) {
     let plan = airdma_files::Plan::new(manifest, &airdma_files::Unwanted::default());
     let position = durable * CHUNK_BYTES;
@@ -111,7 +112,7 @@ fn lose_what_is_not_durable(out: &Path, manifest: &Arc<airdma_files::Manifest>, 
     }
 }
 
-/// Where a file is until the first checkpoint: below the number of the directory at the top.
+/// Where a file lies until the first checkpoint: below the number of its top-level directory.
 fn place_in_first_batch(staging: &Path, manifest: &airdma_files::Manifest, entry: u32) -> PathBuf {
     let path = manifest.path(entry);
     let top = manifest.ancestors(entry).last().unwrap_or(entry);
@@ -147,9 +148,9 @@ fn a_file_that_did_not_arrive_is_not_forgotten() {
     assert_eq!(contents(&out.join("tree")).len(), 2);
 }
 
-/// What had come for it was thrown away, so that it cannot become whole any more.
+/// The data received for it was discarded, so it cannot be completed any more.
 #[test]
-fn a_file_that_was_cut_off_and_then_did_not_arrive_is_told_in_the_next_life() {
+fn an_interrupted_file_that_then_failed_is_reported() {
     let scratch = Scratch::new();
     for name in ["a", "b"] {
         let path = format!("in/tree/{name}");
@@ -173,9 +174,9 @@ fn a_file_that_was_cut_off_and_then_did_not_arrive_is_told_in_the_next_life() {
     assert_eq!(contents(&out).len(), 2);
 }
 
-/// The sender can read it again by then; the receiver, which threw away what had come, cannot make it whole.
+/// The sender can read it again by then, but the receiver has discarded what it had.
 #[test]
-fn a_file_that_was_cut_off_and_then_did_not_arrive_is_told_with_the_reason_of_then() {
+fn an_interrupted_file_that_failed_keeps_its_first_reason() {
     let scratch = Scratch::new();
     let tree = scratch.directory("in/tree");
     scratch.write("in/tree/away/a", noise(1, 2 * CHUNK_BYTES as usize));
@@ -195,7 +196,8 @@ fn a_file_that_was_cut_off_and_then_did_not_arrive_is_told_with_the_reason_of_th
     assert_eq!(sink.finish().unwrap().flaws, [(2, Flaw::Changed)]);
 }
 
-/// Its end does not fit into the chunk in which it begins: of such a file nothing has come, and none was made.
+/// Its trailer does not fit into the chunk in which it begins: no data of the file has come, and it
+/// was not created.
 #[test]
 fn a_transfer_that_is_cut_off_at_a_file_without_data_goes_on() {
     let scratch = Scratch::new();
@@ -219,7 +221,7 @@ fn a_transfer_that_is_cut_off_at_a_file_without_data_goes_on() {
         assert_eq!(sink.plan().chunks(), 2);
         sink.checkpoint().unwrap();
         drop(sink);
-        // What comes now is not vouched for, and is made anew.
+        // Data that comes now is not vouched for, and is received again.
         drop(copy(source, open(), 1).unwrap());
         let (sink, _) = copy(from(1), open(), 1).unwrap();
         assert!(sink.finish().unwrap().flaws.is_empty());
@@ -261,7 +263,7 @@ fn what_comes_becomes_durable_without_being_asked_for() {
     }
     let (source, manifest) = source(&tree);
     let out = scratch.directory("out");
-    // A directory that is there already: what is in it gets its place file by file.
+    // The directory exists already: its contents get their places file by file.
     scratch.directory("out/tree");
     let options = Options {
         clash: Clash::Overwrite,
@@ -276,7 +278,7 @@ fn what_comes_becomes_durable_without_being_asked_for() {
     assert!(fs::read_dir(out.join("tree")).unwrap().count() >= 2000);
     let walked = walk(&[&tree], Limits::default()).unwrap();
     let sink = open(&out, &manifest, options).unwrap();
-    // A checkpoint that was being made when it ended counts, too.
+    // A checkpoint that was in progress at the end counts, too.
     let next = sink.next();
     assert!(next >= durable, "{next} {durable}");
     let source = Source::new(&walked, sink.unwanted(), next);
@@ -285,7 +287,7 @@ fn what_comes_becomes_durable_without_being_asked_for() {
 }
 
 #[test]
-fn what_comes_slowly_becomes_durable_beside_the_writing_when_it_is_asked_for() {
+fn slow_data_becomes_durable_in_the_background_on_request() {
     let scratch = Scratch::new();
     let path = scratch.write("file", noise(9, 3 * CHUNK_BYTES as usize));
     let out = scratch.directory("out");
@@ -342,7 +344,7 @@ fn a_transfer_goes_on_under_the_name_that_was_found_for_it() {
 }
 
 #[test]
-fn a_look_before_it_is_accepted_tells_what_is_to_come_and_writes_nothing() {
+fn a_preview_tells_what_is_missing_and_writes_nothing() {
     let scratch = Scratch::new();
     let file = scratch.write("in/a", noise(1, 3 * CHUNK_BYTES as usize));
     let (from, manifest) = source(&file);
@@ -426,14 +428,15 @@ fn a_journal_that_was_changed_is_not_believed() {
     assert_eq!(error.problem, Problem::Tampered);
 }
 
-/// A new journal is durable with the first checkpoint: when the power goes before, any part of it may be there.
+/// A new journal is durable with the first checkpoint: after an earlier power failure, any part of
+/// it may exist.
 #[test]
-fn a_journal_that_was_torn_before_the_first_checkpoint_is_begun_anew() {
+fn a_journal_torn_before_the_first_checkpoint_starts_anew() {
     let scratch = Scratch::new();
     let tree = scratch.directory("in/tree");
     scratch.write("in/tree/a", noise(1, 100));
     scratch.write("in/tree/b", noise(2, 2 * CHUNK_BYTES as usize));
-    // So that the journal holds a name that was found.
+    // So that the journal holds a chosen name.
     scratch.write("out/tree/a", b"old");
     let out = scratch.join("out");
     let options = Options {
@@ -460,7 +463,7 @@ fn a_journal_that_was_torn_before_the_first_checkpoint_is_begun_anew() {
     for part in 0..20 {
         let torn = |written: &[u8]| written.len() * part / 20;
         cut_off(&|written| fs::write(&journal, &written[..torn(written)]).unwrap());
-        // The size is there, and not all of the blocks.
+        // The file has its size, but not all of its blocks.
         cut_off(&|written| {
             let rest = vec![0; written.len() - torn(written)];
             fs::write(&journal, [&written[..torn(written)], &rest].concat()).unwrap();
@@ -480,7 +483,8 @@ fn a_journal_that_was_torn_before_the_first_checkpoint_is_begun_anew() {
     assert_eq!(contents(&out).len(), 5, "and nothing else is left");
 }
 
-/// What [`kill_9_at_any_moment`] kills: receives, makes a checkpoint after each chunk, and is slow enough to be killed.
+/// The process that [`kill_9_at_any_moment`] kills: receives with a checkpoint after each chunk,
+/// slowly enough to be killed.
 #[test]
 #[ignore = "it is started by another test"]
 fn receive_until_killed() {
@@ -527,7 +531,8 @@ fn kill_9_at_any_moment() {
         std::thread::sleep(Duration::from_millis(5 + moment * 7 % 60));
         receiver.kill().unwrap();
         let ended = receiver.wait().unwrap().success();
-        // Killed as it was about to leave: the offer would be refused, as its names exist. What is left where the journal was goes here.
+        // Killed at its very end, the offer would be refused, as its names exist. The remains at
+        // the journal's place are removed here.
         let staging = out.join(key().staging_name(manifest.id()));
         let is_left = || {
             let mut left = contents(&out);

@@ -1,4 +1,4 @@
-//! What arrives is what was sent.
+//! Everything that arrives equals what was sent.
 
 use crate::scratch::{
     Described, Scratch, What, contents, copy, noise, open, send, send_all, source,
@@ -13,7 +13,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// A tree of everything: small files, empty ones, one of several chunks, holes, links, modes, times, odd names.
+/// A tree of all kinds: small files, empty ones, one of several chunks, holes, links, modes, times,
+/// odd names.
 pub fn everything(scratch: &Scratch) -> std::path::PathBuf {
     let top = scratch.directory("in/tree");
     for number in 0..300_usize {
@@ -177,7 +178,7 @@ fn links_are_left_out_where_that_is_wanted() {
 }
 
 #[test]
-fn several_paths_are_one_offer_and_a_named_link_is_what_it_leads_to() {
+fn several_paths_are_one_offer_and_a_named_link_is_followed() {
     let scratch = Scratch::new();
     let (b, a) = (
         scratch.write("in/b", b"b"),
@@ -234,7 +235,7 @@ fn a_file_that_changes_meanwhile_is_told_and_the_others_arrive() {
     }
 }
 
-/// A log goes on while it is sent: what it held arrives, and that there is more by now is known.
+/// A log grows while it is sent: its offered part arrives, and its growth is reported.
 #[test]
 fn a_file_that_only_grows_arrives_as_long_as_it_was() {
     for length in [0, 100, 2 * CHUNK_BYTES as usize] {
@@ -275,7 +276,7 @@ fn a_file_that_is_rewritten_while_it_grows_is_told() {
     assert_eq!(source.take_grown(), []);
 }
 
-/// A longer file of the same name is not the one that was offered.
+/// A longer file of the same name is not the offered one.
 #[test]
 fn a_longer_file_in_the_place_of_one_is_no_file_that_grew() {
     let scratch = Scratch::new();
@@ -289,7 +290,8 @@ fn a_longer_file_in_the_place_of_one_is_no_file_that_grew() {
     assert_eq!(source.flaws(), [(1, Flaw::Changed)]);
 }
 
-/// What the kernel makes up as it is read says that it is empty, and an empty file in its place would be wrong.
+/// A file that the kernel generates as it is read has size 0, and an empty file in its place would
+/// be wrong.
 #[test]
 fn a_file_that_holds_more_than_it_says_is_told() {
     let scratch = Scratch::new();
@@ -306,7 +308,7 @@ fn a_file_that_holds_more_than_it_says_is_told() {
     }
 }
 
-/// Nothing says how much there is to read.
+/// Its size is unknown.
 #[test]
 fn a_device_that_is_named_is_an_error_and_so_is_a_pipe() {
     let scratch = Scratch::new();
@@ -323,15 +325,16 @@ fn a_device_that_is_named_is_an_error_and_so_is_a_pipe() {
     }
 }
 
-/// Files of which many share a chunk are made ahead of their data: under their names and under their numbers.
+/// Many files that share a chunk are created ahead of their data: under their names and under their
+/// numbers.
 #[test]
-fn many_small_files_arrive_as_they_were_and_one_that_is_gone_is_told() {
+fn many_small_files_arrive_and_a_missing_one_is_reported() {
     for is_there in [false, true] {
         let scratch = Scratch::new();
         let name = |number: u32| format!("in/tree/{}/{number:03}", number % 3);
         for number in 0..600 {
             let path = scratch.write(&name(number), noise(number.into(), 4096));
-            // Also without what umasks take, and without what is needed to write.
+            // Also modes without the bits that umasks remove, and without those needed to write.
             let mode = 0o400 | (number & 0o377);
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         }
@@ -382,7 +385,7 @@ fn lengthen(path: &Path) {
         .unwrap();
 }
 
-/// With the same size, and its old time.
+/// Rewrites a file with the same size and its old time.
 fn rewrite(path: &Path) {
     let modified = fs::metadata(path).unwrap().modified().unwrap();
     std::thread::sleep(Duration::from_millis(20));

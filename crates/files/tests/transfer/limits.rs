@@ -1,4 +1,4 @@
-//! What a process may have: few descriptors, no privileges.
+//! Restricted processes: few descriptors, no privileges.
 
 use crate::scratch::{Scratch, contents, copy, noise, open, send, source};
 use airdma_files::{CHUNK_BYTES, Clash, Limits, Options, Source, walk};
@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// Runs another test of this binary by itself: limits are a process's.
+/// Runs another test of this binary by itself: limits apply to a process.
 fn run_by(program: &str, arguments: &[&str], test: &str) {
     let output = Command::new(program)
         .args(arguments)
@@ -35,7 +35,8 @@ fn a_chunk_of_many_small_directories_needs_few_descriptors() {
     run_by("sh", &["-c", limit, "sh"], test);
 }
 
-/// Each file is in another directory than the one before it: under their names, and under their numbers.
+/// Each file is in another directory than the one before it: under their names, and under their
+/// numbers.
 #[test]
 #[ignore = "it is started by another test"]
 fn with_few_descriptors() {
@@ -66,12 +67,12 @@ fn a_file_that_may_not_be_written_goes_on_where_it_was_cut_off() {
     run_without_privileges("limits::without_privileges");
 }
 
-/// In a user namespace of its own nobody has privileges over the files of this one.
+/// Runs a test in a user namespace of its own, without privileges over the files of this one.
 fn run_without_privileges(test: &str) {
     run_by("unshare", &["--user"], test);
 }
 
-/// It was whole, and had its permissions, but the journal does not know yet.
+/// It was complete and had its permissions, but the journal does not know that yet.
 #[test]
 #[ignore = "it is started by another test"]
 fn without_privileges() {
@@ -101,7 +102,7 @@ fn without_privileges() {
 }
 
 #[test]
-fn what_is_in_a_directory_that_may_not_be_listed_is_known_to_be_there() {
+fn files_in_an_unreadable_directory_are_known_to_exist() {
     run_without_privileges("limits::without_a_list");
 }
 

@@ -1,4 +1,4 @@
-//! From a tree to another, without a network: what arrives, what does not, and what is said.
+//! Transfers from one tree to another, without a network.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What lies where a journal is looked for, and this receiver did not write it there.
+//! Files at the place of a journal that this receiver did not write.
 
 use crate::scratch::{Scratch, contents, copy, key, noise, open, source};
 use airdma_files::{
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const SETTLED: u64 = 1 << 63;
 
-/// What a journal says behind its beginning.
+/// The body of a journal, behind its beginning.
 fn fields(names: &[(u32, &[u8])], ranges: &[(u32, u32)]) -> Vec<u8> {
     let mut out = (names.len() as u32).to_be_bytes().to_vec();
     for (index, name) in names {
@@ -27,7 +27,7 @@ fn fields(names: &[(u32, &[u8])], ranges: &[(u32, u32)]) -> Vec<u8> {
     out
 }
 
-/// Plants a journal that has the seals of this user, as if the key were known to others.
+/// Plants a journal with valid seals of this user, as if the key were known to others.
 fn plant(out: &Path, manifest: &Manifest, fields: &[u8], chunks: u64) -> PathBuf {
     let place = out.canonicalize().unwrap();
     let (name, journal) = sealed(&key(), manifest.id(), &place, fields, [(1, chunks), (0, 0)]);
@@ -81,7 +81,7 @@ fn a_sealed_journal_says_nothing_that_its_offer_cannot_name() {
         let room = fs::read_dir(out.parent().unwrap()).unwrap();
         assert_eq!(room.count(), 1, "{number}: something is beside it");
     }
-    // What it can name is believed.
+    // Contents that it can name are believed.
     let out = scratch.directory("believed");
     plant(&out, &manifest, &fields(&[(0, inside)], &[]), 0);
     finish(&out, &tree, &manifest);
@@ -103,7 +103,7 @@ fn a_journal_of_another_user_offer_or_directory_is_none() {
         preview.unwrap().goes_on
     };
     assert!(goes_on(&out, &key()));
-    // By another way to the same directory.
+    // Another path to the same directory.
     symlink(&out, scratch.join("link")).unwrap();
     assert!(goes_on(&scratch.join("link"), &key()));
     let copied = scratch.directory("copy");
@@ -128,7 +128,7 @@ fn a_journal_of_another_user_offer_or_directory_is_none() {
 }
 
 #[test]
-fn a_journal_that_is_no_file_of_ours_alone_is_none_and_nothing_hangs() {
+fn a_journal_that_is_not_our_own_file_is_ignored() {
     let scratch = Scratch::new();
     let file = scratch.write("in/a", noise(1, 100));
     let (_, manifest) = source(&file);
@@ -137,7 +137,7 @@ fn a_journal_that_is_no_file_of_ours_alone_is_none_and_nothing_hangs() {
         |journal, _| fs::create_dir(journal).unwrap(),
         |journal, outside| symlink(outside, journal).unwrap(),
         |journal, outside| fs::hard_link(outside, journal).unwrap(),
-        // Larger than any: of which no byte is read beyond that.
+        // Larger than any journal: nothing beyond that length is read.
         |journal, _| fs::File::create(journal).unwrap().set_len(1 << 40).unwrap(),
     ];
     for (number, trick) in tricks.into_iter().enumerate() {
@@ -175,7 +175,7 @@ fn what_is_removed_with_a_planted_directory_is_in_it() {
     finish(&out, &file, &manifest);
     assert_eq!(contents(&out), contents(&scratch.join("in")));
     assert_eq!(contents(&outside), before);
-    // Deeper than a transfer makes.
+    // Deeper than a transfer creates.
     let out = scratch.directory("deep");
     let staging = plant(&out, &manifest, b"nonsense", 0);
     fs::create_dir_all(staging.join("1/".repeat(200))).unwrap();
@@ -183,9 +183,10 @@ fn what_is_removed_with_a_planted_directory_is_in_it() {
     assert!(!out.join("a").exists());
 }
 
-/// Where others may write to the receiving directory, they can give the name of an unfinished directory to another one of its user's.
+/// Where others may write to the receiving directory, they can give the name of an unfinished
+/// directory to another directory of the user.
 #[test]
-fn a_directory_of_the_users_that_got_the_name_of_an_unfinished_one_stays() {
+fn a_user_directory_renamed_to_an_unfinished_one_stays() {
     let scratch = Scratch::new();
     let file = scratch.write("in/a", noise(1, 3 * CHUNK_BYTES as usize));
     let (from, manifest) = source(&file);
@@ -204,7 +205,7 @@ fn a_directory_of_the_users_that_got_the_name_of_an_unfinished_one_stays() {
     let opened = open(&out, &manifest, Options::default());
     assert_eq!(opened.unwrap_err().problem, Problem::Tampered);
     assert_eq!(fs::read(staging.join("holiday")).unwrap(), b"mine");
-    // What is left of an end in the middle of making one is no such.
+    // The remains of an end while one was being created are not such a directory.
     fs::remove_dir_all(&staging).unwrap();
     make_private(&staging);
     fs::write(staging.join("journal.new"), b"half").unwrap();
@@ -222,7 +223,7 @@ fn a_file_that_goes_on_is_a_file_of_ours_alone() {
         |unfinished, outside| symlink(outside, unfinished).unwrap(),
         |unfinished, outside| fs::hard_link(outside, unfinished).unwrap(),
     ];
-    // Cut off in the middle, and whole.
+    // Interrupted in the middle, and complete.
     for chunks in [1, 4] {
         for (number, trick) in tricks.into_iter().enumerate() {
             let out = scratch.directory(&format!("out-{chunks}-{number}"));

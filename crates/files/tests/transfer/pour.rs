@@ -1,4 +1,4 @@
-//! One file to a pipe.
+//! A single file to a pipe.
 
 use crate::scratch::{Scratch, noise, source};
 use airdma_files::{CHUNK_BYTES, Flaw, Pour, Problem, Source};
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// What was written to it.
+/// The bytes written to the pipe.
 #[derive(Clone, Default)]
 struct Pipe(Arc<Mutex<Vec<u8>>>);
 
@@ -23,7 +23,7 @@ impl Write for Pipe {
     }
 }
 
-/// A pipe whose reader has gone.
+/// A pipe whose reader is gone.
 struct Broken;
 
 impl Write for Broken {
@@ -84,7 +84,7 @@ fn that_a_file_changed_is_known_at_its_end() {
 }
 
 #[test]
-fn only_a_single_file_is_taken_and_a_reader_that_went_is_an_error() {
+fn only_one_file_can_be_piped_and_a_closed_pipe_is_an_error() {
     let scratch = Scratch::new();
     scratch.write("tree/file", "x");
     let (_, tree) = source(&scratch.join("tree"));

@@ -1,5 +1,6 @@
-//! Two names of one transfer that the receiver's file system takes for one. What such a file system shows, second names of files and mounts of
-//! directories show here, too: one thing under both names.
+//! Two names of one transfer that the receiver's file system treats as one.
+//!
+//! Hard links and bind mounts stand in for such a file system: one file under both names.
 
 use crate::scratch::{Scratch, copy, key, noise, open, source};
 use airdma_files::{CHUNK_BYTES, Clash, Flaw, Manifest, Options, Report};
@@ -28,7 +29,7 @@ fn entry(manifest: &Manifest, path: &str) -> u32 {
     found.unwrap().0
 }
 
-/// It is told, also when it is asked again, and nothing is left.
+/// Checks that it is reported, also when asked again, and that nothing is left.
 fn is_told(out: &Path, manifest: &std::sync::Arc<Manifest>, options: Options, report: &Report) {
     let mut again = open(out, manifest, options).unwrap();
     assert_eq!(again.settle().as_ref(), Ok(report));
@@ -61,7 +62,7 @@ fn a_file_does_not_replace_another_of_its_transfer() {
 }
 
 #[test]
-fn a_name_that_is_taken_in_a_new_directory_is_told_and_the_others_arrive() {
+fn a_taken_name_in_a_new_directory_is_reported() {
     for is_one_file in [false, true] {
         let scratch = Scratch::new();
         scratch.write("in/tree/Makefile", noise(1, CHUNK_BYTES as usize));
@@ -73,7 +74,7 @@ fn a_name_that_is_taken_in_a_new_directory_is_told_and_the_others_arrive() {
         let made = out.join(key().staging_name(manifest.id())).join("0");
         match is_one_file {
             true => fs::hard_link(made.join("Makefile"), made.join("makefile")).unwrap(),
-            // One that nothing but the file system knows to be one name.
+            // Only the file system knows that both names are one.
             false => fs::write(made.join("makefile"), b"in the way").unwrap(),
         }
         let (mut sink, _) = copy(from, sink, u64::MAX).unwrap();
@@ -87,7 +88,7 @@ fn a_name_that_is_taken_in_a_new_directory_is_told_and_the_others_arrive() {
     }
 }
 
-/// What is the same as one of two is one file, and the other one did not arrive.
+/// A file that equals one of the two is one file, and the other did not arrive.
 #[test]
 fn what_is_there_counts_for_one_of_two_names() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Directories that go with the test, and transfers between them.
+//! Directories that are removed with the test, and transfers between them.
 
 use airdma_files::{
     CHUNK_BYTES, Error, JournalKey, Limits, Manifest, Options, Report, Sink, Source, Unwanted, walk,
@@ -71,7 +71,7 @@ fn modes(directory: &Path) -> Vec<(PathBuf, u32)> {
     found
 }
 
-/// Sends `path` into `directory`, with nothing in the way.
+/// Sends `path` into `directory`.
 pub fn send(path: &Path, directory: &Path, options: Options) -> Result<Report, Error> {
     send_all(&[path], directory, options)
 }
@@ -95,12 +95,12 @@ pub fn open(directory: &Path, manifest: &Arc<Manifest>, options: Options) -> Res
     )
 }
 
-/// What vouches for journals, in all tests.
+/// The journal key of all tests.
 pub fn key() -> JournalKey {
     JournalKey::derive(b"a user")
 }
 
-/// Carries chunks until there is none left, or `limit` were.
+/// Copies chunks until none is left, or `limit` were copied.
 pub fn copy(mut source: Source, mut sink: Sink, limit: u64) -> Result<(Sink, Source), Error> {
     let mut buffer = vec![0; CHUNK_BYTES as usize];
     for _ in 0..limit {
@@ -113,14 +113,14 @@ pub fn copy(mut source: Source, mut sink: Sink, limit: u64) -> Result<(Sink, Sou
     Ok((sink, source))
 }
 
-/// A source of all of `path`.
+/// A source of everything in `path`.
 pub fn source(path: &Path) -> (Source, Arc<Manifest>) {
     let walked = walk(&[path], Limits::default()).unwrap();
     let manifest = Arc::clone(&walked.manifest);
     (Source::new(&walked, &Unwanted::default(), 0), manifest)
 }
 
-/// What a tree holds, by path: everything that a transfer keeps.
+/// Everything in a tree that a transfer keeps, by path.
 pub fn contents(directory: &Path) -> BTreeMap<Vec<u8>, Described> {
     let mut found = BTreeMap::new();
     describe(directory, directory, &mut found);
@@ -175,7 +175,7 @@ fn describe(top: &Path, directory: &Path, found: &mut BTreeMap<Vec<u8>, Describe
     }
 }
 
-/// Bytes that differ everywhere.
+/// Pseudo-random bytes.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     blake3::Hasher::new()

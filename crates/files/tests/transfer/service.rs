@@ -1,5 +1,7 @@
-//! Both ends with all that belongs to them, joined by a connection that is lost at any moment: the handshake, the session, the
-//! state machines, a staging memory that is written from the other end, the encryption of chunks, and files.
+//! Both ends complete, joined by a connection that is lost at any moment.
+//!
+//! They have the handshake, the session, the state machines, a staging memory that the other end
+//! writes to, the encryption of chunks, and files.
 
 use crate::kept::everything;
 use crate::scratch::{self, Scratch, contents, noise};
@@ -18,13 +20,13 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Of the connection below.
+/// Binding of the underlying connection.
 const BINDING: &[u8] = b"binding";
 
 const SLOT_BYTES: usize = CHUNK_BYTES as usize + TAG_BYTES;
 const SLOTS: u32 = 2;
 
-/// What is on its way, in order, as on a reliable connection.
+/// Messages and writes in flight, in order, as on a reliable connection.
 enum Way {
     Bytes(Vec<u8>),
     /// A one-sided write.
@@ -34,7 +36,7 @@ enum Way {
     },
 }
 
-/// What the sending user keeps between connections.
+/// State that the sending user keeps between connections.
 struct SendingHost {
     identity: Identity,
     walked: Walked,
@@ -43,14 +45,14 @@ struct SendingHost {
     finished: Option<u64>,
 }
 
-/// What the receiving user keeps between connections.
+/// State that the receiving user keeps between connections.
 struct ReceivingHost {
     door: Door,
     known: Vec<PublicKey>,
     directory: PathBuf,
-    /// Offers that are done: asked about again, they are still done.
+    /// Completed offers: they stay so when asked again.
     done: HashMap<ManifestId, (Report, Unwanted)>,
-    /// For the test: what was durable when the connection was lost.
+    /// Chunks that were durable when the connection was lost, for the test.
     durable: u64,
 }
 
@@ -71,7 +73,7 @@ struct ReceivingEnd {
     data: Option<(Sink, Opener)>,
 }
 
-/// A connection: both ends, and what is on its way between them.
+/// A connection: both ends, and what is in flight between them.
 struct Connection {
     now: Time,
     sending: SendingEnd,
@@ -121,7 +123,7 @@ fn connect(sender: &mut SendingHost, receiver: &mut ReceivingHost, code: &Code) 
 }
 
 impl Connection {
-    /// One of the things that can happen now; whether there was one.
+    /// Does one of the things that can happen now; returns whether there was one.
     fn step(&mut self, sender: &mut SendingHost, receiver: &mut ReceivingHost, choice: u8) -> bool {
         for offset in 0..6 {
             let done = match choice.wrapping_add(offset) % 6 {
@@ -306,7 +308,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_transfer_whose_connection_is_lost_at_twenty_moments_arrives_once_and_whole(
+    fn a_transfer_that_loses_twenty_connections_arrives_once(
         lives in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 20),
     ) {
         let scratch = Scratch::new();

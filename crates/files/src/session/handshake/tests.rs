@@ -1,7 +1,7 @@
 use super::*;
 use crate::session::RecordError;
 
-/// Of the connection below.
+/// Binding of the underlying connection.
 const BINDING: &[u8] = b"binding";
 
 struct Pair {
@@ -23,7 +23,7 @@ impl Pair {
         }
     }
 
-    /// Everything up to the end, or the error of the end that found it.
+    /// Runs a whole handshake, or returns the error of the end that found it.
     fn meet(
         &mut self,
         introduction: Introduction,
@@ -46,7 +46,7 @@ fn a_third_host_between_two_connections_is_refused_at_once() {
     let (_, first) = Initiator::start(&pair.near, introduction, BINDING);
     let refused = pair.door.answer(&first, b"another").unwrap_err();
     assert_eq!(refused, HandshakeError::Malformed);
-    // It used no try of the code.
+    // It did not count as a wrong code.
     assert!(
         pair.meet(Introduction::Code(pair.code.clone()), false)
             .is_ok()
@@ -70,7 +70,7 @@ fn a_code_makes_a_session_in_which_both_know_each_others_key() {
 }
 
 #[test]
-fn three_wrong_codes_end_the_offer_and_then_the_right_one_is_no_use() {
+fn three_wrong_codes_end_the_offer_even_for_the_right_one() {
     let mut pair = Pair::new();
     let met = |pair: &mut Pair, code| pair.meet(Introduction::Code(code), false).map(drop);
     assert_eq!(met(&mut pair, Code::draw()), Err(HandshakeError::WrongCode));
@@ -122,7 +122,7 @@ fn codes_that_are_tried_side_by_side_are_counted_too() {
 }
 
 #[test]
-fn the_right_code_is_no_use_after_three_wrong_ones_though_it_was_on_its_way() {
+fn a_right_code_in_flight_fails_after_three_wrong_ones() {
     let mut pair = Pair::new();
     let (initiator, first) =
         Initiator::start(&pair.near, Introduction::Code(pair.code.clone()), BINDING);
@@ -255,7 +255,7 @@ fn a_refusal_is_understood_at_the_other_end() {
 }
 
 #[test]
-fn records_that_are_repeated_exchanged_left_out_or_cut_do_not_open() {
+fn repeated_reordered_omitted_or_cut_records_do_not_open() {
     let mut pair = Pair::new();
     let (mut here, mut there) = pair
         .meet(Introduction::Code(pair.code.clone()), false)

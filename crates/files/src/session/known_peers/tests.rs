@@ -2,7 +2,7 @@ use super::*;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// A directory, gone with it.
+/// A directory that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -81,7 +81,7 @@ fn who_sent_is_no_receiver_and_an_address_is_none_elsewhere() {
 }
 
 #[test]
-fn a_peer_has_several_names_and_a_name_one_peer_when_it_is_met_instead() {
+fn a_peer_may_have_many_names_and_a_name_is_reassigned() {
     let mut peers = KnownPeers::default();
     assert_eq!(peers.pin(receiver(DESK, "desk"), true), []);
     assert_eq!(peers.pin(receiver(DESK, "Anna"), true), []);
@@ -150,7 +150,7 @@ fn a_file_that_others_may_write_is_refused() {
 }
 
 #[test]
-fn a_file_without_end_is_not_read_to_its_end_and_none_is_written() {
+fn an_overlong_file_is_neither_read_nor_written() {
     let folder = Folder::new();
     let path = folder.file();
     let file = File::create(&path).unwrap();
