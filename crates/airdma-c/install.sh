@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the north API for C: the header, the library (shared and static), and what pkg-config wants.
-#   install.sh PREFIX [BUILT]      BUILT: the folder that holds the libraries; without it they are built for release
+# Installs the C API: the header, the library (shared and static), and the pkg-config file.
+#   install.sh PREFIX [BUILT]      BUILT: folder of the libraries; by default a release build
 set -eu
 if [ $# -lt 1 ]; then
     echo "usage: install.sh PREFIX [BUILT]" >&2

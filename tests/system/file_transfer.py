@@ -202,7 +202,7 @@ def _names(bench: Bench) -> list[str]:
     complaints += ended(receiver, OK)
     complaints += bench.once(second, recv=("--name", "Elsewhere", "--if-exists", "overwrite"), to="elsewhere", code="")
     receiver = bench.recv("--name", "Anna's desk")
-    complaints += ended(bench.send(third, to="nobody"), UNREACHABLE, "nobody is called")
+    complaints += ended(bench.send(third, to="nobody"), UNREACHABLE, "no receiver is called")
     complaints += ended(bench.send(third, to="--quiet"), OK) + ended(receiver, OK)
     complaints += ended(bench.send(third, to="--quiet"), UNREACHABLE, "waits on this network")
     return complaints + differences(bench)

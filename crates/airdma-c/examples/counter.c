@@ -33,7 +33,7 @@ static void own(const char *address, int programs)
         region = finish(airdma_send(endpoints[index], &region, 0, sizeof remote)).region;
     }
     for (int index = 0; index < programs; index++) {
-        /* Nobody sends anything: this ends when the peer is done. */
+        /* No message arrives: this ends when the peer is done. */
         airdma_operation *end = airdma_recv(endpoints[index], &region, 0, sizeof remote);
         airdma_result result;
         airdma_error *error = airdma_wait(&end, -1, &result);

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-/// A call that can fail: `NULL`, or the error.
+/// Runs a call that can fail; returns `NULL` or the error.
 fn attempt(call: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
     let caught = catch_unwind(AssertUnwindSafe(call));
     match caught.unwrap_or_else(|_| Err(Failure::panicked())) {
@@ -20,14 +20,14 @@ fn attempt(call: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
     }
 }
 
-/// A call that begins something. What is wrong with it is said by `airdma_wait`.
+/// Runs a call that starts an operation. `airdma_wait` reports its error.
 fn begin(call: impl FnOnce() -> Result<Any, Failure>) -> *mut UnderWay {
     let caught = catch_unwind(AssertUnwindSafe(call));
     let begun = caught.unwrap_or_else(|_| Err(Failure::panicked()));
     Box::into_raw(Box::new(begun.unwrap_or_else(Any::failed).into()))
 }
 
-/// A call that only looks or frees.
+/// Runs a call that only reads or frees.
 fn quietly<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(otherwise)
 }
@@ -40,7 +40,7 @@ macro_rules! calls {
     (@attempt $name:ident($($arg:ident: $ty:ty),*) $body:block) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> *mut Failure {
-            // SAFETY: what the header demands of the C caller is what the body demands.
+            // SAFETY: the header requires of the C caller what the body requires.
             attempt(|| unsafe { $body })
         }
     };
@@ -172,7 +172,7 @@ calls! {
             return Ok(());
         }
         borrow(bytes, "place for the bytes")?;
-        // As long as the caller says, and no longer than the region.
+        // As long as the caller asked for, and no longer than the region.
         Ok(shared.copy_out(offset, std::slice::from_raw_parts_mut(bytes.cast(), length))?)
     }
 
@@ -258,7 +258,7 @@ calls! {
     }
 
     attempt fn airdma_wait(operation: *mut *mut UnderWay, timeout_ms: c_int, result: *mut Outcome) {
-        // What a C caller reads of it must never be what its stack held, whatever happens from here on.
+        // Set first, so that the C caller never reads what was on its stack.
         if let Some(place) = result.as_mut() {
             *place = Given::default().into_outcome();
         }
@@ -286,7 +286,7 @@ calls! {
     free fn airdma_give_up(operation: *mut UnderWay) { free(operation) }
 }
 
-/// Whether a descriptor is open, and no eventfd: writing to it might block, or end the program.
+/// Whether a descriptor is open and not an eventfd: a write to it might block, or end the program.
 fn is_something_else(descriptor: c_int) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
     link.is_ok_and(|what| what.as_os_str() != "anon_inode:[eventfd]")
@@ -298,7 +298,7 @@ fn no_eventfd(descriptor: c_int, error: &io::Error) -> Failure {
     ))
 }
 
-/// The bytes of a region that the caller names. Beyond its end they are refused later, with its length.
+/// The range of a region that the caller names. It is checked later, with the region's length.
 fn part(offset: usize, length: usize) -> Range<usize> {
     offset..offset.saturating_add(length)
 }
@@ -312,7 +312,7 @@ unsafe fn remote(bytes: *const [u8; Remote::BYTES]) -> Result<Remote, Failure> {
     }?)?)
 }
 
-/// Before a length is believed.
+/// Checks a length before memory is allocated for it.
 fn check_length(shared: &Shared, offset: usize, length: usize) -> Result<(), Failure> {
     match offset.checked_add(length) {
         Some(end) if end <= shared.len() => Ok(()),

@@ -1,4 +1,4 @@
-//! Errors as C sees them.
+//! Errors for C.
 
 use std::ffi::CString;
 
@@ -12,7 +12,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The caller's mistake.
+    /// An error of the caller.
     pub fn you(text: &str) -> Failure {
         Failure {
             text: without_zeros(text),
@@ -21,7 +21,7 @@ impl Failure {
         }
     }
 
-    /// A mistake in this library.
+    /// An error for a panic in this library.
     pub fn panicked() -> Failure {
         Failure {
             blame: Blame::System,
@@ -31,7 +31,7 @@ impl Failure {
         }
     }
 
-    /// For C, which frees it.
+    /// A pointer for C, which frees it.
     pub fn into_raw(self) -> *mut Failure {
         Box::into_raw(Box::new(self))
     }

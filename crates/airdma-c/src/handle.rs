@@ -1,4 +1,4 @@
-//! Pointers that C passes, checked as far as that is possible: null is a mistake that is told, not a crash.
+//! Checks of pointers from C, as far as possible: null is an error, not a crash.
 
 use crate::failure::Failure;
 use std::ffi::{CStr, c_char};
@@ -11,16 +11,16 @@ pub unsafe fn borrow<'a, T>(handle: *const T, what: &str) -> Result<&'a T, Failu
 }
 
 /// # Safety
-/// Null, or a handle that is alive for `'a`, and used by nobody else meanwhile.
+/// Null, or a handle that is alive for `'a`, and not used otherwise meanwhile.
 pub unsafe fn borrow_mut<'a, T>(handle: *mut T, what: &str) -> Result<&'a mut T, Failure> {
     // SAFETY: the caller's promise.
     unsafe { handle.as_mut() }.ok_or_else(|| null(what))
 }
 
-/// Takes what the caller's variable points to, which is null from now on.
+/// Takes the handle out of the caller's variable, which is null from then on.
 ///
 /// # Safety
-/// Null, or a variable that holds null or a handle of this library's.
+/// Null, or a variable that holds null or a handle of this library.
 pub unsafe fn take<T>(variable: *mut *mut T, what: &str) -> Result<Box<T>, Failure> {
     // SAFETY: the caller's promise.
     let held = unsafe { variable.as_mut() }.ok_or_else(|| null(what))?;
@@ -28,16 +28,17 @@ pub unsafe fn take<T>(variable: *mut *mut T, what: &str) -> Result<Box<T>, Failu
         return Err(null(what));
     }
     let handle = std::mem::replace(held, std::ptr::null_mut());
-    // SAFETY: handles come from `Box::into_raw`, and this one is nobody else's: the variable was its place.
+    // SAFETY: handles come from `Box::into_raw`, and this one has no other owner: the variable held
+    // it.
     Ok(unsafe { Box::from_raw(handle) })
 }
 
-/// Before a call does anything else: sets the caller's variable to null, which it stays unless the call has something to give.
+/// Sets the caller's variable to null before a call does anything else.
 ///
 /// # Safety
-/// Null, or a variable of the caller's.
+/// Null, or a variable of the caller.
 pub unsafe fn vacate<T>(variable: *mut *mut T) -> Result<(), Failure> {
-    // SAFETY: the caller's promise; what it held, if anything, is not looked at.
+    // SAFETY: the caller's promise; the old value is not read.
     let place = unsafe { variable.as_mut() }.ok_or_else(|| null(PLACE))?;
     *place = std::ptr::null_mut();
     Ok(())
@@ -57,7 +58,7 @@ pub unsafe fn give<T>(variable: *mut *mut T, value: T) -> Result<(), Failure> {
 /// Frees a handle, unless it is null.
 ///
 /// # Safety
-/// Null, or a handle of this library's that is used no more.
+/// Null, or a handle of this library that is not used any more.
 pub unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         // SAFETY: handles come from `Box::into_raw`; the caller's promise.
@@ -77,7 +78,7 @@ pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a str, Fai
     string.to_str().map_err(wrong)
 }
 
-/// What a call's result goes to.
+/// Name of a call's result parameter.
 pub const PLACE: &str = "place for the result";
 
 fn null(what: &str) -> Failure {

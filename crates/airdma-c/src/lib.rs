@@ -1,5 +1,7 @@
-//! The north API for C. `include/airdma.h` says what each call does; here each is mapped to the crate `airdma`, and no panic leaves
-//! this library.
+//! The C API of airdma.
+//!
+//! `include/airdma.h` documents each call; this crate maps them to the crate `airdma`, and lets no
+//! panic escape.
 
 mod calls;
 mod failure;

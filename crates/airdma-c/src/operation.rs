@@ -14,18 +14,18 @@ use std::time::Duration;
 /// `airdma_operation`.
 pub struct UnderWay {
     what: Any,
-    /// Once somebody wanted to be notified.
+    /// Set once a notification was requested.
     bell: Option<Arc<Bell>>,
 }
 
-/// What it may be.
+/// The kinds of operations.
 pub enum Any {
     Endpoint(Operation<Endpoint>),
     Region(Operation<Region>),
     Message(Operation<Message>),
     Word(Operation<u64>),
     Nothing(Operation<()>),
-    /// It never began, or was over when it was to be told of.
+    /// It failed to start, or had ended when its notification was requested.
     Over(Given, Option<Failure>),
 }
 
@@ -39,7 +39,7 @@ pub struct Outcome {
     pub value: u64,
 }
 
-/// The same before C gets it: what nobody takes is freed.
+/// A result before C gets it: parts that are not taken are freed.
 #[derive(Default)]
 pub struct Given {
     endpoint: Option<Endpoint>,
@@ -71,7 +71,7 @@ fn boxed<T>(value: Option<T>) -> *mut T {
     value.map_or(std::ptr::null_mut(), |value| Box::into_raw(Box::new(value)))
 }
 
-/// What a result is to C.
+/// Conversion to a result for C.
 trait Give {
     fn give(self) -> Given;
 }
@@ -122,12 +122,12 @@ impl Give for () {
 }
 
 impl Any {
-    /// It never began.
+    /// An operation that failed to start.
     pub fn failed(failure: Failure) -> Any {
         Any::Over(Given::default(), Some(failure))
     }
 
-    /// Waits for `timeout_ms`, or for as long as it takes if that is negative.
+    /// Waits at most `timeout_ms`; without limit if that is negative.
     pub fn wait(&mut self, timeout_ms: c_int) -> Waited {
         match self {
             Any::Endpoint(operation) => waited(operation, timeout_ms),
@@ -139,7 +139,7 @@ impl Any {
         }
     }
 
-    /// Looks whether it is over; if not, the waker will be woken when it may be.
+    /// Polls for the end; if it has not come, the waker is woken when it may have.
     fn poll(&mut self, waker: &Waker) -> Poll<()> {
         let mut context = Context::from_waker(waker);
         let polled = match self {
@@ -155,13 +155,13 @@ impl Any {
 }
 
 impl UnderWay {
-    /// Waits for `timeout_ms`, or for as long as it takes if that is negative.
+    /// Waits at most `timeout_ms`; without limit if that is negative.
     pub fn wait(&mut self, timeout_ms: c_int) -> Waited {
         let waited = self.what.wait(timeout_ms);
         if matches!(waited, Waited::NotYet)
             && let Some(bell) = self.bell.as_ref().filter(|bell| bell.is_armed())
         {
-            // Whoever slept here took the bell's place.
+            // The wait has replaced the bell's waker.
             let waker = Waker::from(Arc::clone(bell));
             if self.what.poll(&waker).is_ready() {
                 waker.wake();
@@ -170,10 +170,10 @@ impl UnderWay {
         waited
     }
 
-    /// Counts the eventfd up by 1 when it is worth to ask again: once, and at once if it is over.
+    /// Adds 1 to the eventfd once when the operation may be done; at once if it is.
     pub fn notify(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         let file = File::from(eventfd.try_clone_to_owned()?);
-        // One for each operation, however often: wakers are told apart by it.
+        // One bell for each operation, since wakers are compared by it.
         let bell = self.bell.get_or_insert_default();
         bell.arm(Some(file));
         let waker = Waker::from(Arc::clone(bell));
@@ -198,7 +198,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// An eventfd that somebody sleeps on, until it has rung.
+/// An eventfd to signal, until it was.
 #[derive(Default)]
 pub struct Bell(Mutex<Option<File>>);
 
@@ -217,13 +217,13 @@ impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         let file = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut file) = file {
-            // It fails only where it has been rung 2^64 times, and is heard anyway.
+            // Fails only after 2^64 signals, which are enough.
             let _ = file.write_all(&1u64.to_ne_bytes());
         }
     }
 }
 
-/// Nobody waits for so long without asking again.
+/// Longest wait without a check.
 const LONG: Duration = Duration::from_secs(3600);
 
 fn waited<T: Give>(operation: &mut Operation<T>, timeout_ms: c_int) -> Waited {

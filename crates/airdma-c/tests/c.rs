@@ -1,4 +1,5 @@
-//! The C API as C programs see it: installed, found by pkg-config, compiled, and run, under valgrind as well.
+//! The C API as C programs use it: installed, found by pkg-config, compiled, and run, also under
+//! valgrind.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../engine/tests/common/isolated.rs"]
@@ -13,14 +14,15 @@ use std::sync::OnceLock;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Where the library is installed for these tests. Cargo does not build a package's `cdylib` for its tests, so this asks it to.
+/// Where the library is installed for these tests. Cargo does not build a package's `cdylib` for
+/// its tests, so this calls it.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
         let prefix = profile.join("north-c");
-        // A test that runs itself in a namespace finds it there.
+        // A test that re-runs itself in a namespace finds it there.
         if std::env::var_os("AIRDMA_TEST_INSIDE").is_some() {
             return prefix;
         }
@@ -45,7 +47,7 @@ fn prefix() -> &'static Path {
     })
 }
 
-/// What pkg-config says, in words.
+/// Output of pkg-config, in words.
 fn flags(what: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.args(what).arg("airdma");
@@ -60,7 +62,7 @@ fn flags(what: &[&str]) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compiles a program, against the shared library.
+/// Compiles a program against the shared library.
 fn program(source: &str) -> PathBuf {
     let name = Path::new(source).file_stem().unwrap();
     let program = prefix().join(name);
@@ -84,7 +86,7 @@ fn program(source: &str) -> PathBuf {
     program
 }
 
-/// One way to run programs.
+/// How programs are run.
 #[derive(Clone, Copy)]
 enum Under {
     Nothing,
@@ -119,7 +121,7 @@ fn has_valgrind() -> bool {
     found
 }
 
-/// Starts one that listens, and gives it when it does. Its standard error goes on being read, by a thread.
+/// Starts a program, and returns it when it listens. A thread reads its standard error.
 fn start(mut command: Command) -> (Child, std::thread::JoinHandle<String>) {
     let mut child = command
         .stdout(Stdio::piped())
@@ -161,7 +163,7 @@ fn end_of((child, errors): (Child, std::thread::JoinHandle<String>)) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Everything is built before the test enters its namespace: there is no other network there.
+/// Builds everything before the test enters its namespace, which has no network.
 fn prepared(name: &str, sources: &[&str], body: impl FnOnce()) {
     sources.iter().for_each(|source| drop(program(source)));
     isolated(name, "", body);
@@ -259,8 +261,8 @@ fn a_buffer_that_is_full_stops_the_peer_until_there_is_room() {
 }
 
 #[test]
-fn mistakes_are_told_and_end_nothing_nor_touch_memory_that_is_not_there() {
-    let name = "mistakes_are_told_and_end_nothing_nor_touch_memory_that_is_not_there";
+fn misuse_is_reported_and_touches_no_invalid_memory() {
+    let name = "misuse_is_reported_and_touches_no_invalid_memory";
     prepared(name, &["tests/misuse.c"], || {
         let misuse = program("tests/misuse.c");
         said(run(&misuse, Under::Nothing, &[]));

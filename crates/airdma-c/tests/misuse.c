@@ -1,4 +1,4 @@
-/* Mistakes, each of which is told, and none of which ends the program. Both ends of a connection in one program. */
+/* Misuse: each is an error, and none ends the program. Both ends of a connection in one program. */
 #include <airdma.h>
 #include <assert.h>
 #include <fcntl.h>

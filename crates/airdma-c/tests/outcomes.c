@@ -1,4 +1,5 @@
-/* What a call is to fill in is defined whatever becomes of the call: nothing that was on the caller's stack is taken for a handle. */
+/* Results are defined whatever happens to the call: what was on the caller's stack is never taken for a
+ * handle. */
 #include <airdma.h>
 #include <assert.h>
 #include <stdio.h>
@@ -71,7 +72,7 @@ int main(void)
     FAILS(airdma_shared_remote(shared, NULL, &remote));
     assert(memcmp(&remote, &(airdma_remote){ { 0 } }, sizeof remote) == 0);
 
-    /* An operation that is not there, one that is not over, one that failed, and one that gives nothing. */
+    /* No operation, one that is not done, one that failed, and one without a result. */
     airdma_result result = rubbish();
     airdma_operation *operation = NULL;
     FAILS(airdma_wait(&operation, 0, &result));

@@ -1,4 +1,4 @@
-"""Bandwidth: one-sided writes or messages one after the other, as `ib_write_bw` and `ib_send_bw` count it.
+"""Measures bandwidth of one-sided writes or messages, as `ib_write_bw` and `ib_send_bw` do.
 
     bandwidth.py listen ADDRESS
     bandwidth.py write ADDRESS [BYTES] [SECONDS]
@@ -14,7 +14,7 @@ import airdma
 PORT = 7474
 BYTES_MAX = 1 << 20
 DEPTH = 16
-"""Transfers under way, each with memory of its own."""
+"""Transfers in flight, each with its own memory."""
 RECEIVES = 32
 """Receives that the other side has ready."""
 

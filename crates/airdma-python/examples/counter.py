@@ -1,7 +1,7 @@
 """A counter that others add to while its owner does nothing for it.
 
-    counter.py own ADDRESS PROGRAMS       waits for so many programs, and prints the sum
-    counter.py add ADDRESS TIMES          adds 1, so many times
+    counter.py own ADDRESS PROGRAMS       waits for PROGRAMS programs, and prints the sum
+    counter.py add ADDRESS TIMES          adds 1, TIMES times
 
 The owner shares a word and gives each program a key of its own; from then on the device adds. What it prints is exact, however many add at
 the same time.
@@ -14,7 +14,7 @@ import airdma
 
 PORT = 7473
 DEPTH = 16
-"""Additions that are under way at a time."""
+"""Additions in flight."""
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def own(address: str, programs: int) -> None:
         try:
             endpoint.recv(device.allocate(8)).wait()
         except airdma.ClosedError:
-            pass  # Nobody sends anything: the peer is done.
+            pass  # No message arrives: the peer is done.
     print(counter.word(0))
 
 

@@ -1,4 +1,4 @@
-"""Ping-pong: how long a message takes, as `ib_send_lat` counts it: half the time until its answer is here.
+"""Measures the latency of a message as `ib_send_lat` does: half a round trip.
 
     ping_pong.py listen ADDRESS
     ping_pong.py measure ADDRESS [BYTES] [COUNT]

@@ -1,4 +1,4 @@
-"""A stream of NumPy arrays: frames are made in the memory that they are sent from, and looked at in the memory that they came into.
+"""A stream of NumPy arrays without copies: frames are made and used in registered memory.
 
     stream.py listen ADDRESS                  prints the mean of each frame
     stream.py send ADDRESS [FRAMES]           sends frames of noise, 480 x 640 float32, and prints what their means are
@@ -19,7 +19,7 @@ TYPE = numpy.dtype(numpy.float32)
 Frame = numpy.ndarray[tuple[int, int], numpy.dtype[numpy.float32]]
 FRAME_BYTES = SHAPE[0] * SHAPE[1] * TYPE.itemsize
 DEPTH = 4
-"""Frames under way, each with memory of its own."""
+"""Frames in flight, each with its own memory."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Many connections in one thread, by asyncio: a server that answers each message in capitals, and clients that ask it all at once.
+"""Many connections in one thread, by asyncio: a server that answers in capitals, and its clients.
 
-    tasks.py serve ADDRESS CLIENTS       ends when so many have come and gone
+    tasks.py serve ADDRESS CLIENTS       ends after that many clients
     tasks.py ask ADDRESS WORD...         one client for each word; prints the answers
 """
 

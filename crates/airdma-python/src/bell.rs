@@ -1,5 +1,6 @@
-//! How an event loop hears that an operation may be done: a descriptor that it watches beside its own. Those who wake never wait
-//! for the interpreter.
+//! Notifies an event loop that an operation may be done, through a descriptor that it watches.
+//!
+//! The threads that notify never wait for the interpreter.
 
 use crate::Cell;
 use pyo3::prelude::*;
@@ -8,20 +9,20 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::Wake;
 
-/// What one event loop watches: readable while an operation that it waits for may be done.
+/// The descriptor of one event loop: readable while one of its operations may be done.
 #[pyclass(frozen, module = "airdma._airdma")]
 pub struct Bell {
     pub rope: Arc<Rope>,
 }
 
-/// The end of the bell that others pull.
+/// The end of the bell that other threads signal.
 pub struct Rope {
     event: OwnedFd,
     /// Numbers of the waits that were woken, each once.
     rung: Cell<Vec<u64>>,
 }
 
-/// Wakes one wait.
+/// Waker of one wait.
 pub struct Pull {
     pub rope: Arc<Rope>,
     pub number: u64,
@@ -31,14 +32,14 @@ pub struct Pull {
 impl Bell {
     #[new]
     fn new() -> PyResult<Bell> {
-        // SAFETY: flags that the call knows.
+        // SAFETY: valid flags.
         let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if event < 0 {
             return Err(io::Error::last_os_error().into());
         }
         Ok(Bell {
             rope: Arc::new(Rope {
-                // SAFETY: a descriptor that was made just now, and is nobody else's.
+                // SAFETY: a descriptor that was just created, and that nothing else owns.
                 event: unsafe { OwnedFd::from_raw_fd(event) },
                 rung: Cell::new(Vec::new()),
             }),
@@ -50,11 +51,12 @@ impl Bell {
         self.rope.event.as_raw_fd()
     }
 
-    /// The numbers of the waits that were woken since the last call.
+    /// Numbers of the waits that were woken since the last call.
     fn take(&self) -> Vec<u64> {
         let mut count = 0u64;
         let fd = self.rope.event.as_raw_fd();
-        // SAFETY: eight bytes, which an eventfd fills. That there was nothing to read is no mistake.
+        // SAFETY: eight bytes, which an eventfd fills. An error only means that there was no
+        // signal.
         unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
         std::mem::take(&mut *self.rope.rung.lock())
     }
@@ -75,7 +77,7 @@ impl Wake for Pull {
         };
         if is_first {
             let one = 1u64;
-            // SAFETY: eight bytes. It fails only where the bell rings already.
+            // SAFETY: eight bytes. Fails only if the bell is signalled already.
             unsafe { libc::write(self.rope.event.as_raw_fd(), (&raw const one).cast(), 8) };
         }
     }

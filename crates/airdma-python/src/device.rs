@@ -1,20 +1,22 @@
-//! Devices, and ports that are listened to.
+//! Devices and listeners.
 
 use crate::operation::{Any, Operation};
 use crate::region::Region;
 use crate::{Cell, failure};
 use pyo3::prelude::*;
 
-/// An RDMA device: one is on each network interface that has an address.
+/// An RDMA device. Every network interface with an address has one.
 ///
-/// `Device(name)` opens it by the interface's name (`eth0`), one of its addresses (`192.0.2.1`; then it uses that one alone), or the
-/// name of the device itself (`airdma_eth0`). `127.0.0.1` is for trying things out on one host.
+/// `Device(name)` opens it by the interface's name (`eth0`), one of its addresses (`192.0.2.1`;
+/// then it uses only that one), or the device's name (`airdma_eth0`). `127.0.0.1` is for tests on
+/// one host.
 ///
-/// Raises UsageError if there is none: it says which there are; HostError (descriptors, memory).
+/// Raises UsageError if there is no such device, with a list of the existing ones; HostError
+/// (descriptors, memory).
 #[pyclass(frozen, module = "airdma")]
 pub struct Device(airdma::Device);
 
-/// A port on which peers can connect. Closing it ends that; connections that were accepted stay.
+/// A port where peers can connect. Closing it stops listening; accepted connections stay.
 #[pyclass(frozen, module = "airdma")]
 pub struct Listener {
     port: u16,
@@ -22,7 +24,7 @@ pub struct Listener {
     listener: Cell<Option<airdma::Listener>>,
 }
 
-/// A peer as Python's sockets name it, or in one text.
+/// A peer's address: as in Python's sockets, or one string.
 #[derive(FromPyObject)]
 enum Address {
     Pair(String, u16),
@@ -49,9 +51,10 @@ impl Device {
             .map_err(|error| failure::from(py, &error))
     }
 
-    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is looked up at once.
+    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is
+    /// resolved at once.
     ///
-    /// Raises UsageError for an address that is none, or that no interface leads to; otherwise as `Device`.
+    /// Raises UsageError for an invalid address, or one without a route; otherwise as `Device`.
     #[staticmethod]
     fn towards(py: Python<'_>, peer: Address) -> PyResult<Device> {
         let peer = peer.text();
@@ -67,15 +70,16 @@ impl Device {
         self.0.name()
     }
 
-    /// Its address, the one that it was opened by or the interface's first; None while the interface has none.
+    /// The address that it was opened by, or the interface's first; None while the interface has
+    /// none.
     #[getter]
     fn address(&self) -> Option<String> {
         self.0.address().map(|address| address.to_string())
     }
 
-    /// `length` bytes of memory, zeroed, that the device can send from and receive into.
+    /// Allocates `length` bytes of zeroed memory that the device can send from and receive into.
     ///
-    /// Raises UsageError for no bytes; HostError if there is not so much.
+    /// Raises UsageError if `length` is 0; HostError if there is not enough memory.
     fn allocate(&self, py: Python<'_>, length: usize) -> PyResult<Region> {
         let allocated = py.detach(|| self.0.allocate(length));
         allocated
@@ -83,7 +87,7 @@ impl Device {
             .map_err(|error| failure::from(py, &error))
     }
 
-    /// Listens on a port. Ports are those of RDMA CM: TCP's are others.
+    /// Listens on a port, in the port space of RDMA CM (not TCP's).
     ///
     /// Raises HostError: the port has a listener, or another program holds UDP port 4791.
     fn listen(&self, py: Python<'_>, port: u16) -> PyResult<Listener> {
@@ -95,10 +99,11 @@ impl Device {
         })
     }
 
-    /// Connects to who listens there: `"192.0.2.2:7471"`, `("server", 7471)`. Gives an `Endpoint`. A name is looked up at once.
+    /// Connects to a listener: `"192.0.2.2:7471"`, `("server", 7471)`. Returns an `Endpoint`. A
+    /// name is resolved at once.
     ///
-    /// The operation raises UsageError for an address that is none; PeerError if nobody listens there; NetworkError if nobody
-    /// answers within ten seconds; HostError.
+    /// The operation raises UsageError for an invalid address; PeerError if there is no listener;
+    /// NetworkError if no answer comes within ten seconds; HostError.
     fn connect(&self, py: Python<'_>, peer: Address) -> Operation {
         let peer = peer.text();
         let connecting = py.detach(|| self.0.connect(peer));
@@ -118,7 +123,7 @@ impl Listener {
         self.port
     }
 
-    /// The next connection: gives an `Endpoint`. Given up, it loses none.
+    /// Accepts the next connection: returns an `Endpoint`. A cancelled accept loses none.
     ///
     /// The operation raises HostError if there is no room for another connection.
     fn accept(&self, py: Python<'_>) -> PyResult<Operation> {

@@ -9,14 +9,17 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use std::ops::Range;
 
-/// One end of a connection: messages both ways, each whole and in order, and the peer's regions.
+/// One end of a connection: messages in both directions, each whole and in order, and the peer's
+/// regions.
 ///
-/// Any thread may use it, and any number of operations may be under way. `with endpoint:` and `async with endpoint:` close it in an
-/// orderly way at their end, and at once after an error; so does the end of the last reference, at once.
+/// Any thread may use it, and any number of operations may be in flight. `with endpoint:` and
+/// `async with endpoint:` close it in an orderly way at their end, and at once after an error; the
+/// end of the last reference closes it at once.
 #[pyclass(frozen, module = "airdma")]
 pub struct Endpoint {
     peer: String,
-    /// None once it is closed. Locked while an operation begins, which may take long: only without the interpreter.
+    /// None once it is closed. Locked while an operation starts, which may take long: never hold
+    /// the interpreter then.
     endpoint: Cell<Option<airdma::Endpoint>>,
 }
 
@@ -28,12 +31,13 @@ impl Endpoint {
         }
     }
 
-    /// What is there of it: see [`Endpoint::endpoint`].
+    /// Locks the endpoint: see [`Endpoint::endpoint`].
     pub fn lock(&self) -> std::sync::MutexGuard<'_, Option<airdma::Endpoint>> {
         self.endpoint.lock()
     }
 
-    /// Begins what takes no region. Other threads run meanwhile: a long message is on its way before this returns.
+    /// Starts an operation without a region. Other threads run meanwhile: this returns once a long
+    /// message is posted.
     fn ask(
         &self,
         py: Python<'_>,
@@ -44,7 +48,7 @@ impl Endpoint {
         Ok(Operation::new(begun, None))
     }
 
-    /// Begins what takes a region.
+    /// Starts an operation with a region.
     fn transfer(
         &self,
         region: Bound<'_, Region>,
@@ -72,7 +76,7 @@ pub fn is_closed(py: Python<'_>) -> PyErr {
     failure::usage(py, "the endpoint is closed: connect anew")
 }
 
-/// The bytes of a region that the caller names. Beyond its end they are refused later, with its length.
+/// The range of a region that the caller names. It is checked later, with the region's length.
 fn part(region: &airdma::Region, offset: usize, length: Option<usize>) -> Range<usize> {
     match length {
         Some(length) => offset..offset.saturating_add(length),
@@ -88,11 +92,13 @@ impl Endpoint {
         &self.peer
     }
 
-    /// Sends `length` bytes of a region (all that follow, if None), from `offset` on, as one message. Gives the region when the
-    /// peer has received it, which it does once it calls `recv`: a sender waits for a slow receiver.
+    /// Sends `length` bytes of a region (all that follow, if None), from `offset` on, as one
+    /// message. Returns the region when the peer has received it, which needs its `recv`: a sender
+    /// waits for a slow receiver.
     ///
-    /// Raises BufferError while views of the region are alive, UsageError while it is in flight. The operation raises UsageError
-    /// for bytes beyond its end; PeerError if the peer closed, died, or its region is too small; NetworkError if it does not answer.
+    /// Raises BufferError while views of the region exist, UsageError while it is in flight. The
+    /// operation raises UsageError for bytes beyond its end; PeerError if the peer closed, died, or
+    /// its region is too small; NetworkError if it does not answer.
     #[pyo3(signature = (region, length=None, *, offset=0))]
     fn send(
         &self,
@@ -106,12 +112,14 @@ impl Endpoint {
         })
     }
 
-    /// Receives one message into `length` bytes of a region (all that follow, if None), from `offset` on: at least as many as the
-    /// message has, or the connection is over. Gives a `Message`. Messages go to receivers in the order in which those asked.
+    /// Receives one message into `length` bytes of a region (all that follow, if None), from
+    /// `offset` on. They must hold the whole message, or the connection ends. Returns a `Message`.
+    /// Messages go to receivers in the order of their calls.
     ///
-    /// Given up, it loses nothing: the message is the next receiver's.
+    /// A cancelled receive loses nothing: the next receiver gets the message.
     ///
-    /// Raises as `send` does. After the last message of a peer that closed, the operation raises ClosedError.
+    /// Raises as `send` does. After the last message of a peer that closed, the operation raises
+    /// ClosedError.
     #[pyo3(signature = (region, length=None, *, offset=0))]
     fn recv(
         &self,
@@ -125,11 +133,12 @@ impl Endpoint {
         })
     }
 
-    /// Writes `length` bytes of a region (all that follow, if None), from `offset` on, into the peer's at offset `at`. Gives the
-    /// region when they are there. The peer does nothing for it, and hears nothing of it.
+    /// Writes `length` bytes of a region (all that follow, if None), from `offset` on, into the
+    /// peer's at offset `at`. Returns the region when they are there. The peer is not involved, and
+    /// not notified.
     ///
-    /// Raises as `send` does. The operation raises UsageError beyond the end of either region; PeerError if the peer's is not
-    /// shared for writing.
+    /// Raises as `send` does. The operation raises UsageError beyond the end of either region;
+    /// PeerError if the peer's is not shared for writing.
     #[pyo3(signature = (region, to, at=0, length=None, *, offset=0))]
     fn write(
         &self,
@@ -145,8 +154,8 @@ impl Endpoint {
         })
     }
 
-    /// Reads what is in the peer's region at offset `at` into `length` bytes of a region (all that follow, if None), from `offset`
-    /// on. Gives the region. Raises as `write` does.
+    /// Reads what is in the peer's region at offset `at` into `length` bytes of a region (all that
+    /// follow, if None), from `offset` on. Returns the region. Raises as `write` does.
     #[pyo3(signature = (region, source, at=0, length=None, *, offset=0))]
     fn read(
         &self,
@@ -162,14 +171,14 @@ impl Endpoint {
         })
     }
 
-    /// Adds to the 64-bit word at offset `at` of the peer's region, a multiple of 8, in one step; gives what was there before. Sums
-    /// wrap at 2**64. The operation raises as that of `write` does.
+    /// Adds atomically to the 64-bit word at offset `at` of the peer's region, a multiple of 8;
+    /// returns the old value. Sums wrap at 2**64. The operation raises as that of `write` does.
     fn fetch_add(&self, py: Python<'_>, on: &Remote, at: u64, add: u64) -> PyResult<Operation> {
         self.ask(py, |endpoint| Any::Word(endpoint.fetch_add(&on.0, at, add)))
     }
 
-    /// Puts `swap` where `compare` is, in the 64-bit word at offset `at` of the peer's region, in one step; gives what was there
-    /// before: if that is `compare`, it worked. The operation raises as that of `write` does.
+    /// Replaces the 64-bit word at offset `at` of the peer's region by `swap`, atomically, if it
+    /// equals `compare`; returns the old value. The operation raises as that of `write` does.
     fn compare_swap(
         &self,
         py: Python<'_>,
@@ -183,11 +192,13 @@ impl Endpoint {
         })
     }
 
-    /// Says how many bytes wait in a buffer of yours that the peer fills, for a disk say, and how many fit; 0 of 0: there is none (any
-    /// more). It should hold many times what you take out of it at once. Cheap: say it each time that it changes.
+    /// Reports how many bytes wait in a buffer that the peer fills (for a disk, for example), and
+    /// how many fit; 0 of 0 ends the reports. The buffer should hold many times what is taken out
+    /// at once. The call is cheap: make it at each change.
     ///
-    /// In air mode (by itself on Wi-Fi, else `AIRDMA_AIR=1`) the peer sends no faster than the buffer empties. It is advice: what keeps
-    /// the buffer from overflowing is still up to you. Raises UsageError if the endpoint is closed.
+    /// In air mode (automatic on Wi-Fi, else `AIRDMA_AIR=1`) the peer sends no faster than the
+    /// buffer empties. This is advisory: the program must still keep the buffer from overflowing.
+    /// Raises UsageError if the endpoint is closed.
     fn tell_buffer(&self, py: Python<'_>, bytes: u64, capacity: u64) -> PyResult<()> {
         let told = py.detach(|| {
             let endpoint = self.endpoint.lock();
@@ -198,8 +209,8 @@ impl Endpoint {
         told.ok_or_else(|| is_closed(py))
     }
 
-    /// Ends the connection once what was asked for is done; gives None. The peer receives what was sent before, and then that it is
-    /// closed. The operation raises what went wrong before that.
+    /// Closes the connection after the operations before; returns None. The peer receives what was
+    /// sent before, and then that it is closed. The operation raises an error that happened before.
     fn close(&self, py: Python<'_>) -> PyResult<Operation> {
         let endpoint = py.detach(|| self.endpoint.lock().take());
         let endpoint = endpoint.ok_or_else(|| is_closed(py))?;
@@ -214,7 +225,7 @@ impl Endpoint {
         });
     }
 
-    /// Whether it was closed here.
+    /// Whether it was closed on this side.
     #[getter]
     fn is_closed(&self, py: Python<'_>) -> bool {
         py.detach(|| self.endpoint.lock().is_none())

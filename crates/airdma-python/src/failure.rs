@@ -1,4 +1,4 @@
-//! Errors as Python sees them: the classes of `airdma.errors`.
+//! Errors for Python: the classes of `airdma.errors`.
 
 use airdma::{Blame, Error};
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ static NETWORK: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static HOST: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static CLOSED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// Finds the classes, once: from then on an error is made without Python running.
+/// Loads the classes once; making an error then runs no Python code.
 pub fn load(py: Python<'_>) -> PyResult<()> {
     for (class, name) in [
         (&USAGE, "UsageError"),
@@ -25,12 +25,12 @@ pub fn load(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// The caller's mistake.
+/// An error of the caller.
 pub fn usage(py: Python<'_>, message: impl Into<String>) -> PyErr {
     raised(py, &USAGE, "UsageError", message.into())
 }
 
-/// What the crate says, without the region: that is with the operation again.
+/// An error of the crate, without the region, which the operation has got back.
 pub fn from(py: Python<'_>, error: &Error) -> PyErr {
     let (class, name) = match error.blame() {
         _ if error.is_closed() => (&CLOSED, "ClosedError"),

@@ -1,7 +1,10 @@
-//! The north API for Python. `python/airdma/_airdma.pyi` is its reference; here each call is mapped to the crate `airdma`.
+//! The Python API of airdma.
 //!
-//! What Rust's ownership says, these objects say at run time: a [`region::Region`] whose memory the device has is empty until
-//! the operation gives it back, and memory that Python can reach through a view is not given to the device.
+//! `python/airdma/_airdma.pyi` is its reference; this crate maps each call to the crate `airdma`.
+//!
+//! Rust's ownership becomes a check at run time: a [`region::Region`] whose memory the device has
+//! is empty until the operation returns it, and memory with views in Python is not given to the
+//! device.
 
 use pyo3::prelude::*;
 
@@ -34,7 +37,7 @@ mod _airdma {
     }
 }
 
-/// A value behind a lock. What a thread that panicked left behind is whole: nothing here is changed in two steps.
+/// A value behind a lock. Data is consistent even after a panic: nothing here changes in two steps.
 struct Cell<T>(std::sync::Mutex<T>);
 
 impl<T> Cell<T> {
@@ -42,7 +45,7 @@ impl<T> Cell<T> {
         Cell(std::sync::Mutex::new(value))
     }
 
-    /// Held for moments, and never while Python runs.
+    /// Held briefly, and never while Python code runs.
     fn lock(&self) -> std::sync::MutexGuard<'_, T> {
         self.0
             .lock()

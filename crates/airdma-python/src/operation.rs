@@ -1,4 +1,4 @@
-//! What is under way: waited for by a thread or by an event loop.
+//! Operations in progress, awaited by a thread or an event loop.
 
 use crate::bell::{Bell, Pull};
 use crate::endpoint::Endpoint;
@@ -15,35 +15,36 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Something that a device does for you, begun already: `wait()` for it, or `await` it.
+/// An operation of a device, already started: `wait()` for it, or `await` it.
 ///
-/// It gives its result once, to one who waits: a second wait beside the first is a UsageError. The end of its last reference gives
-/// it up, as `cancel` does, and so does the cancellation of a task that awaits it.
+/// It returns its result once, to one waiter: a concurrent second wait is a UsageError. The end of
+/// its last reference cancels it, as does `cancel`, or the cancellation of a task that awaits it.
 #[pyclass(frozen, module = "airdma")]
 pub struct Operation {
     state: Cell<State>,
-    /// What has its memory again when this is done.
+    /// The region that gets its memory back when the operation is done.
     region: Option<Py<Region>>,
 }
 
 enum State {
     UnderWay(Any),
-    /// A task has claimed it; the device keeps one waker for each operation, so nobody else may wait. What wakes the task.
+    /// A task has claimed it, and no other may wait: the device keeps one waker for each operation.
+    /// Holds the task's waker.
     Awaited(Any, Option<Waker>),
-    /// A thread waits for it, or looks at it for a task, and has it meanwhile.
+    /// A thread has taken it to wait for it, or to poll it for a task.
     WaitedFor,
-    /// Why there is nothing to wait for.
+    /// It cannot be awaited, for this reason.
     Over(&'static str),
 }
 
 enum Waiter {
-    /// A thread, or a task that is to claim it.
+    /// A thread, or a task that is about to claim it.
     Anyone,
     /// The task that has claimed it.
     Claimer,
 }
 
-/// Operations of any kind.
+/// The kinds of operations.
 pub enum Any {
     Endpoint(airdma::Operation<airdma::Endpoint>),
     Region(airdma::Operation<airdma::Region>),
@@ -52,7 +53,7 @@ pub enum Any {
     Nothing(airdma::Operation<()>),
 }
 
-/// What they give.
+/// Their results.
 enum Given {
     Endpoint(airdma::Endpoint),
     Region(airdma::Region),
@@ -61,7 +62,7 @@ enum Given {
     Nothing,
 }
 
-/// How long a wait lasts without a look at signals: Python's Ctrl-C.
+/// Interval at which a wait checks for signals: Python's Ctrl-C.
 const BETWEEN_SIGNALS: Duration = Duration::from_millis(100);
 
 const AWAITED: &str =
@@ -94,7 +95,7 @@ impl Any {
 }
 
 impl State {
-    /// Why it cannot be waited for now.
+    /// Why it cannot be awaited now.
     fn why_not(&self) -> &'static str {
         match self {
             State::Awaited(..) => AWAITED,
@@ -112,7 +113,7 @@ impl Operation {
         }
     }
 
-    /// Takes it, for one who waits.
+    /// Takes it for a waiter.
     fn begin(&self, py: Python<'_>, waiter: Waiter) -> PyResult<Any> {
         let mut state = self.state.lock();
         match (std::mem::replace(&mut *state, State::WaitedFor), waiter) {
@@ -127,7 +128,7 @@ impl Operation {
         }
     }
 
-    /// Puts it back, to be waited for again. Not if it was cancelled meanwhile.
+    /// Puts it back for another wait, unless it was cancelled meanwhile.
     fn pause(&self, py: Python<'_>, under_way: State) -> PyResult<()> {
         let mut state = self.state.lock();
         if let State::Over(why) = *state {
@@ -139,7 +140,7 @@ impl Operation {
         Ok(())
     }
 
-    /// The result as Python has it; the region has its memory again.
+    /// Converts the result for Python, and returns the region's memory.
     fn conclude(&self, py: Python<'_>, done: Result<Given, Error>) -> PyResult<Py<PyAny>> {
         *self.state.lock() = State::Over(GAVE);
         let given = match done {
@@ -174,11 +175,12 @@ impl Operation {
 
 #[pymethods]
 impl Operation {
-    /// Blocks until it is done, or for `timeout` seconds at most (None: for as long as it takes), and returns the result. Other
-    /// threads run meanwhile, and Ctrl-C interrupts it.
+    /// Blocks until it is done, or at most `timeout` seconds (None: without limit), and returns the
+    /// result. Other threads run meanwhile, and Ctrl-C interrupts it.
     ///
-    /// Raises TimeoutError when the time is over: the operation goes on, wait again or cancel it. Raises what went wrong, by blame:
-    /// UsageError, PeerError (ClosedError), NetworkError, HostError; its region has its memory again.
+    /// Raises TimeoutError when the time is over: the operation continues, wait again or cancel it.
+    /// Raises errors by blame: UsageError, PeerError (ClosedError), NetworkError, HostError; its
+    /// region has its memory again.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         let deadline = deadline(timeout)?;
@@ -193,7 +195,8 @@ impl Operation {
             }
             let is_late = deadline.is_some_and(|at| at <= Instant::now());
             let signal = py.check_signals();
-            // An exception of the signal's handler comes first, even if the handler cancelled the operation.
+            // An exception of the signal handler comes first, even if the handler cancelled the
+            // operation.
             let paused = self.pause(py, State::UnderWay(any));
             signal?;
             paused?;
@@ -206,7 +209,8 @@ impl Operation {
         }
     }
 
-    /// Gives it up. What is on its way still arrives, and no message or connection is lost; its region does not come back.
+    /// Cancels it. Data in flight still arrives, and no message or connection is lost; its region
+    /// does not come back.
     fn cancel(&self, py: Python<'_>) {
         let mut before = {
             let mut state = self.state.lock();
@@ -226,21 +230,21 @@ impl Operation {
         };
         py.detach(|| {
             drop(before);
-            // The task that awaits it hears that it was cancelled.
+            // Tells the task that awaits it.
             if let Some(waker) = waker {
                 waker.wake();
             }
         });
     }
 
-    /// A task is to await it, and nobody else until `_release`.
+    /// Claims it for a task, exclusively until `_release`.
     #[pyo3(name = "_claim")]
     fn claim(&self, py: Python<'_>) -> PyResult<()> {
         let any = self.begin(py, Waiter::Anyone)?;
         self.pause(py, State::Awaited(any, None))
     }
 
-    /// The task awaits it no more.
+    /// Ends the task's claim.
     #[pyo3(name = "_release")]
     fn release(&self) {
         let mut state = self.state.lock();
@@ -250,7 +254,8 @@ impl Operation {
         };
     }
 
-    /// For the task that has claimed it. Looks whether it is done: `(result,)`, or None, and then `bell` rings with `number` when it may be.
+    /// Polls for the task that has claimed it: returns `(result,)`, or None, and then `bell` rings
+    /// with `number` when it may be done.
     #[pyo3(name = "_poll")]
     fn poll(&self, py: Python<'_>, bell: &Bell, number: u64) -> PyResult<Option<(Py<PyAny>,)>> {
         let mut any = self.begin(py, Waiter::Claimer)?;

@@ -1,4 +1,4 @@
-//! Memory that a device sends from and receives into, as a buffer of Python's.
+//! Memory that a device sends from and receives into, as a Python buffer.
 
 use crate::shared::Shared;
 use crate::{Cell, failure};
@@ -10,26 +10,26 @@ use pyo3::types::PyMemoryView;
 use std::ffi::c_int;
 use std::ops::Range;
 
-/// Registered memory. `memoryview(region)` and `numpy.frombuffer(region)` are its bytes, without a copy; `region[2:5]` is a view of
-/// some, and can be assigned to.
+/// Registered memory. `memoryview(region)` and `numpy.frombuffer(region)` are its bytes, without a
+/// copy; `region[2:5]` is a view of some, and can be assigned to.
 ///
-/// While an operation has it, it has no bytes to view (BufferError); while a view of it is alive, no operation takes it (BufferError
-/// again): `del` views and arrays, or `release()` them, before.
+/// While an operation has it, it has no bytes to view (BufferError); while a view of it exists, no
+/// operation takes it (BufferError again): `del` views and arrays, or `release()` them, before.
 #[pyclass(frozen, module = "airdma")]
 pub struct Region {
     place: Cell<Place>,
 }
 
 struct Place {
-    /// None while somebody else has it.
+    /// None while an operation, or a shared region, has it.
     memory: Option<airdma::Region>,
     /// Why there is none.
     away: &'static str,
-    /// The memory, as its views see it: the region is not looked into while it is in its place.
+    /// Address of the memory for views, which do not access the region itself.
     bytes: Bytes,
-    /// Views that are alive.
+    /// Number of views that exist.
     views: usize,
-    /// How often it was given away: a message knows by it that its bytes are gone.
+    /// Number of times that it was given away, by which a message notices that its bytes are gone.
     times_given: u64,
 }
 
@@ -39,13 +39,14 @@ struct Bytes {
     length: usize,
 }
 
-// SAFETY: only an address here. Who may use it: views, each of which is counted and keeps the region, and with it the memory.
+// SAFETY: only an address here. Its users are views, each of which is counted and keeps the region,
+// and with it the memory.
 unsafe impl Send for Bytes {}
 
-/// A message that has come: its bytes, in the region that was given to receive one.
+/// A received message: its bytes, in the region that was given to receive it.
 ///
-/// `bytes(message)` copies them, `memoryview(message)` and `numpy.frombuffer(message)` do not. They are there until the region is
-/// used again.
+/// `bytes(message)` copies them, `memoryview(message)` and `numpy.frombuffer(message)` do not. They
+/// are valid until the region is used again.
 #[pyclass(frozen, module = "airdma")]
 pub struct Message {
     region: Py<Region>,
@@ -77,7 +78,7 @@ impl Region {
         }
     }
 
-    /// Takes the memory out, for `whom` from now on.
+    /// Takes the memory out, for `whom`.
     pub fn take(&self, py: Python<'_>, whom: &'static str) -> PyResult<airdma::Region> {
         let mut place = self.place.lock();
         if place.views > 0 {
@@ -94,14 +95,14 @@ impl Region {
         Ok(memory)
     }
 
-    /// Puts memory in again.
+    /// Puts memory back.
     pub fn put(&self, mut memory: airdma::Region) {
         let mut place = self.place.lock();
         place.bytes = Bytes::of(&mut memory);
         place.memory = Some(memory);
     }
 
-    /// It will not come back.
+    /// Marks the memory as lost.
     pub fn lose(&self, why: &'static str) {
         self.place.lock().away = why;
     }
@@ -110,7 +111,7 @@ impl Region {
         self.place.lock().times_given
     }
 
-    /// The memory of one more view, which is counted.
+    /// The memory for one more view, which is counted.
     fn view(&self, part: Option<(&Range<usize>, u64)>) -> PyResult<Bytes> {
         let mut place = self.place.lock();
         if let Some((_, times_given)) = part
@@ -137,7 +138,8 @@ impl Region {
     }
 }
 
-/// A view that is refused has no owner (PEP 3118): a caller that releases it all the same must not release what its stack held.
+/// Clears the owner of a refused view (PEP 3118): a caller that releases it all the same must not
+/// release what was on its stack.
 ///
 /// # Safety
 /// `view` is null, or what Python gave to `__getbuffer__`.
@@ -151,7 +153,8 @@ unsafe fn disown(view: *mut ffi::Py_buffer) {
 /// Fills `view` with bytes that `owner` keeps.
 ///
 /// # Safety
-/// `view` is what Python gave to `__getbuffer__` of `owner`, and the bytes stay until its `__releasebuffer__`.
+/// `view` is what Python gave to `__getbuffer__` of `owner`, and the bytes stay until its
+/// `__releasebuffer__`.
 unsafe fn fill(
     owner: &Bound<'_, PyAny>,
     bytes: Bytes,
@@ -214,9 +217,9 @@ impl Region {
         self.place.lock().memory.is_none()
     }
 
-    /// Cuts it in two: what lies before byte `at`, and the rest. This object has no memory any more.
+    /// Splits it at byte `at`. This object has no memory any more.
     ///
-    /// Raises UsageError where `at` lies beyond its end.
+    /// Raises UsageError if `at` exceeds its length.
     fn split_at(&self, py: Python<'_>, at: usize) -> PyResult<(Region, Region)> {
         let memory = self.take(py, "the region was cut in two: use its parts")?;
         match memory.split_at(at) {
@@ -225,10 +228,12 @@ impl Region {
         }
     }
 
-    /// Lets peers reach it, each by a key of its own (`Shared.remote`), for what `rights` say (`Rights.READ | Rights.WRITE |
-    /// Rights.ATOMIC`). This object has no memory any more: `Shared.withdraw` gives it back in another.
+    /// Shares it with peers, each of which needs its own key (`Shared.remote`), with these `rights`
+    /// (`Rights.READ | Rights.WRITE | Rights.ATOMIC`). This object has no memory any more:
+    /// `Shared.withdraw` returns it in another.
     ///
-    /// Raises UsageError for rights that do not exist, and for atomics in a region that is not at a multiple of 8.
+    /// Raises UsageError for unknown rights, and for atomics in a region that is not at a multiple
+    /// of 8.
     fn share(&self, py: Python<'_>, rights: u8) -> PyResult<Shared> {
         let known = Rights::from_bits(rights).ok_or_else(|| {
             failure::usage(
@@ -254,7 +259,7 @@ impl Region {
 }
 
 impl Region {
-    /// What did not work; the memory is here again.
+    /// Puts the memory back, and converts the error.
     fn returned(&self, py: Python<'_>, error: airdma::Error) -> PyErr {
         let failed = failure::from(py, &error);
         if let Some(memory) = error.into_region() {
@@ -288,7 +293,8 @@ impl Message {
         let message = slf.get();
         let region = message.region.get();
         let bytes = region.view(Some((&message.range, message.times_given)))?;
-        // SAFETY: Python's view; the message keeps its region, and that its memory while views are counted.
+        // SAFETY: Python's view; the message keeps its region, and that its memory while views are
+        // counted.
         let filled = unsafe { fill(slf.as_any(), bytes, view, flags) };
         filled.inspect_err(|_| region.end_view())
     }
@@ -301,13 +307,13 @@ impl Message {
         self.range.len()
     }
 
-    /// The region, to be used again.
+    /// The region, for reuse.
     #[getter]
     fn region(&self, py: Python<'_>) -> Py<Region> {
         self.region.clone_ref(py)
     }
 
-    /// Where in the region it begins, in bytes.
+    /// Its offset in the region, in bytes.
     #[getter]
     fn offset(&self) -> usize {
         self.range.start

@@ -1,4 +1,4 @@
-//! Memory that peers reach: a region of ours that is shared, and a region of theirs.
+//! Memory for one-sided operations: local regions that are shared, and regions of a peer.
 
 use crate::endpoint::{Endpoint, is_closed};
 use crate::region::Region;
@@ -8,16 +8,16 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// A region that peers reach while you do something else. It is no buffer, since its bytes may change at any time: they are copied
-/// out and in.
+/// A region that peers can access while the program does something else. It is not a buffer, since
+/// its bytes may change at any time: they are copied out and in.
 #[pyclass(frozen, module = "airdma")]
 pub struct Shared {
     /// None once it is withdrawn.
     memory: Cell<Option<airdma::Shared>>,
 }
 
-/// A region of the peer: where it is, its key, and how long it is. `bytes(remote)` is what to send to the peer that is to use it,
-/// `Remote(message)` what that peer makes of it.
+/// A region of the peer: address, key and length. Send `bytes(remote)` to the peer, which decodes
+/// it with `Remote(message)`.
 #[pyclass(frozen, eq, module = "airdma")]
 #[derive(PartialEq)]
 pub struct Remote(pub airdma::Remote);
@@ -57,10 +57,12 @@ fn is_withdrawn(py: Python<'_>) -> PyErr {
 
 #[pymethods]
 impl Shared {
-    /// What the peer of an endpoint must know of it: send it `bytes(remote)`. It opens the region to that peer on that connection:
-    /// to others, that hear of it somehow, it opens nothing. It is the same each time.
+    /// The key and address for the peer of an endpoint: send it `bytes(remote)`. It is valid for
+    /// that peer on that connection only; other peers that learn it gain nothing. Each call returns
+    /// the same.
     ///
-    /// Raises UsageError for an endpoint of another device, or a closed one; HostError if there are no keys left.
+    /// Raises UsageError for an endpoint of another device, or a closed one; HostError if there are
+    /// no keys left.
     fn remote(&self, py: Python<'_>, to: &Endpoint) -> PyResult<Remote> {
         let made = py.detach(|| {
             let endpoint = to.lock();
@@ -80,7 +82,7 @@ impl Shared {
         self.with(py, |shared| Ok(shared.len()))
     }
 
-    /// A copy of what is there now. What a peer writes meanwhile is in it in part, or not.
+    /// A copy of what is there now. A concurrent write of a peer may be in it in part.
     #[pyo3(signature = (offset=0, length=None))]
     fn copy_out<'py>(
         &self,
@@ -90,7 +92,7 @@ impl Shared {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let whole = self.with(py, |shared| Ok(shared.len()))?;
         let length = length.unwrap_or_else(|| whole.saturating_sub(offset));
-        // Before a length is believed.
+        // Checked before memory is allocated for it.
         if offset.checked_add(length).is_none_or(|end| end > whole) {
             return Err(failure::usage(
                 py,
@@ -104,18 +106,18 @@ impl Shared {
         })
     }
 
-    /// Copies bytes to `offset`. A peer that reads meanwhile gets a part of them, or nothing.
+    /// Copies bytes to `offset`. A concurrent read of a peer may get them in part.
     fn copy_in(&self, py: Python<'_>, offset: usize, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = bytes_of(py, data)?;
         self.with(py, |shared| shared.copy_in(offset, &bytes))
     }
 
-    /// The word at `offset`, a multiple of 8, all of it at once: what peers add to.
+    /// Reads the word at `offset`, a multiple of 8, atomically: for words that peers add to.
     fn word(&self, py: Python<'_>, offset: usize) -> PyResult<u64> {
         self.with(py, |shared| shared.word(offset))
     }
 
-    /// Closes it to peers, and gives the region. When this returns, none of them touches it any more.
+    /// Ends the sharing, and returns the region. When this returns, no peer accesses it any more.
     fn withdraw(&self, py: Python<'_>) -> PyResult<Region> {
         let shared = self.memory.lock().take();
         let shared = shared.ok_or_else(|| is_withdrawn(py))?;
@@ -132,7 +134,7 @@ impl Shared {
 
 #[pymethods]
 impl Remote {
-    /// How many bytes `bytes(remote)` is.
+    /// Length of `bytes(remote)`.
     #[classattr]
     const BYTES: usize = airdma::Remote::BYTES;
 
@@ -158,7 +160,7 @@ impl Remote {
     }
 }
 
-/// A copy of the bytes of anything that has the buffer protocol.
+/// A copy of the bytes of any object with the buffer protocol.
 fn bytes_of(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let buffer = PyBuffer::<u8>::get(data).map_err(|_| {
         PyBufferError::new_err(

@@ -1,4 +1,5 @@
-//! The package as Python programs see it: put together, and its tests and examples run by an interpreter.
+//! The package as Python programs use it: assembled, and its tests and examples run by an
+//! interpreter.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../engine/tests/common/isolated.rs"]
@@ -14,7 +15,7 @@ const HERE: &str = env!("CARGO_MANIFEST_DIR");
 /// The stable ABI has had buffers since this version.
 const OLDEST: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
 
-/// The interpreter: `$PYTHON`, or Debian's, or the first on the path. None where it is too old.
+/// The interpreter: `$PYTHON`, Debian's, or the first on the path; `None` if it is too old.
 fn interpreter() -> Option<PathBuf> {
     let debians = Path::new("/usr/bin/python3");
     let chosen = match std::env::var_os("PYTHON") {
@@ -36,14 +37,14 @@ fn profile() -> PathBuf {
     test.ancestors().nth(2).unwrap().into()
 }
 
-/// The folder that holds the package, put together as a wheel has it. Cargo does not build a package's `cdylib` for its tests, so
-/// this asks it to.
+/// The folder of the package, assembled as in a wheel. Cargo does not build a package's `cdylib`
+/// for its tests, so this calls it.
 fn site() -> &'static Path {
     static SITE: OnceLock<PathBuf> = OnceLock::new();
     SITE.get_or_init(|| {
         let profile = profile();
         let site = profile.join("north-python");
-        // A test that runs itself in a namespace finds it there.
+        // A test that re-runs itself in a namespace finds it there.
         if std::env::var_os("AIRDMA_TEST_INSIDE").is_some() {
             return site;
         }
@@ -63,7 +64,7 @@ fn site() -> &'static Path {
                 std::fs::copy(&from, package.join(from.file_name().unwrap())).unwrap();
             }
         }
-        // Another process may run the module that was here: it keeps the file that it has.
+        // Another process may be running the old module: it keeps the file that it has.
         let module = package.join("_airdma.abi3.so");
         std::fs::remove_file(&module).ok();
         std::fs::copy(profile.join("lib_airdma.so"), &module).unwrap();
@@ -71,7 +72,8 @@ fn site() -> &'static Path {
     })
 }
 
-/// NumPy for the interpreter: its own, or one in a folder of the build. Without either its tests are skipped, which they say.
+/// NumPy for the interpreter: its own, or one in a folder of the build. Without either, its tests
+/// are skipped with a message.
 fn numpy(python: &Path) -> PathBuf {
     static NUMPY: OnceLock<PathBuf> = OnceLock::new();
     let bring = || {
@@ -107,12 +109,12 @@ fn has_numpy(python: &Path, folder: &Path) -> bool {
     import.is_ok_and(|output| output.status.success())
 }
 
-/// Runs a file of tests, in a network of its own.
+/// Runs a file of tests in a network namespace of its own.
 fn passes(test: &str, file: &str) {
     passes_with(test, "", file);
 }
 
-/// The same, with what `setup` exports.
+/// As [`passes`], with the variables that `setup` exports.
 fn passes_with(test: &str, setup: &str, file: &str) {
     let Some(python) = interpreter() else { return };
     let paths = [site().to_owned(), numpy(&python)];

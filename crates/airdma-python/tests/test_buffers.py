@@ -14,7 +14,7 @@ STOPPED_S = 0.5
 
 
 class Buffers(unittest.TestCase):
-    def test_a_buffer_that_is_full_stops_the_peer_and_goes_on_when_there_is_room(self) -> None:
+    def test_a_full_buffer_stops_the_peer_until_there_is_room(self) -> None:
         pair = Pair()
         shared = pair.there.allocate(PIECE).share(airdma.Rights.WRITE)
         remote = shared.remote(pair.right)

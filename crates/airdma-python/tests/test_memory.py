@@ -60,7 +60,7 @@ class Ownership(unittest.TestCase):
     def setUp(self) -> None:
         self.pair = Pair()
 
-    def test_memory_in_flight_has_no_views_and_goes_on_no_second_flight(self) -> None:
+    def test_memory_in_flight_has_no_views_and_cannot_be_reused(self) -> None:
         pair = self.pair
         region = pair.there.allocate(8)
         receiving = pair.right.recv(region)
@@ -107,7 +107,7 @@ class Ownership(unittest.TestCase):
         with self.assertRaisesRegex(BufferError, "used again"):
             bytes(message)
 
-    def test_bytes_beyond_a_region_are_your_mistake_and_it_comes_back(self) -> None:
+    def test_a_range_beyond_a_region_is_a_usage_error(self) -> None:
         region = self.pair.here.allocate(8)
         for length, offset in ((9, 0), (1, 8), (None, 9), (2**64 - 1, 2**64 - 1)):
             with self.assertRaisesRegex(airdma.UsageError, "stay within it"):
@@ -155,7 +155,7 @@ class OfPeers(unittest.TestCase):
     def setUp(self) -> None:
         self.pair = Pair()
 
-    def test_what_one_side_writes_and_reads_the_other_did_not_ask_for(self) -> None:
+    def test_one_sided_writes_and_reads_need_no_call_of_the_peer(self) -> None:
         pair = self.pair
         every = airdma.Rights.READ | airdma.Rights.WRITE | airdma.Rights.ATOMIC
         region = pair.there.allocate(64)

@@ -51,7 +51,7 @@ class Messages(unittest.TestCase):
         sending = None
         with self.assertRaises(KeyError):
             with pair.left:
-                # Nobody receives it: an orderly end would wait.
+                # It is not received: an orderly end would wait.
                 sending = pair.left.send(filled(pair.here, b"lost"))
                 raise KeyError
         with self.assertRaises(airdma.ClosedError):
@@ -92,7 +92,7 @@ class Messages(unittest.TestCase):
         message = pair.right.recv(pair.there.allocate(8)).wait(PATIENCE_S)
         self.assertEqual(bytes(message), b"kept")
 
-    def test_other_threads_run_while_one_waits_and_only_one_waits_for_an_operation(self) -> None:
+    def test_other_threads_run_while_exactly_one_waits(self) -> None:
         pair = self.pair
         receiving = pair.right.recv(pair.there.allocate(8))
         got = []
@@ -174,7 +174,7 @@ class Mistakes(unittest.TestCase):
             listener.accept()
         device.listen(7477).close()
 
-    def test_a_message_that_is_too_long_for_its_receiver_is_an_error_at_both_ends(self) -> None:
+    def test_an_overlong_message_is_an_error_at_both_ends(self) -> None:
         pair = Pair()
         receiving = pair.right.recv(pair.there.allocate(4))
         sending = pair.left.send(pair.here.allocate(8))

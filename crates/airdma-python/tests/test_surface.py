@@ -45,7 +45,7 @@ class Surface(unittest.TestCase):
                 there = getattr(_airdma, name).__dict__[method]
                 if inspect.isgetsetdescriptor(there):
                     continue
-                # Of the class, so that a static method is a function.
+                # From the class, so that a static method is a function.
                 signature = inspect.signature(getattr(getattr(_airdma, name), method))
                 told = [argument.arg for argument in (*it.args.posonlyargs, *it.args.args, *it.args.kwonlyargs)]
                 self.assertEqual(told, list(signature.parameters), f"{name}.{method}")

@@ -127,7 +127,7 @@ class Loops(unittest.TestCase):
             asyncio.run(exchange())
         self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + 1)
 
-    def test_a_loop_that_is_closed_in_the_middle_of_a_wait_is_collected(self) -> None:
+    def test_a_loop_closed_during_a_wait_is_collected(self) -> None:
         pair = Pair()
 
         async def receive() -> None:

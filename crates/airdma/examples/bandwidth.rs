@@ -1,4 +1,4 @@
-//! Bandwidth: one-sided writes or messages one after the other, as `ib_write_bw` and `ib_send_bw` count it.
+//! Measures bandwidth of one-sided writes or messages, as `ib_write_bw` and `ib_send_bw` do.
 //!
 //!     bandwidth listen ADDRESS
 //!     bandwidth write ADDRESS [BYTES] [SECONDS]
@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 7474;
 const BYTES_MAX: usize = 1 << 20;
-/// Transfers under way, each with memory of its own: little enough for the caches at 64 KiB, and more than the link takes.
+/// Transfers in flight, each with its own memory.
+///
+/// At 64 KiB, few enough for the CPU's caches, and more than the link holds.
 const DEPTH: usize = 16;
-/// Receives that the other side has ready.
+/// Receives that the other side keeps posted.
 const RECEIVES: usize = 32;
 
 fn main() -> Result<()> {
@@ -37,7 +39,7 @@ fn usage() -> ! {
     std::process::exit(2);
 }
 
-/// Tells the peer of a region to write to, and receives whatever it sends.
+/// Gives the peer a region to write to, and receives its messages.
 fn listen(address: &str) -> Result<()> {
     let device = Device::open(address)?;
     let listener = device.listen(PORT)?;
@@ -54,7 +56,7 @@ fn listen(address: &str) -> Result<()> {
     while let Some(next) = receiving.pop_front() {
         match next.wait() {
             Ok(message) => receiving.push_back(endpoint.recv(message.into_region(), ..)),
-            // They have seen enough.
+            // The peer has measured enough.
             Err(error) if error.is_closed() => return Ok(()),
             Err(error) => return Err(error),
         }

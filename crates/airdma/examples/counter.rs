@@ -1,16 +1,16 @@
-//! A counter that others add to while its owner does nothing for it.
+//! A counter that peers increment while its owner does nothing.
 //!
-//!     counter own ADDRESS PROGRAMS       waits for so many programs, and prints the sum
-//!     counter add ADDRESS TIMES          adds 1, so many times
+//!     counter own ADDRESS PROGRAMS       waits for PROGRAMS programs, and prints the sum
+//!     counter add ADDRESS TIMES          adds 1, TIMES times
 //!
-//! The owner shares a word and gives each program a key of its own; from then on the device adds. What it prints is exact, however many
-//! add at the same time.
+//! The owner shares a word and gives each program a key of its own; from then on the device adds.
+//! The sum is exact, however many programs add at the same time.
 #![allow(clippy::print_stdout)]
 
 use airdma::{Device, Remote, Result, Rights};
 
 const PORT: u16 = 7473;
-/// Additions that are under way at a time.
+/// Additions in flight.
 const DEPTH: usize = 16;
 
 fn main() -> Result<()> {
@@ -42,7 +42,7 @@ fn own(address: &str, programs: usize) -> Result<()> {
         endpoints.push(endpoint);
     }
     for endpoint in endpoints {
-        // Nobody sends anything: this ends when the peer is done.
+        // No message arrives: this ends when the peer is done.
         match endpoint.recv(device.allocate(8)?, ..).wait() {
             Err(error) if !error.is_closed() => return Err(error),
             Ok(_) | Err(_) => {}

@@ -1,6 +1,6 @@
-//! Hello: a program that listens, and one that greets it.
+//! Hello: one program listens, and another one greets it.
 //!
-//!     hello listen ADDRESS      ADDRESS of an interface here, as 192.0.2.1, or the interface's name
+//!     hello listen ADDRESS      address or name of an interface here, for example 192.0.2.1
 //!     hello greet ADDRESS       the same one, from anywhere
 //!
 //! On one host: `hello listen 127.0.0.1`, and `hello greet 127.0.0.1` in another terminal.

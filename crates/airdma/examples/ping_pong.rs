@@ -1,9 +1,10 @@
-//! Ping-pong: how long a message takes, as `ib_send_lat` counts it: half the time until its answer is here.
+//! Measures the latency of a message as `ib_send_lat` does: half the time until its answer arrives.
 //!
 //!     ping_pong listen ADDRESS
 //!     ping_pong measure ADDRESS [BYTES] [COUNT]
 //!
-//! Both sides give the next receive before they send, so that no message finds a peer that is not ready for it.
+//! Both sides post the next receive before they send, so that no message finds a peer without a
+//! receive.
 #![allow(clippy::print_stdout)]
 
 use airdma::{Device, Endpoint, Operation, Region, Result};
@@ -37,7 +38,7 @@ fn listen(address: &str) -> Result<()> {
     eprintln!("listening on {address}, port {PORT}");
     let endpoint = listener.accept().wait()?;
     match answer_all(&device, &endpoint) {
-        // They have seen enough.
+        // The peer has measured enough.
         Err(error) if error.is_closed() => Ok(()),
         other => other,
     }
@@ -51,7 +52,7 @@ fn answer_all(device: &Device, endpoint: &Endpoint) -> Result<()> {
         let message = ping.wait()?;
         let length = message.len();
         ping = endpoint.recv(message.into_region(), ..);
-        // The last answer has arrived long since: its memory is ours again.
+        // The last answer has arrived, so the send is complete and its memory free.
         if let Some(sent) = sending.take() {
             pong = Some(Operation::wait(sent)?);
         }
@@ -88,7 +89,7 @@ fn measure(address: &str, bytes: usize, count: usize) -> Result<()> {
     endpoint.close().wait()
 }
 
-/// One message, and its answer.
+/// Sends one message, and receives its answer.
 fn exchange(
     endpoint: &Endpoint,
     ping: Region,

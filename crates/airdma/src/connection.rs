@@ -1,4 +1,5 @@
-//! One connection: its queue pair, its books, and its way from the first message of the connection manager to the last.
+//! One connection: its queue pair, its books, and its states from the first message of the
+//! connection manager to the last.
 
 use crate::error::Cause;
 use crate::hub::{Hub, Member, lock, watch};
@@ -19,16 +20,17 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Whoever does not answer within this is not there.
+/// Time in which a peer must answer.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// READs and atomics under way, each way.
+/// READs and atomics in flight, in each direction.
 const READS_MAX: u8 = 16;
-/// 4.096 us * 2^16 = 268 ms, repeated seven times: two to three seconds until a peer counts as gone.
+/// 4.096 us * 2^16 = 268 ms, repeated seven times: two to three seconds until a peer counts as
+/// unreachable.
 const ACK_TIMEOUT: u8 = 16;
 const RETRIES: u8 = 7;
-/// A peer that has no region to receive into is asked again for as long as it lives.
+/// RNR retry count: a peer without a posted receive is retried for as long as it lives.
 const ASK_FOR_EVER: u8 = 7;
-/// IBTA table 45: 0.64 ms until it is asked again.
+/// RNR timer code (IBTA table 45): 0.64 ms until the retry.
 const RECEIVER_NOT_READY: u8 = 12;
 /// Completions taken at a time.
 const BATCH: usize = 16;
@@ -41,7 +43,7 @@ pub(crate) struct Connection {
     psn: Psn,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
-    /// Completions on their way from the queue to the books. Held by who takes them, so that they are entered in their order.
+    /// Completions between the queue and the books. Its lock keeps them in order.
     polling: Mutex<Vec<Completion>>,
     state: Mutex<State>,
 }
@@ -50,15 +52,15 @@ pub(crate) struct State {
     pub(crate) work: Work,
     is_open: bool,
     cm: Option<ConnectionId>,
-    /// What the peer was asked for, if we ask.
+    /// Parameters of the request, on the active side.
     asked: Option<Asked>,
-    /// When to give up waiting for an answer.
+    /// When to stop waiting for an answer.
     deadline: Instant,
-    /// Who waits for it to open, or to come to rest.
+    /// Tasks that wait for the connection to open, or to become idle.
     watchers: Vec<Waker>,
 }
 
-/// A connection that a peer is asked for.
+/// Parameters of a requested connection.
 #[derive(Clone, Copy)]
 struct Asked {
     to: SocketAddr,
@@ -66,18 +68,18 @@ struct Asked {
     path_mtu: PathMtu,
 }
 
-/// What the peer told of its side.
+/// The peer's parameters.
 struct PeerSide {
     qpn: Qpn,
     psn: Psn,
     path_mtu: PathMtu,
-    /// READs and atomics that it takes, and that it sends.
+    /// READs and atomics that it handles, and that it sends.
     takes: u8,
     sends: u8,
 }
 
 impl Connection {
-    /// Asks for a connection.
+    /// Requests a connection.
     pub(crate) fn connect(
         hub: &Arc<Hub>,
         to: SocketAddr,
@@ -121,7 +123,7 @@ impl Connection {
             addressing: IpAddressing::new(source, 0, to.ip()),
             private_data: &[],
         };
-        // Held, so that no answer is seen before this is complete.
+        // Held so that no answer is handled before this is complete.
         let mut state = self.state();
         let hub = &self.hub;
         state.cm = Some(hub.engine.cm_connect(&wanted, &hub.events, self.number)?);
@@ -129,7 +131,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer's port has a smaller path MTU than was asked for: it is asked for the next smaller one. Whether there is one.
+    /// Requests the next smaller path MTU, as the peer's port has a smaller one. False if there is
+    /// none.
     fn ask_for_less(&self) -> bool {
         let asked = self.state().asked;
         let smaller = asked.and_then(|asked| {
@@ -140,7 +143,7 @@ impl Connection {
         smaller.is_some_and(|asked| self.ask(asked).is_ok())
     }
 
-    /// Accepts a connection that was asked for; it opens when the peer has heard.
+    /// Accepts a requested connection, which opens when the peer has confirmed it.
     pub(crate) fn answer(
         hub: &Arc<Hub>,
         request: &ConnectRequest,
@@ -181,7 +184,7 @@ impl Connection {
 
     fn new(hub: &Arc<Hub>, peer: IpAddr, path: Path, seals: bool) -> Result<Arc<Connection>> {
         let number = hub.number();
-        // What is posted can complete, so it never overflows.
+        // Room for all posted requests, so it never overflows.
         let entries = 2 * (SEND_DEPTH + RECEIVE_DEPTH);
         let cq = hub
             .engine
@@ -281,7 +284,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The connection manager says something.
+    /// Handles an event of the connection manager.
     pub(crate) fn handle(&self, event: Event) {
         match event {
             Event::ConnectResponse(response) => self.accepted(&response),
@@ -298,7 +301,7 @@ impl Connection {
                 self.end(nobody_answers(self.peer));
             }
             Event::Disconnected { .. } => {
-                // What came before it counts.
+                // Completions from before the event count.
                 self.arm_and_progress();
                 self.end(Cause::closed(
                     Blame::Peer,
@@ -328,7 +331,7 @@ impl Connection {
             Ok(()) => self.open(),
             Err(error) => {
                 let reject = RejReason::CONSUMER;
-                // A peer that does not hear of it finds nobody at the queue pair.
+                // A peer that misses this finds no queue pair.
                 drop(self.hub.engine.cm_reject(response.id, reject, &[]));
                 self.end(Cause::new(error.blame(), error.to_string()));
             }
@@ -344,7 +347,7 @@ impl Connection {
         watchers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether it is open, or why not; `None` while that is not known, and `waker` is kept.
+    /// Whether it is open, or why not; if that is not known, keeps `waker` and returns `None`.
     pub(crate) fn opened(&self, waker: Option<&Waker>) -> Option<Result<()>> {
         let mut state = self.state();
         if let Some(cause) = &state.work.failure {
@@ -360,7 +363,8 @@ impl Connection {
         None
     }
 
-    /// Ends it, once nothing is under way any more; `None` until then, and `waker` is kept.
+    /// Closes the connection once nothing is in flight; until then, keeps `waker` and returns
+    /// `None`.
     pub(crate) fn close_at_rest(&self, waker: Option<&Waker>) -> Option<Result<()>> {
         let mut state = self.state();
         if let Some(cause) = &state.work.failure {
@@ -384,14 +388,15 @@ impl Connection {
         self.end(Cause::closed(Blame::You, "you closed the endpoint"));
     }
 
-    /// The interface is gone.
+    /// Ends the connection because its interface is gone.
     pub(crate) fn lose_device(&self) {
         let interface = &self.hub.engine.info().interface;
         let message = format!("the interface {interface}, over which it went, is gone");
         self.end(Cause::new(Blame::Network, message));
     }
 
-    /// Whatever was the reason, it is over: everybody who waits hears of it, and the peer does.
+    /// Ends the connection for any reason: wakes everything that waits for it, and notifies the
+    /// peer.
     fn end(&self, cause: Cause) {
         let mut after = Aftermath::default();
         {
@@ -407,18 +412,18 @@ impl Connection {
     fn take_down(&self) {
         let cm = self.state().cm;
         if let Some(id) = cm {
-            // It fails where the peer has said the same already.
+            // Fails if the peer has ended it already.
             drop(self.hub.engine.cm_disconnect(id, &[]));
         }
         let attributes = QpAttributes {
             state: QpState::Error,
             ..QpAttributes::default()
         };
-        // A queue pair in RESET has nothing to give back.
+        // A queue pair in RESET has nothing to flush.
         drop(self.qp.modify(&attributes, AttrMask::STATE));
     }
 
-    /// Asks for something to be done.
+    /// Starts a request.
     pub(crate) fn request(&self, request: Request, buffer: Option<Buffer>) -> usize {
         let mut after = Aftermath::default();
         let (number, overflows) = {
@@ -429,14 +434,15 @@ impl Connection {
         };
         after.settle();
         if overflows {
-            // What waits for room is posted although nobody may wait for it. Without a thread for that, whoever does sees to it.
+            // A request that waits for room must be posted even if no thread waits for it. Without
+            // the hub's thread, a waiting thread does so.
             drop(self.hub.drive());
             self.arm_and_progress();
         }
         number
     }
 
-    /// Something has completed since the last [`Connection::arm_and_progress`].
+    /// Handles completions since the last [`Connection::arm_and_progress`].
     pub(crate) fn attend(&self) {
         self.progress();
         let is_watched = {
@@ -448,7 +454,7 @@ impl Connection {
         }
     }
 
-    /// Gives a region to receive into; returns the ticket of who waits for a message.
+    /// Adds a region to receive into; returns the ticket of a reader.
     pub(crate) fn receive(&self, buffer: Buffer) -> u64 {
         let mut after = Aftermath::default();
         let ticket = {
@@ -461,19 +467,20 @@ impl Connection {
         ticket
     }
 
-    /// Lets the peer know how full the buffer is that it fills.
+    /// Reports the fill of the buffer that the peer fills.
     pub(crate) fn tell_buffer(&self, bytes: u64, capacity: u64) {
         self.qp.set_application_buffer(bytes, capacity);
     }
 
-    /// Changes the books, and lets everybody draw the consequences.
+    /// Changes the books, and wakes the tasks that the change concerns.
     pub(crate) fn amend(&self, change: impl FnOnce(&mut Work, &mut Aftermath)) {
         let mut after = Aftermath::default();
         change(&mut self.state().work, &mut after);
         after.settle();
     }
 
-    /// Runs the device until `look` finds something in the books. If it does not, it is given `waker` to keep.
+    /// Runs the device until `look` finds its result in the books. If it does not, it must keep
+    /// `waker`.
     pub(crate) fn poll<T>(
         &self,
         waker: Option<&Waker>,
@@ -484,20 +491,21 @@ impl Connection {
             looked = look(&mut self.state().work, waker);
         }
         if looked.is_none() && waker.is_some() {
-            // What completes from now on is told; what did before is seen here.
+            // Later completions raise an event; earlier ones are handled here.
             self.arm_and_progress();
             looked = look(&mut self.state().work, None);
         }
         looked.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Takes what has completed into the books, unless somebody else is at it. Returns whether there was anything.
+    /// Enters completions into the books, unless another thread is doing so. Returns whether there
+    /// were any.
     pub(crate) fn progress(&self) -> bool {
         let mut after = Aftermath::default();
         let mut polling = match self.polling.try_lock() {
             Ok(polling) => polling,
             Err(TryLockError::Poisoned(left)) => left.into_inner(),
-            // They may have entered what we wait for.
+            // The other thread may have entered the awaited one.
             Err(TryLockError::WouldBlock) => return true,
         };
         let any = self.take_completions(&mut polling, &mut after);
@@ -506,9 +514,9 @@ impl Connection {
         any
     }
 
-    /// The same, after asking to be told of what completes later.
+    /// As [`Connection::progress`], after arming the queue for later completions.
     pub(crate) fn arm_and_progress(&self) {
-        // It fails in a child after fork only, where nothing completes.
+        // Fails only in a child after fork, where nothing completes.
         drop(self.cq.arm(false));
         let mut after = Aftermath::default();
         self.take_completions(&mut lock(&self.polling), &mut after);
@@ -541,14 +549,14 @@ impl Connection {
             if has_failed {
                 self.take_down();
             }
-            // Looking once more into an empty queue would run the device once more.
+            // Polling an empty queue again would run the device again.
             if taken < BATCH {
                 return true;
             }
         }
     }
 
-    /// Now and then: a deadline may be over, and a peer that says nothing may be gone.
+    /// Periodic checks: a deadline may be over, and a silent peer may be gone.
     pub(crate) fn tick(&self) {
         let mut after = Aftermath::default();
         {
@@ -567,7 +575,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.hub.leave(self.number);
-        // First the device lets go of the memory in the books.
+        // The device must release the memory in the books first.
         drop(self.qp.destroy());
         if let Some(id) = self.state().cm {
             self.hub.engine.cm_destroy(id);

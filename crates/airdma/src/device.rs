@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
-/// An interface that has a device, as [`Device::interfaces`] found it.
+/// An interface that has a device, from [`Device::interfaces`].
 #[derive(Clone, Debug)]
 pub struct Interface(DeviceInfo);
 
@@ -21,36 +21,37 @@ impl Interface {
         &info.interface
     }
 
-    /// Whether it leads to this host alone.
+    /// Whether it reaches this host only.
     pub fn is_loopback(&self) -> bool {
         self.0.gids.iter().all(|row| row.address.is_loopback())
     }
 
-    /// Opens its device, as the environment asks.
+    /// Opens its device, with the configuration in the environment.
     ///
     /// # Errors
-    /// The system's (descriptors, memory), and a wrong value of a variable.
+    /// [`Blame::System`](crate::Blame::System): no descriptors or memory.
+    /// [`Blame::You`](crate::Blame::You): an invalid variable.
     pub fn open(&self) -> Result<Device> {
         Device::of(&self.0, None, None)
     }
 
-    /// Opens its device as `config` says; see [`Device::open_with`].
+    /// Opens its device with `config`; see [`Device::open_with`].
     ///
     /// # Errors
-    /// The system's (descriptors, memory).
+    /// [`Blame::System`](crate::Blame::System): no descriptors or memory.
     pub fn open_with(&self, config: &DeviceConfig) -> Result<Device> {
         Device::of(&self.0, None, Some(config))
     }
 
-    /// Whether a device is the one of this interface, which may have had another name when that was
-    /// opened.
+    /// Whether `device` is this interface's, which may have been renamed since it was opened.
     pub fn is_of(&self, device: &Device) -> bool {
         device.hub.engine.info().interface_index == self.0.interface_index
     }
 }
 
-/// An RDMA device: one is on each network interface that has an address. Clones are the same
-/// device.
+/// An RDMA device. Every network interface with an address has one.
+///
+/// Clones are the same device.
 #[derive(Clone)]
 pub struct Device {
     hub: Arc<Hub>,
@@ -59,38 +60,41 @@ pub struct Device {
     seals: bool,
 }
 
-/// What packets of connections are sent with.
+/// Hop limit of the packets of connections.
 const HOP_LIMIT: u8 = 64;
 
 impl Device {
-    /// The interfaces that have a device: those that are up and have an address, `lo` too.
+    /// Names of the interfaces that have a device: those that are up and have an address, `lo`
+    /// included.
     ///
     /// # Errors
-    /// The system's.
+    /// [`Blame::System`](crate::Blame::System).
     pub fn names() -> Result<Vec<String>> {
         let devices = engine::all_devices()
             .map_err(|error| Error::system("listing the interfaces", &error))?;
         Ok(devices.into_iter().map(|device| device.interface).collect())
     }
 
-    /// The same, to be opened: by their names each would be looked for anew.
+    /// As [`Device::names`], as handles: opening devices by their names would search for each
+    /// again.
     ///
     /// # Errors
-    /// The system's.
+    /// [`Blame::System`](crate::Blame::System).
     pub fn interfaces() -> Result<Vec<Interface>> {
         let devices = engine::all_devices()
             .map_err(|error| Error::system("listing the interfaces", &error))?;
         Ok(devices.into_iter().map(Interface).collect())
     }
 
-    /// Opens the device on an interface: by the interface's name (`eth0`), one of its addresses
-    /// (`192.0.2.1`), or the name of the device itself (`airdma_eth0`). `127.0.0.1` is for trying
-    /// things out on one host.
+    /// Opens the device of an interface, named by the interface (`eth0`), an address or the device
+    /// (`airdma_eth0`).
     ///
-    /// Opened by an address, it uses that one alone.
+    /// Opened by an address (`192.0.2.1`), it uses only that one. `127.0.0.1` is for tests on one
+    /// host.
     ///
     /// # Errors
-    /// Yours, if there is none: the error says which there are. The system's (descriptors, memory).
+    /// [`Blame::You`](crate::Blame::You): there is no such device; the error lists the existing
+    /// ones. [`Blame::System`](crate::Blame::System): no descriptors or memory.
     pub fn open(name: &str) -> Result<Device> {
         Device::named(name, None)
     }
@@ -133,8 +137,8 @@ impl Device {
         Device::of(info, address, config)
     }
 
-    /// The device that has an address; of a link-local address, which several may have, the one
-    /// with the interface `scope`.
+    /// The device with an address. Several may have a link-local one: then that of the interface
+    /// `scope`.
     fn at(address: IpAddr, scope: Option<u32>) -> Result<Device> {
         let devices = engine::all_devices()
             .map_err(|error| Error::system("listing the interfaces", &error))?;
@@ -148,7 +152,7 @@ impl Device {
         }
     }
 
-    /// The device of an interface, as `config` says or the environment.
+    /// The device of an interface, with `config` or the environment's configuration.
     fn of(
         info: &DeviceInfo,
         address: Option<IpAddr>,
@@ -167,11 +171,12 @@ impl Device {
         })
     }
 
-    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is
-    /// looked up at once. A link-local address needs its zone: `("fe80::1%eth0", 7471)`.
+    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`.
+    ///
+    /// A name is resolved at once. A link-local address needs its zone: `("fe80::1%eth0", 7471)`.
     ///
     /// # Errors
-    /// Yours, for an address that is none; otherwise as [`Device::open`].
+    /// [`Blame::You`](crate::Blame::You): the address is invalid. Otherwise as [`Device::open`].
     pub fn towards(peer: impl ToSocketAddrs) -> Result<Device> {
         let mut refused = None;
         for to in addresses_of(peer)? {
@@ -187,7 +192,7 @@ impl Device {
         }))
     }
 
-    /// A device of the engine's, for tests.
+    /// A device of the engine, for tests.
     #[doc(hidden)]
     pub fn on(device: Arc<engine::Device>) -> Result<Device> {
         Ok(Device {
@@ -197,12 +202,11 @@ impl Device {
         })
     }
 
-    /// The same device, whose connections are *sealed*: every packet is encrypted and
-    /// authenticated, with keys that the two ends exchange. The other end has to seal as well; with
-    /// one that does not, nothing is exchanged, and transfers fail as if it were gone.
+    /// The same device with *sealed* connections: every packet is encrypted and authenticated.
     ///
-    /// The exchange does not authenticate the peer. A program that knows its peers compares
-    /// [`Endpoint::binding`] with them.
+    /// The two ends exchange the keys, so both must seal; with an end that does not, transfers fail
+    /// as if it were gone. The exchange does not authenticate the peer: a program that knows its
+    /// peers compares [`Endpoint::binding`] with them.
     #[must_use]
     pub fn sealed(self) -> Device {
         Device {
@@ -211,18 +215,20 @@ impl Device {
         }
     }
 
-    /// Whether its interface is gone for good: deleted, or moved to another network namespace. What
-    /// used the device has ended then, and an interface of the same name that comes later has
-    /// another one.
+    /// Whether its interface is gone for good: deleted, or moved to another network namespace.
+    ///
+    /// Everything that used the device has ended then; a later interface of the same name has
+    /// another device.
     pub fn is_gone(&self) -> bool {
         self.hub.engine.is_gone()
     }
 
-    /// Starts the thread that wakes tasks, which the first of them would do otherwise: what it
-    /// needs is there then, or it is known now that it is not.
+    /// Starts the thread that wakes tasks, which the first task would start otherwise.
+    ///
+    /// A lack of resources then shows now.
     ///
     /// # Errors
-    /// The system's (descriptors, threads).
+    /// [`Blame::System`](crate::Blame::System): no descriptors or threads.
     pub fn start(&self) -> Result<()> {
         let started = self.hub.drive();
         started.map_err(|error| Error::system("a thread to wait with", &error))
@@ -233,8 +239,8 @@ impl Device {
         &self.hub.engine.info().name
     }
 
-    /// Its address, the one that it was opened by or the interface's first; none while the
-    /// interface has none.
+    /// The address that it was opened by, or the interface's first; `None` while the interface has
+    /// none.
     pub fn address(&self) -> Option<IpAddr> {
         self.address.or_else(|| {
             let info = self.hub.engine.current();
@@ -243,8 +249,7 @@ impl Device {
         })
     }
 
-    /// All addresses at which peers reach it: the one that it was opened by, or those of the
-    /// interface.
+    /// All addresses where peers reach it: the one that it was opened by, or all of the interface.
     pub fn addresses(&self) -> Vec<IpAddr> {
         match self.address {
             Some(address) => vec![address],
@@ -256,16 +261,18 @@ impl Device {
         }
     }
 
-    /// `length` bytes of memory, zeroed, that the device can send from and receive into.
+    /// Allocates `length` bytes of zeroed memory that the device can send from and receive into.
     ///
     /// # Errors
-    /// Yours, for no bytes; the system's.
+    /// [`Blame::You`](crate::Blame::You): `length` is 0. [`Blame::System`](crate::Blame::System).
     pub fn allocate(&self, length: usize) -> Result<Region> {
         Region::allocate(&self.hub, length)
     }
 
-    /// The same in a memory file of its own, which takes a descriptor: another process can be given
-    /// it ([`Region::file`]).
+    /// As [`Device::allocate`], in a memory file of its own, which another process can get
+    /// ([`Region::file`]).
+    ///
+    /// The file takes a descriptor.
     ///
     /// # Errors
     /// As [`Device::allocate`].
@@ -273,8 +280,8 @@ impl Device {
         Region::allocate_file(&self.hub, length)
     }
 
-    /// The same for this process alone: no other can map it, and it is there sooner, where it is
-    /// megabytes.
+    /// As [`Device::allocate`], for this process alone: no other can map it, and megabytes of it
+    /// are ready sooner.
     ///
     /// # Errors
     /// As [`Device::allocate`].
@@ -282,20 +289,23 @@ impl Device {
         Region::allocate_private(&self.hub, length)
     }
 
-    /// Listens on a port. Ports are those of RDMA CM: TCP's are others.
+    /// Listens on a port, in the port space of RDMA CM (not TCP's).
     ///
     /// # Errors
-    /// The system's: the port has a listener, or another program holds UDP port 4791.
+    /// [`Blame::System`](crate::Blame::System): the port has a listener, or another program holds
+    /// UDP port 4791.
     pub fn listen(&self, port: u16) -> Result<Listener> {
         Listener::new(&self.hub, port, self.address, self.seals)
     }
 
-    /// Connects to who listens there: `"192.0.2.2:7471"`, `("server", 7471)`, a [`SocketAddr`]. A
-    /// name is looked up at once.
+    /// Connects to a listener: `"192.0.2.2:7471"`, `("server", 7471)`, a [`SocketAddr`]. A name is
+    /// resolved at once.
     ///
     /// # Errors
-    /// Yours, for an address that is none; the peer's, if nobody listens there; the network's, if
-    /// nobody answers within ten seconds; the system's.
+    /// - [`Blame::You`](crate::Blame::You): the address is invalid.
+    /// - [`Blame::Peer`](crate::Blame::Peer): there is no listener.
+    /// - [`Blame::Network`](crate::Blame::Network): no answer comes within ten seconds.
+    /// - [`Blame::System`](crate::Blame::System).
     pub fn connect(&self, to: impl ToSocketAddrs) -> Operation<Endpoint> {
         match self.begin_to_connect(to) {
             Ok(connection) => Operation::new(&self.hub, Connecting::new(connection)),
@@ -317,7 +327,7 @@ impl Device {
         Err(refused.unwrap_or_else(|| Error::you("the name of the peer has no address")))
     }
 
-    /// Our address towards `to`, and its place in the GID table.
+    /// The source address for `to`, and its index in the GID table.
     fn source_for(&self, to: SocketAddr) -> Result<(IpAddr, u8)> {
         let info = self.hub.engine.current();
         let index_of = |address: IpAddr| {
@@ -360,7 +370,7 @@ fn addresses_of(peer: impl ToSocketAddrs) -> Result<impl Iterator<Item = SocketA
     })
 }
 
-/// The way to an address from the GID at `index`.
+/// The path to an address from the GID at `index`.
 pub(crate) fn path_to(to: IpAddr, index: u8) -> Path {
     Path {
         gid: engine::Gid::from(to),
@@ -370,7 +380,7 @@ pub(crate) fn path_to(to: IpAddr, index: u8) -> Path {
     }
 }
 
-/// The interface that a link-local address is meant on.
+/// The interface of a link-local address.
 fn scope_of(to: SocketAddr) -> Option<u32> {
     match to {
         SocketAddr::V6(to) => Some(to.scope_id()).filter(|scope| *scope != 0),
@@ -378,11 +388,11 @@ fn scope_of(to: SocketAddr) -> Option<u32> {
     }
 }
 
-/// The address that the kernel would send from.
+/// The source address that the kernel would use.
 fn route_source(to: SocketAddr) -> Option<IpAddr> {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).ok()?;
-    // Nothing is sent: the kernel only looks for the way.
+    // Nothing is sent: the kernel only searches for a route.
     socket.connect(to).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
 }

@@ -1,4 +1,4 @@
-//! Connections, as their user sees them.
+//! Connections for the application.
 
 use crate::connection::Connection;
 use crate::operation::Pending;
@@ -11,43 +11,49 @@ use std::ops::{Deref, Range, RangeBounds};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// One end of a connection: messages both ways, each whole and in order, and the peer's regions.
+/// One end of a connection: messages in both directions, each whole and in order, and the peer's
+/// regions.
 ///
-/// Any thread may use it, and any number of operations may be under way. The device takes 128 transfers and 128 receives at a
-/// time; more wait their turn. Dropping the endpoint ends the connection at once; [`Endpoint::close`] does when all is done.
+/// Any thread may use it, and any number of operations may be in flight. The device handles 128
+/// transfers and 128 receives at a time; more wait for their turn. Dropping the endpoint ends the
+/// connection at once; [`Endpoint::close`] does so once all operations are done.
 pub struct Endpoint {
     connection: Arc<Connection>,
 }
 
-/// A message that has come: its bytes, in the region that was given to receive one.
+/// A received message: its bytes, in the region that was given to receive it.
 pub struct Message {
     region: Region,
     range: Range<usize>,
 }
 
 impl Endpoint {
-    /// Who is at the other end.
+    /// Address of the peer.
     pub fn peer(&self) -> IpAddr {
         self.connection.peer
     }
 
-    /// Sends `range` of a region as one message. Done when the peer has received it, which it does once it calls
-    /// [`Endpoint::recv`]: a sender waits for a slow receiver. The region comes back then.
+    /// Sends `range` of a region as one message; returns the region when the peer has received it.
+    ///
+    /// That needs the peer's [`Endpoint::recv`]: a sender waits for a slow receiver.
     ///
     /// # Errors
-    /// Yours, for a range beyond its end; the peer's, if it closed, died, or its region is too small; the network's, if it does
-    /// not answer.
+    /// - [`Blame::You`](crate::Blame::You): `range` exceeds the region.
+    /// - [`Blame::Peer`](crate::Blame::Peer): the peer closed, died, or its region is too small.
+    /// - [`Blame::Network`](crate::Blame::Network): the peer does not answer.
     pub fn send(&self, region: Region, range: impl RangeBounds<usize>) -> Operation<Region> {
         self.transfer(region, range, |_| Ok(Request::Send))
     }
 
-    /// Receives one message into `range` of a region: one at least as long as the message, or the connection is over. Messages
-    /// go to receivers in the order in which those asked.
+    /// Receives one message into `range` of a region, which must hold the whole message, or the
+    /// connection ends.
     ///
-    /// Given up, it loses nothing: the message is the next receiver's, who finds it in this region instead of its own.
+    /// Messages go to receivers in the order of their calls. A cancelled receive loses nothing: the
+    /// next receiver gets the message, in this region instead of its own.
     ///
     /// # Errors
-    /// As [`Endpoint::send`]. After the last message of a peer that closed, [`Error::is_closed`] is true.
+    /// As [`Endpoint::send`]. After the last message of a peer that closed, [`Error::is_closed`] is
+    /// true.
     pub fn recv(&self, region: Region, range: impl RangeBounds<usize>) -> Operation<Message> {
         let hub = &self.connection.hub;
         match self.buffer(region, range) {
@@ -60,12 +66,14 @@ impl Endpoint {
         }
     }
 
-    /// Writes `range` of a region into the peer's at offset `at`. The peer does nothing for it, and hears nothing of it. Done
-    /// when the bytes are there.
+    /// Writes `range` of a region into the peer's at offset `at`; done when the bytes are there.
+    ///
+    /// The peer is not involved, and not notified.
     ///
     /// # Errors
-    /// Yours, beyond the end of either region; the peer's, if its region is not shared (any more) for writing; and as
-    /// [`Endpoint::send`].
+    /// [`Blame::You`](crate::Blame::You): a range exceeds its region.
+    /// [`Blame::Peer`](crate::Blame::Peer): the peer's region is not shared for writing, or no
+    /// longer. Otherwise as [`Endpoint::send`].
     pub fn write(
         &self,
         region: Region,
@@ -79,7 +87,7 @@ impl Endpoint {
         })
     }
 
-    /// Reads what is in the peer's region at offset `at` into `range` of a region.
+    /// Reads from the peer's region at offset `at` into `range` of a region.
     ///
     /// # Errors
     /// As [`Endpoint::write`].
@@ -96,17 +104,22 @@ impl Endpoint {
         })
     }
 
-    /// Adds to the word at offset `at` of the peer's region, in one step, and gives what was there before.
+    /// Adds `add` atomically to the word at offset `at` of the peer's region; returns the old
+    /// value.
+    ///
+    /// The word is 64 bits; `at` must be a multiple of 8.
     ///
     /// # Errors
-    /// As [`Endpoint::write`]; yours, where `at` is no multiple of 8.
+    /// As [`Endpoint::write`]; [`Blame::You`](crate::Blame::You) if `at` is not a multiple of 8.
     pub fn fetch_add(&self, on: &Remote, at: u64, add: u64) -> Operation<u64> {
         let request = on.word_at(at);
         self.ask(request.map(|(va, key)| Request::FetchAdd { va, key, add }))
     }
 
-    /// Puts `swap` where `compare` is, at offset `at` of the peer's region, in one step, and gives what was there before: if that
-    /// is `compare`, it worked.
+    /// Replaces the word at offset `at` of the peer's region by `swap`, atomically, if it equals
+    /// `compare`.
+    ///
+    /// Returns the old value: if it is `compare`, the word was replaced.
     ///
     /// # Errors
     /// As [`Endpoint::fetch_add`].
@@ -120,28 +133,36 @@ impl Endpoint {
         }))
     }
 
-    /// Says how many bytes wait in a buffer of yours that the peer fills, for a disk say, and how many fit; 0 of 0: there is none (any
-    /// more). It should hold many times what you take out of it at once. Cheap: say it each time that it changes.
+    /// Reports how many bytes wait in a buffer that the peer fills, and how many fit; 0 of 0 ends
+    /// the reports.
     ///
-    /// In air mode (by itself on Wi-Fi, else `AIRDMA_AIR=1`) a peer sends no faster than the buffer empties, so that what you cannot
-    /// take waits at its end and not in the network. It is advice: what keeps the buffer from overflowing is still up to you. Without
-    /// air mode it is not told.
+    /// The buffer (for a disk, for example) should hold many times what is taken out at once. The
+    /// call is cheap: make it at each change.
+    ///
+    /// In air mode (automatic on Wi-Fi, else `AIRDMA_AIR=1`) the peer sends no faster than the
+    /// buffer empties, so surplus data waits at its end and not in the network. This is advisory:
+    /// the program must still keep the buffer from overflowing. Without air mode nothing is
+    /// reported.
     pub fn tell_buffer(&self, bytes: u64, capacity: u64) {
         self.connection.tell_buffer(bytes, capacity);
     }
 
-    /// The binding of a [sealed](crate::Device::sealed) connection: 32 bytes that its two ends share with no other connection.
+    /// The binding of a [sealed](crate::Device::sealed) connection: 32 bytes that its two ends
+    /// share with no other connection.
     ///
-    /// A host in the middle holds two connections, whose bindings differ. Ends that compare bindings over a trusted channel, or authenticate
-    /// them, detect it. `None` until the keys are exchanged, about a round trip after the connection is open.
+    /// A host in the middle holds two connections, whose bindings differ. Ends that compare
+    /// bindings over a trusted channel, or authenticate them, detect it. `None` until the keys are
+    /// exchanged, about a round trip after the connection is open.
     pub fn binding(&self) -> Option<[u8; 32]> {
         self.connection.queue_pair().sealed_binding()
     }
 
-    /// Ends the connection once what was asked for is done. The peer receives what was sent before, and then that it is closed.
+    /// Closes the connection after the operations before it.
+    ///
+    /// The peer receives what was sent before, and then that it is closed.
     ///
     /// # Errors
-    /// What went wrong before that.
+    /// An error that happened before.
     pub fn close(self) -> Operation<()> {
         let hub = Arc::clone(&self.connection.hub);
         Operation::new(&hub, Closing(self))
@@ -193,7 +214,7 @@ impl Endpoint {
         }
     }
 
-    /// Checks what an operation is given.
+    /// Checks the region and range of an operation.
     fn buffer(&self, region: Region, range: impl RangeBounds<usize>) -> Result<Buffer> {
         let range = match region.part(range) {
             Ok(range) => range,
@@ -234,12 +255,12 @@ impl Message {
         Message { region, range }
     }
 
-    /// Where in the region it lies.
+    /// Range of the message in the region.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
-    /// The region, to be used again.
+    /// The region, for reuse.
     pub fn into_region(self) -> Region {
         self.region
     }
@@ -262,12 +283,12 @@ impl fmt::Debug for Message {
 /// A request in the books of its connection.
 struct UnderWay {
     connection: Arc<Connection>,
-    /// None once its result was fetched.
+    /// `None` once its result was fetched.
     number: Option<usize>,
 }
 
 impl UnderWay {
-    /// What an atomic found, and the region that was given.
+    /// The old value of an atomic, and the region of the operation.
     fn poll(&mut self, waker: Option<&Waker>) -> Poll<(Result<u64>, Option<Region>)> {
         let Some(number) = self.number else {
             return Poll::Pending;
@@ -291,7 +312,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// One that has a region.
+/// An operation with a region.
 struct Transfer(UnderWay);
 
 impl Pending<Region> for Transfer {
@@ -306,7 +327,7 @@ impl Pending<Region> for Transfer {
     }
 }
 
-/// One that has none: an atomic.
+/// An operation without a region: an atomic.
 struct Question(UnderWay);
 
 impl Pending<u64> for Question {
@@ -353,7 +374,7 @@ impl Pending<()> for Closing {
     }
 }
 
-/// A connection that was asked for.
+/// A connection that was requested.
 pub(crate) struct Connecting(Option<Arc<Connection>>);
 
 impl Connecting {

@@ -1,29 +1,29 @@
-//! Errors, sorted by whose fault they are.
+//! Errors, sorted by blame: the side that has to act.
 
 use crate::Region;
 use airdma_engine as engine;
 use std::fmt;
 use std::io;
 
-/// What a call of this crate gives.
+/// Result of a call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Whose fault an error is, which says who has to do something about it.
+/// The side to blame for an error, which has to act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blame {
-    /// Yours: an argument that the call does not take, or a region that is too small.
+    /// The caller: an invalid argument, or a region that is too small.
     You,
-    /// The peer's: it refused, ended the connection, or died.
+    /// The peer: it refused, ended the connection, or died.
     Peer,
-    /// The network's: nobody answers.
+    /// The network: no answer arrives.
     Network,
-    /// The operating system's, or this library's: no memory, no descriptors, a port that is taken.
+    /// The operating system or this library: no memory or descriptors, a port in use.
     System,
 }
 
-/// Why something did not work: whose fault it is, what happened, and what to do next.
+/// An error: the side to blame, what happened, and what to do next.
 ///
-/// A region that was given to the operation comes back in its error: [`Error::into_region`].
+/// A region that was given to the operation is in its error: [`Error::into_region`].
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -31,27 +31,27 @@ struct Inner {
     region: Option<Region>,
 }
 
-/// An error without the region: what a connection remembers, and tells everybody who still waits.
+/// An error without a region: a connection keeps it, and reports it to everything that still waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Cause {
     pub(crate) blame: Blame,
     pub(crate) message: String,
-    /// The connection was ended in an orderly way.
+    /// Whether the connection was closed in an orderly way.
     pub(crate) closed: bool,
 }
 
 impl Error {
-    /// Whose fault it is.
+    /// The side to blame.
     pub fn blame(&self) -> Blame {
         self.0.cause.blame
     }
 
-    /// Whether there is nothing wrong but that the peer, or you, closed the connection: what the end of a file is to a reader.
+    /// Whether the connection was simply closed, by either side: the equivalent of end of file.
     pub fn is_closed(&self) -> bool {
         self.0.cause.closed
     }
 
-    /// The region that the operation was given, if it was given one.
+    /// The region that was given to the operation, if any.
     pub fn into_region(self) -> Option<Region> {
         self.0.region
     }

@@ -1,4 +1,5 @@
-//! What the handles of one device share: its queues of events, and whom each event is for.
+//! State shared by the handles of one device: its event queues, and the members that events are
+//! for.
 
 use crate::Blame;
 use crate::connection::Connection;
@@ -17,9 +18,9 @@ use std::time::Instant;
 pub(crate) struct Hub {
     pub(crate) engine: Arc<engine::Device>,
     pub(crate) pd: Arc<Pd>,
-    /// Completion queues report here.
+    /// The channel of all completion queues.
     pub(crate) channel: Arc<Channel>,
-    /// Connections that come and go.
+    /// Events of the connection manager.
     pub(crate) events: Arc<CmChannel>,
     pub(crate) pages: Arc<PageFile>,
     members: Mutex<Members>,
@@ -27,7 +28,7 @@ pub(crate) struct Hub {
     last_tick: Mutex<Instant>,
 }
 
-/// Who is meant by the numbers that events carry.
+/// Connections and listeners by the numbers in events.
 #[derive(Default)]
 struct Members {
     by_number: HashMap<u64, Member>,
@@ -64,7 +65,7 @@ impl Hub {
         Ok(this)
     }
 
-    /// The interface is gone: ends its connections and listeners.
+    /// Ends all connections and listeners, as the interface is gone.
     fn end(&self) {
         let members: Vec<_> = lock(&self.members).by_number.values().cloned().collect();
         for member in members {
@@ -83,7 +84,7 @@ impl Hub {
         }
     }
 
-    /// Why nothing works here any more, if that is so.
+    /// Why the device no longer works, if it does not.
     pub(crate) fn loss(&self) -> Option<Cause> {
         self.engine.is_gone().then(|| {
             let interface = &self.engine.info().interface;
@@ -93,7 +94,7 @@ impl Hub {
         })
     }
 
-    /// A number for one who is about to become a member.
+    /// A number for a new member.
     pub(crate) fn number(&self) -> u64 {
         let mut members = lock(&self.members);
         members.last += 1;
@@ -121,7 +122,7 @@ impl Hub {
         Ok(())
     }
 
-    /// After a sleep: sees to what happened.
+    /// Handles what happened during a sleep.
     pub(crate) fn attend(&self, completed: Option<u64>) {
         if let Some(Member::Connection(connection)) =
             completed.and_then(|number| self.member(number))
@@ -133,7 +134,7 @@ impl Hub {
         self.tick();
     }
 
-    /// Hands out what was said about connections.
+    /// Distributes events of the connection manager.
     pub(crate) fn take_events(&self) {
         while let Some((number, news)) = self.events.pop() {
             let CmNews::Event(event) = news else {
@@ -155,13 +156,13 @@ impl Hub {
                         listening.withdrawn(id);
                     }
                 }
-                // It went meanwhile, and has told its peer.
+                // The member has gone meanwhile, and has notified its peer.
                 (Some(Member::Listening(_)) | None, _) => {}
             }
         }
     }
 
-    /// Now and then: deadlines, and signs of life.
+    /// Periodic checks: deadlines, and keepalives.
     fn tick(&self) {
         {
             let mut last = lock(&self.last_tick);
@@ -192,12 +193,12 @@ impl Drop for Hub {
     }
 }
 
-/// What a thread that panicked left behind is whole: nothing here is changed in two steps.
+/// Locks a mutex. Data is consistent even after a panic: nothing here changes in two steps.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps `waker` among those who are woken, once.
+/// Adds `waker` to those that are woken, unless it is among them.
 pub(crate) fn watch(watchers: &mut Vec<Waker>, waker: Option<&Waker>) {
     if let Some(waker) = waker
         && !watchers.iter().any(|known| known.will_wake(waker))

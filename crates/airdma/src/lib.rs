@@ -1,4 +1,5 @@
-//! RDMA for applications: connections, messages, and memory that peers read and write, on every ordinary network interface.
+//! RDMA for applications: connections, messages, and memory that peers read and write, on every
+//! ordinary network interface.
 //!
 //! | noun | what it is | as sockets have it |
 //! |---|---|---|
@@ -6,12 +7,13 @@
 //! | [`Listener`] | a port that peers connect to | a listening socket |
 //! | [`Endpoint`] | one end of a connection | a connected socket, but with messages instead of a stream of bytes |
 //! | [`Region`] | memory that the device sends from and receives into | a buffer |
-//! | [`Shared`] | a region of yours that peers reach by themselves | |
+//! | [`Shared`] | a region of yours that peers access directly | |
 //! | [`Remote`] | a region of the peer's | |
 //!
-//! The verbs: [`connect`](Device::connect), [`accept`](Listener::accept), [`send`](Endpoint::send), [`recv`](Endpoint::recv),
-//! [`write`](Endpoint::write), [`read`](Endpoint::read), [`close`](Endpoint::close); and for words that many add to,
-//! [`fetch_add`](Endpoint::fetch_add) and [`compare_swap`](Endpoint::compare_swap). Each begins at once and gives an
+//! The verbs: [`connect`](Device::connect), [`accept`](Listener::accept), [`send`](Endpoint::send),
+//! [`recv`](Endpoint::recv), [`write`](Endpoint::write), [`read`](Endpoint::read),
+//! [`close`](Endpoint::close); and for words that many add to, [`fetch_add`](Endpoint::fetch_add)
+//! and [`compare_swap`](Endpoint::compare_swap). Each begins at once and gives an
 //! [`Operation`]: `.await` it with any executor, or `.wait()` for it.
 //!
 //! ```
@@ -35,17 +37,21 @@
 //! # }
 //! ```
 //!
-//! **Memory.** An operation takes a region and gives it back, nothing is copied on the way, and what is in flight cannot be
-//! touched: that is what the types say. A peer reaches only what you [`share`](Region::share) and tell it of.
+//! **Memory.** An operation takes a region and gives it back, nothing is copied on the way, and
+//! what is in flight cannot be touched: that is what the types say. A peer reaches only what you
+//! [`share`](Region::share) and tell it of.
 //!
-//! **Giving up.** [`Operation::wait_timeout`] waits no longer than you say; dropping an operation gives it up. The memory of one
-//! that is on its way is kept until it has landed, and no message or connection is lost by it.
+//! **Giving up.** [`Operation::wait_timeout`] waits no longer than you say; dropping an operation
+//! gives it up. The memory of one that is on its way is kept until it has landed, and no message or
+//! connection is lost by it.
 //!
-//! **Back-pressure.** A message that nobody receives yet waits at its sender. An endpoint's queues are bounded; what you ask for
-//! beyond waits its turn with the region that you gave it, so your regions are the bound of your memory.
+//! **Back-pressure.** A message without a receive yet waits at its sender. An endpoint's queues
+//! are bounded; what you ask for beyond waits its turn with the region that you gave it, so your
+//! regions are the bound of your memory.
 //!
-//! **Errors** say whose fault they are: [`Error::blame`]. A peer that dies, or a network that does, ends what waits for it within
-//! seconds, and nothing waits for ever but a `recv` from a peer that lives and has nothing to say.
+//! **Errors** say whose fault they are: [`Error::blame`]. A peer that dies, or a network that does,
+//! ends what waits for it within seconds, and nothing waits for ever but a `recv` from a peer that
+//! lives and has nothing to say.
 
 mod changes;
 mod connection;
@@ -70,7 +76,7 @@ pub use operation::Operation;
 pub use region::{Region, Rights, Shared};
 pub use remote::Remote;
 
-/// How a device works, for [`Device::open_with`].
+/// Tests the code of the book.
 pub mod config {
     pub use airdma_engine::{
         Air, DeviceConfig, Impairment, PathMtu, PeerWindow, RateControl, Secret,

@@ -1,4 +1,4 @@
-//! A port that is listened to, and the requests to it.
+//! Listeners, and requests to them.
 
 use crate::connection::Connection;
 use crate::hub::{Hub, Member, lock, watch};
@@ -13,13 +13,15 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
-/// Requests that wait to be looked at, a quarter of them from one address; the oldest gives way to one more.
+/// Most requests that wait for an accept, a quarter of them from one address; one more evicts the
+/// oldest.
 const REQUESTS_MAX: usize = 512;
-/// Connections that are made and whose RTU has not come, which takes a round trip; the oldest gives way to one
-/// more, and each after two seconds.
+/// Most connections whose RTU has not come, which takes a round trip.
+///
+/// One more evicts the oldest; each is evicted after two seconds.
 const ANSWERED_MAX: usize = 64;
 
-/// A port on which peers can connect. Dropping it ends that; connections that were accepted stay.
+/// A port where peers can connect. Dropping it stops listening; accepted connections stay.
 pub struct Listener {
     listening: Arc<Listening>,
 }
@@ -36,7 +38,7 @@ pub(crate) struct Listening {
 struct State {
     listener: Option<ListenerId>,
     requests: VecDeque<Box<ConnectRequest>>,
-    /// Answered, the oldest first: open, or about to be.
+    /// Accepted connections, the oldest first: open, or about to be.
     made: VecDeque<Arc<Connection>>,
     waiters: Vec<Waker>,
 }
@@ -75,11 +77,12 @@ impl Listener {
         self.listening.port
     }
 
-    /// The next connection. Given up, it loses none: the connection is the next one's who accepts.
+    /// Accepts the next connection. A cancelled accept loses none: the next accept gets it.
     ///
     /// # Errors
-    /// The system's: the interface is gone, or there is no room for another connection, whose peer was refused. Nothing that a peer does is one, be it that it
-    /// goes before it is connected, or that it asks for what cannot be.
+    /// [`Blame::System`](crate::Blame::System): the interface is gone, or there is no room for
+    /// another connection, whose peer was refused. A peer cannot cause an error, whether it
+    /// disconnects early or requests the impossible.
     pub fn accept(&self) -> Operation<Endpoint> {
         let accepting = Accepting(Arc::clone(&self.listening));
         Operation::new(&self.listening.hub, accepting)
@@ -93,7 +96,7 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Listening {
-    /// A peer wants a connection.
+    /// Handles a peer's request.
     pub(crate) fn requested(&self, request: Box<ConnectRequest>) {
         let waiters = {
             let mut state = lock(&self.state);
@@ -103,22 +106,23 @@ impl Listening {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// Lets pending accepts look again.
+    /// Wakes pending accepts.
     pub(crate) fn wake(&self) {
         let waiters = std::mem::take(&mut lock(&self.state).waiters);
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// A request is over before it was answered.
+    /// Handles a request that ended before it was answered.
     pub(crate) fn withdrawn(&self, id: ConnectionId) {
         let mut state = lock(&self.state);
         state.requests.retain(|request| request.id != id);
     }
 
-    /// Answers the requests that wait.
+    /// Answers the waiting requests.
     ///
     /// # Errors
-    /// The system's. A request that cannot be answered as it is, or is over, is the peer's affair.
+    /// [`Blame::System`](crate::Blame::System). A request that cannot be accepted, or has ended, is
+    /// not an error.
     fn answer_all(&self) -> Result<()> {
         loop {
             let Some(request) = lock(&self.state).requests.pop_front() else {
@@ -128,19 +132,19 @@ impl Listening {
                 Ok(connection) => lock(&self.state).made.push_back(connection),
                 Err(error) => {
                     let reason = RejReason::NO_RESOURCES;
-                    // A peer that does not hear of it gives up by itself.
+                    // A peer that misses this gives up on its own.
                     drop(self.hub.engine.cm_reject(request.id, reason, &[]));
                     if error.blame() == Blame::System {
                         return Err(error);
                     }
                 }
             }
-            // Another may have given way.
+            // Another request may have been evicted.
             self.hub.take_events();
         }
     }
 
-    /// A connection that is open, if there is one; else `waker` is kept.
+    /// The next open connection; if there is none, keeps `waker` and returns `None`.
     fn next(&self, waker: Option<&Waker>) -> Option<Result<Endpoint>> {
         if let Err(error) = self.answer_all() {
             return Some(Err(error));
@@ -150,14 +154,14 @@ impl Listening {
         while let Some(connection) = state.made.get(at) {
             match connection.opened(waker) {
                 Some(Ok(())) => return state.made.remove(at).map(|made| Ok(Endpoint::new(made))),
-                // The peer went.
+                // The peer has gone.
                 Some(Err(_)) => drop(state.made.remove(at)),
                 None => at += 1,
             }
         }
         watch(&mut state.waiters, waker);
         drop(state);
-        // After the waker is kept: the end of the interface wakes it.
+        // After the waker is kept, since the end of the interface wakes it.
         self.hub.loss().map(|loss| Err(loss.into()))
     }
 }

@@ -1,4 +1,4 @@
-//! What is under way.
+//! Operations in progress.
 
 use crate::hub::Hub;
 use crate::waiting::{Signal, Sleeper, TICK, deadline};
@@ -9,31 +9,34 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// How long a blocking wait polls before it sleeps: longer than a message and its answer take on a local network, so that
-/// whoever plays ping-pong never sleeps, and too short to be noticed otherwise.
+/// How long a blocking wait polls before it sleeps.
+///
+/// Longer than a message and its answer take on a local network, so that a ping-pong never sleeps,
+/// and too short to be noticed otherwise.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// How often it looks before it looks at the clock.
+/// Number of polls between two reads of the clock.
 const LOOKS_PER_TIME: u32 = 8;
 
-/// Something that a device does for you, begun already. `.await` it with any executor, or [`Operation::wait`] for it.
+/// An operation of a device, already started: `.await` it with any executor, or call
+/// [`Operation::wait`].
 ///
-/// Dropping it gives it up. What is on its way then still arrives, and the memory that it uses is kept as long; what is not yet
-/// on its way is not sent.
+/// Dropping it cancels it. Data in flight still arrives, and its memory is kept as long; what was
+/// not yet posted is not sent.
 #[must_use = "dropping an operation gives it up: `.await` it or `.wait()` for it"]
 pub struct Operation<T> {
     hub: Arc<Hub>,
-    /// None once it has given its result.
+    /// `None` once it has returned its result.
     pending: Option<Box<dyn Pending<T>>>,
 }
 
-/// What an operation is made of.
+/// The implementation of an operation.
 pub(crate) trait Pending<T>: Send {
-    /// Looks whether it is done; if not, `waker` will be woken when it may be.
+    /// Polls for the result; if there is none, `waker` is woken when there may be one.
     fn poll(&mut self, waker: Option<&Waker>) -> Poll<Result<T>>;
 }
 
-/// An operation that never began.
+/// An operation that failed to start.
 struct Failed(Option<Error>);
 
 impl<T> Pending<T> for Failed {
@@ -61,7 +64,7 @@ impl<T> Operation<T> {
     /// Blocks until it is done.
     ///
     /// # Errors
-    /// What went wrong, and whose fault that is.
+    /// What went wrong, with the side to blame.
     pub fn wait(mut self) -> Result<T> {
         loop {
             if let Some(result) = self.wait_until(None) {
@@ -70,8 +73,9 @@ impl<T> Operation<T> {
         }
     }
 
-    /// Blocks until it is done, but for `limit` at most. `None` when that time is over: it goes on, and you can wait again, or
-    /// drop it to give it up.
+    /// Blocks until it is done, but at most for `limit`.
+    ///
+    /// `None` when the time is over: the operation continues; wait again, or drop it to cancel it.
     ///
     /// # Errors
     /// As [`Operation::wait`].

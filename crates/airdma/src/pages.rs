@@ -1,5 +1,5 @@
-//! Pages of memory: those of one memory file of the device, those that have one of their own and may be handed to another process, and
-//! those in none.
+//! Pages of memory: in the device's memory file, in a file of their own that may be shared, or in
+//! no file.
 
 use crate::hub::lock;
 use std::fs::File;
@@ -9,40 +9,41 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-/// A memory file that only grows: places in it are used once, and cost nothing when they are given back.
+/// A memory file that only grows: offsets in it are used once, and freed ranges cost nothing.
 pub(crate) struct PageFile {
     file: OwnedFd,
     end: Mutex<u64>,
-    /// Who made it. A child after fork has the same file.
+    /// The process that created it. A child after fork has the same file.
     process: u32,
 }
 
 /// Mapped pages.
 pub(crate) struct Pages {
-    /// Where they are in a file, if they are.
+    /// Their file and offset, if they are in a file.
     of: Option<(Arc<PageFile>, u64)>,
-    /// Nothing else is in that file.
+    /// Whether nothing else is in that file.
     is_alone: bool,
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: the pages belong to no thread; who may touch which bytes is what `Region` and `Shared` are about.
+// SAFETY: the pages belong to no thread; `Region` and `Shared` control access to their bytes.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
 
-/// The largest page that a mapping begins at; files need places at multiples of it.
+/// Alignment of offsets in a file: the largest base page.
 const PLACE: u64 = 64 * 1024;
-/// Huge pages of most machines; where they have another size, alignment does no harm.
+/// Size of huge pages on most machines; on others the alignment does no harm.
 const HUGE: usize = 2 << 20;
 
 impl PageFile {
     pub(crate) fn new() -> io::Result<Arc<PageFile>> {
         let file = airdma_engine::memory_file(c"airdma")?;
-        // A process that is handed the file must not cut off what is mapped here (SIGBUS), nor seal it against growing.
+        // A process that gets the file must not truncate what is mapped here (SIGBUS), nor seal it
+        // against growing.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
-        // SAFETY: a memory file of ours, and plain integers.
+        // SAFETY: our own memory file, and plain integers.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -53,7 +54,7 @@ impl PageFile {
         }))
     }
 
-    /// `length` new bytes, zeroed, of a file in which nothing else is.
+    /// Maps `length` new bytes, zeroed, in a file of their own.
     pub(crate) fn alone(length: usize) -> io::Result<Pages> {
         let mut pages = PageFile::new()?.map(length)?;
         pages.is_alone = true;
@@ -65,7 +66,7 @@ impl PageFile {
         let at = self.grow(length)?;
         let no_room = || io::Error::from_raw_os_error(libc::ENOMEM);
         let offset = libc::off_t::try_from(at).map_err(|_| no_room())?;
-        // SAFETY: a new mapping, where the kernel likes it.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -87,10 +88,11 @@ impl PageFile {
         })
     }
 
-    /// Makes the file at least `bytes` long. One that another process made longer already is long enough: it cannot be cut off.
+    /// Grows the file to at least `bytes`. If another process made it longer already, that
+    /// suffices: it cannot shrink.
     fn lengthen(&self, bytes: u64) -> io::Result<()> {
         let size = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a memory file of ours.
+        // SAFETY: our own memory file.
         if unsafe { libc::ftruncate(self.file.as_raw_fd(), size) } == 0 {
             return Ok(());
         }
@@ -111,8 +113,10 @@ impl PageFile {
 }
 
 impl Pages {
-    /// Maps `length` new bytes, zeroed, for this process alone: such pages are there sooner than those of a file, and huge ones where
-    /// they fit and the kernel has them, which saves a fault for each small one, and most misses of the TLB.
+    /// Maps `length` new bytes, zeroed, for this process alone.
+    ///
+    /// Such pages are ready sooner than those of a file. Huge pages are used where they fit and
+    /// exist, which saves page faults and most TLB misses.
     pub(crate) fn private(length: usize) -> io::Result<Pages> {
         if length < HUGE {
             return Self::anonymous(length);
@@ -122,7 +126,8 @@ impl Pages {
         let (length, mapped) = with_spare.ok_or(io::ErrorKind::OutOfMemory)?;
         let pages = ManuallyDrop::new(Self::anonymous(mapped)?);
         let before = pages.start.align_offset(HUGE);
-        // SAFETY: parts of the new mapping. Where the kernel knows no huge pages, or is to use none, there are others.
+        // SAFETY: parts of the new mapping. If the kernel has no huge pages, or may not use any,
+        // base pages remain.
         let start = unsafe {
             let start = pages.start.add(before);
             for (spare, bytes) in [(pages.start, before), (start.add(length), HUGE - before)] {
@@ -142,7 +147,7 @@ impl Pages {
     }
 
     fn anonymous(length: usize) -> io::Result<Pages> {
-        // SAFETY: a new mapping, where the kernel likes it.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -182,7 +187,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: what `map` mapped; all regions in it are gone, and the device does not know it any more.
+        // SAFETY: mapped by `map`; all regions in it are gone, and the device has released it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
         let Some((of, at)) = &self.of else {
             return;
@@ -192,7 +197,8 @@ impl Drop for Pages {
         }
         let free = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (at, length) = (*at as libc::off_t, self.length as libc::off_t);
-        // SAFETY: a part of our file that nothing is in any more. Where it fails the pages go with the file.
+        // SAFETY: a part of our file that is no longer used. If this fails, the pages are freed
+        // with the file.
         unsafe { libc::fallocate(of.file.as_raw_fd(), free, at, length) };
     }
 }
@@ -206,7 +212,7 @@ mod tests {
         for length in [HUGE, HUGE + 1, 5 * HUGE - 1] {
             let pages = Pages::private(length).unwrap();
             assert!(pages.address().is_multiple_of(HUGE as u64));
-            // SAFETY: the first and the last byte that were asked for.
+            // SAFETY: the first and the last requested byte.
             unsafe {
                 pages.start().write(7);
                 pages.start().add(length - 1).write(7);
@@ -225,10 +231,10 @@ mod tests {
     #[test]
     fn a_process_that_was_handed_the_file_cannot_cut_pages_off() {
         let pages = PageFile::alone(4096).unwrap();
-        // What another process does with its copy of the descriptor.
+        // A copy of the descriptor, as another process has it.
         let theirs = pages.file().unwrap().try_clone_to_owned().unwrap();
         let fd = theirs.as_raw_fd();
-        // SAFETY: a descriptor of ours, and plain integers.
+        // SAFETY: our own descriptor, and plain integers.
         unsafe {
             assert!(refused(libc::ftruncate(fd, 0)), "pages are cut off");
             for more in [libc::F_SEAL_GROW, libc::F_SEAL_FUTURE_WRITE] {
@@ -243,7 +249,7 @@ mod tests {
         let file = PageFile::new().unwrap();
         let first = file.map(4096).unwrap();
         let fd = file.file.as_raw_fd();
-        // SAFETY: a descriptor of ours, and a plain integer.
+        // SAFETY: our own descriptor, and a plain integer.
         assert_eq!(unsafe { libc::ftruncate(fd, 1 << 30) }, 0);
         let second = file.map(4096).unwrap();
         assert_eq!(second.of.as_ref().unwrap().1, PLACE);

@@ -12,10 +12,11 @@ use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 
-/// A piece of registered memory, yours alone: read and write it as a slice of bytes.
+/// Registered memory that the program owns: read and write it as a slice of bytes.
 ///
-/// An operation takes the region and gives it back when the device is done with it, so memory in flight can neither be
-/// changed nor freed. It is dropped as any other memory: what is still in flight then is kept until it has landed.
+/// An operation takes the region and returns it when the device is done, so memory in flight can
+/// neither be changed nor freed. A region may be dropped at any time: memory in flight is kept
+/// until the transfer has ended.
 pub struct Region {
     memory: Arc<Memory>,
     start: usize,
@@ -23,55 +24,57 @@ pub struct Region {
 }
 
 bitflags! {
-    /// What peers may do with a region that is shared with them.
+    /// What peers may do with a shared region.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Rights: u8 {
         /// Read it.
         const READ = 1;
         /// Write it.
         const WRITE = 1 << 1;
-        /// Add to its words, and compare and swap them.
+        /// Execute atomics on its words.
         const ATOMIC = 1 << 2;
     }
 }
 
-/// A region that those peers reach that are told of it ([`Shared::remote`]), while you do something else. It is no slice of bytes, since its bytes may change at any time: they
-/// are copied out and in. [`Shared::withdraw`] makes it yours alone again.
+/// A region that peers can access while the program does something else.
+///
+/// Only peers that were given a key can do so ([`Shared::remote`]). It is not a slice, since its
+/// bytes may change at any time: they are copied out and in. [`Shared::withdraw`] ends the sharing.
 pub struct Shared {
-    // Go first: peers reach the pages by them as long as they are there.
+    // Dropped first: peers have access to the pages as long as they exist.
     openings: Mutex<Vec<Opening>>,
     access: Access,
     region: Region,
 }
 
-/// A region as the peer of one endpoint reaches it.
+/// Access of one endpoint's peer to a region.
 struct Opening {
     to: Weak<Connection>,
-    /// Closes it, going.
+    /// Ends the access when dropped.
     _window: Arc<Mw>,
     key: Rkey,
 }
 
 /// Registered pages.
 struct Memory {
-    // Goes first: then the device does not touch the pages any more.
+    // Dropped first: then the device does not access the pages any more.
     mr: Arc<Mr>,
     pd: Arc<Pd>,
     pages: Pages,
 }
 
 impl Region {
-    /// `length` bytes, zeroed.
+    /// Allocates `length` bytes, zeroed.
     pub(crate) fn allocate(hub: &Hub, length: usize) -> Result<Region> {
         Self::of(hub, length, |length| hub.pages.map(length))
     }
 
-    /// The same, in a file of its own.
+    /// As [`Region::allocate`], in a file of its own.
     pub(crate) fn allocate_file(hub: &Hub, length: usize) -> Result<Region> {
         Self::of(hub, length, PageFile::alone)
     }
 
-    /// The same, in no file.
+    /// As [`Region::allocate`], without a file.
     pub(crate) fn allocate_private(hub: &Hub, length: usize) -> Result<Region> {
         Self::of(hub, length, Pages::private)
     }
@@ -105,10 +108,10 @@ impl Region {
         })
     }
 
-    /// Cuts it in two: what lies before `at`, and the rest. The memory goes when both are gone.
+    /// Splits it at `at`. The memory is freed when both parts are dropped.
     ///
     /// # Errors
-    /// Yours, where `at` lies beyond its end; the region is in the error.
+    /// [`Blame::You`](crate::Blame::You): `at` exceeds its length; the region is in the error.
     pub fn split_at(self, at: usize) -> Result<(Region, Region)> {
         if at > self.length {
             let message = format!("a cut at {at}, but the region has {} bytes", self.length);
@@ -123,10 +126,11 @@ impl Region {
         Ok((first, rest))
     }
 
-    /// Lets peers reach it, each by a key of its own: see [`Shared::remote`].
+    /// Shares it with peers, each of which needs its own key: see [`Shared::remote`].
     ///
     /// # Errors
-    /// Yours, for an empty region or one that is not at a multiple of 8 and is to take atomics. The region is in the error.
+    /// [`Blame::You`](crate::Blame::You): the region is empty, or not at a multiple of 8 and
+    /// `rights` has [`Rights::ATOMIC`]. The region is in the error.
     pub fn share(self, rights: Rights) -> Result<Shared> {
         if self.length == 0 {
             return Err(Error::you("an empty region cannot be shared").with(self));
@@ -147,9 +151,10 @@ impl Region {
         })
     }
 
-    /// The memory file that holds it and nothing else, and where in it the region begins: to map it elsewhere, or to hand it to another
-    /// process, which reads and writes all that [`Device::allocate_file`](crate::Device::allocate_file) gave, and cannot cut it
-    /// off. No other region has one.
+    /// The memory file of the region, and the region's offset in it.
+    ///
+    /// Only regions of [`Device::allocate_file`](crate::Device::allocate_file) have one. Another
+    /// process that gets the file can read and write everything in it, but cannot shrink it.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         let file = self.memory.pages.file()?;
         Some((file, self.start as u64))
@@ -159,7 +164,7 @@ impl Region {
         self.memory.mr.is_of(pd)
     }
 
-    /// The element of a work request for `range` of it.
+    /// The scatter/gather element for `range` of it.
     pub(crate) fn element(&self, range: &Range<usize>) -> Sge {
         Sge {
             addr: self.address() + range.start as u64,
@@ -168,7 +173,7 @@ impl Region {
         }
     }
 
-    /// The part that a caller names, checked.
+    /// Checks a caller's range.
     pub(crate) fn part(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
         part_of(self.length, range)
     }
@@ -183,7 +188,7 @@ impl Region {
     }
 }
 
-/// `range` of something that is `length` long, checked.
+/// Checks a caller's `range` of something that is `length` long.
 pub(crate) fn part_of(length: usize, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
@@ -208,15 +213,15 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped as long as `memory` lives. Nobody writes it: the region is held by the caller and by no operation, and
-        // no two regions overlap.
+        // SAFETY: mapped as long as `memory` lives. Not written meanwhile: the caller holds the
+        // region, so no operation does, and regions do not overlap.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.length) }
     }
 }
 
 impl DerefMut for Region {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody reads it.
+        // SAFETY: as above, and not read meanwhile.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.length) }
     }
 }
@@ -228,11 +233,14 @@ impl fmt::Debug for Region {
 }
 
 impl Shared {
-    /// What the peer of an endpoint must know of it: send it [`Remote::to_bytes`]. It opens the region to that peer on that
-    /// connection: to others, that hear of it somehow, it opens nothing. It is the same each time.
+    /// The key and address for the peer of an endpoint: send it [`Remote::to_bytes`].
+    ///
+    /// It is valid for that peer on that connection only; other peers that learn it gain nothing.
+    /// Each call returns the same.
     ///
     /// # Errors
-    /// Yours, for an endpoint of another device; the system's (no keys left).
+    /// [`Blame::You`](crate::Blame::You): the endpoint is another device's.
+    /// [`Blame::System`](crate::Blame::System): no keys are left.
     pub fn remote(&self, to: &Endpoint) -> Result<Remote> {
         let connection = to.connection();
         let mut openings = lock(&self.openings);
@@ -272,26 +280,28 @@ impl Shared {
         })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.region.length
     }
 
-    /// Never: a shared region has bytes.
+    /// Always false: a shared region has bytes.
     pub fn is_empty(&self) -> bool {
         self.region.length == 0
     }
 
-    /// Copies what is at `offset` now into `bytes`. What a peer writes meanwhile is there in part, or not.
+    /// Copies what is at `offset` now into `bytes`. A concurrent write of a peer may be there in
+    /// part.
     ///
     /// # Errors
-    /// Yours, beyond its end.
+    /// [`Blame::You`](crate::Blame::You): the range exceeds the region.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let part = self.bytes_at(offset, bytes.len())?;
         let (head, words) = words_of(part, bytes.len());
         let (first, rest) = bytes.split_at_mut(head);
         let (middle, last) = rest.split_at_mut(words * WORD);
-        // SAFETY: all of it within the region, as was checked, and words at their multiples; volatile, since peers write it.
+        // SAFETY: within the region, as checked, with words at their multiples; volatile, since
+        // peers write it.
         unsafe {
             for (index, byte) in first.iter_mut().enumerate() {
                 *byte = part.add(index).read_volatile();
@@ -310,10 +320,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies `bytes` to `offset`. A peer that reads meanwhile gets a part of them, or nothing.
+    /// Copies `bytes` to `offset`. A concurrent read of a peer may get them in part.
     ///
     /// # Errors
-    /// Yours, beyond its end.
+    /// [`Blame::You`](crate::Blame::You): the range exceeds the region.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let part = self.bytes_at(offset, bytes.len())?;
         let (head, words) = words_of(part, bytes.len());
@@ -339,10 +349,10 @@ impl Shared {
         Ok(())
     }
 
-    /// The word at `offset`, a multiple of 8, all of it at once: what peers add to.
+    /// Reads the word at `offset`, a multiple of 8, atomically: for words that peers add to.
     ///
     /// # Errors
-    /// Yours, beyond its end or for another offset.
+    /// [`Blame::You`](crate::Blame::You): `offset` is not a multiple of 8, or exceeds the region.
     pub fn word(&self, offset: usize) -> Result<u64> {
         let part = self.bytes_at(offset, 8)?.cast::<u64>();
         if !part.is_aligned() {
@@ -354,10 +364,12 @@ impl Shared {
         Ok(unsafe { part.read_volatile() })
     }
 
-    /// Closes it to peers. When this returns, none of them touches it any more: later attempts are refused, and end their
+    /// Ends the sharing, and returns the region.
+    ///
+    /// When this returns, no peer accesses it any more: later attempts are refused, and end their
     /// connection.
     pub fn withdraw(self) -> Region {
-        // Going, they wait until the device has let go of the memory.
+        // Dropping them waits until the device has released the memory.
         drop(self.openings);
         self.region
     }
@@ -372,7 +384,7 @@ impl Shared {
 
 const WORD: usize = size_of::<u64>();
 
-/// How many single bytes come before the first whole word, and how many words follow.
+/// Number of single bytes before the first whole word, and number of words that follow.
 fn words_of(start: *mut u8, length: usize) -> (usize, usize) {
     let head = start.align_offset(WORD).min(length);
     (head, (length - head) / WORD)

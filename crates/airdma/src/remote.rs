@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use airdma_engine::Rkey;
 
-/// A region of the peer: where it is, its key, and how long it is. The peer says so, by any means: mostly in a message.
+/// A region of the peer: address, key and length, as received from the peer, usually in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     address: u64,
@@ -11,7 +11,7 @@ pub struct Remote {
     length: u64,
 }
 
-/// In front of the bytes, so that some other message is not taken for one of these: the name, and the version.
+/// First bytes of the encoding, which tell it from other messages: name and version.
 const MAGIC: [u8; 4] = *b"aiR1";
 
 impl Remote {
@@ -26,7 +26,7 @@ impl Remote {
         }
     }
 
-    /// What to send to the peer that is to use it.
+    /// The bytes to send to the peer.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -36,10 +36,10 @@ impl Remote {
         bytes
     }
 
-    /// What the peer sent.
+    /// Decodes the peer's bytes.
     ///
     /// # Errors
-    /// Yours, for anything else.
+    /// [`Blame::You`](crate::Blame::You): they are anything else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Remote> {
         let wrong = || {
             Error::you(format!(
@@ -62,7 +62,7 @@ impl Remote {
         })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.length
     }
@@ -85,7 +85,7 @@ impl Remote {
         }
     }
 
-    /// The same of a word.
+    /// Address and key of the word at `offset`.
     pub(crate) fn word_at(&self, offset: u64) -> Result<(u64, Rkey)> {
         let (va, key) = self.at(offset, 8)?;
         if !va.is_multiple_of(8) {

@@ -1,4 +1,4 @@
-//! Sleeping until something happens on a device: what a blocking call does, and the thread that wakes tasks.
+//! Sleeping until a device has an event: blocking calls, and the thread that wakes tasks.
 
 use crate::hub::Hub;
 use airdma_engine::{Channel, ChannelWait, CmChannel, EventWait, without_signals};
@@ -10,24 +10,24 @@ use std::task::Wake;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Nobody sleeps longer without a look at deadlines and at peers that have gone silent.
+/// Longest sleep, after which deadlines and silent peers are checked.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 
-/// Wakes one thread out of its sleep.
+/// Wakes one thread from its sleep.
 pub(crate) struct Signal(OwnedFd);
 
 impl Signal {
     fn new() -> io::Result<Arc<Signal>> {
-        // SAFETY: flags that the call knows.
+        // SAFETY: valid flags.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor that was made just now, and is nobody else's.
+        // SAFETY: a descriptor that was just created, and that nothing else owns.
         Ok(Arc::new(Signal(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
-    /// The one of this thread.
+    /// The signal of the calling thread.
     pub(crate) fn of_thread() -> io::Result<Arc<Signal>> {
         thread_local!(static SIGNAL: OnceCell<Arc<Signal>> = const { OnceCell::new() });
         let of_cell = |cell: &OnceCell<Arc<Signal>>| {
@@ -37,14 +37,15 @@ impl Signal {
             let signal = Signal::new()?;
             Ok(Arc::clone(cell.get_or_init(|| signal)))
         };
-        // A thread on its way out has none.
+        // A thread that is exiting has none.
         SIGNAL.try_with(of_cell).unwrap_or_else(|_| Signal::new())
     }
 
-    /// What was signalled before is over.
+    /// Discards signals so far.
     pub(crate) fn clear(&self) {
         let mut count = 0u64;
-        // SAFETY: eight bytes, which an eventfd fills. That there was nothing to read is no mistake.
+        // SAFETY: eight bytes, which an eventfd fills. An error only means that there was no
+        // signal.
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 }
@@ -56,17 +57,18 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let one = 1u64;
-        // SAFETY: eight bytes. It fails only where the signal is set already.
+        // SAFETY: eight bytes. Fails only if the signal is set already.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 }
 
-/// A thread's wait for what happens on a device. The thread runs the device meanwhile, as one in `ibv_get_cq_event(3)` does.
+/// A thread's wait for events of a device. The thread runs the device meanwhile, as in
+/// `ibv_get_cq_event(3)`.
 pub(crate) struct Sleeper {
     wait: ChannelWait,
     connections: Arc<CmChannel>,
     signal: Arc<Signal>,
-    /// What the last sleep was on.
+    /// Descriptors of the last sleep.
     descriptors: Vec<libc::pollfd>,
 }
 
@@ -84,8 +86,10 @@ impl Sleeper {
         }
     }
 
-    /// Sleeps until something happens, `signal` included, but not beyond `limit` nor [`TICK`]. Returns whose completion queue has
-    /// something, if that is what happened. Packets that complete nothing end no sleep.
+    /// Sleeps until an event or `signal`, but not beyond `limit` nor [`TICK`].
+    ///
+    /// Returns the number of the member whose completion queue has something, if that was the
+    /// event. Packets that complete nothing do not end the sleep.
     pub(crate) fn sleep(&mut self, limit: Duration) -> io::Result<Option<u64>> {
         let end = Instant::now() + limit.min(TICK);
         loop {
@@ -105,7 +109,8 @@ impl Sleeper {
         }
     }
 
-    /// One sleep, after a step without event. Returns whether the signal or a connection ended it, and what the wait says to it.
+    /// One sleep, after a step without event. Returns whether the signal or a connection ended it,
+    /// and the result of the wait.
     fn lie_down(&mut self, limit: Duration) -> (bool, io::Result<()>) {
         let (bed, due) = self.wait.bed();
         let due = due.map(|due| Duration::new(due.tv_sec.unsigned_abs(), due.tv_nsec as u32));
@@ -143,7 +148,8 @@ impl Sleeper {
     }
 }
 
-/// The thread that wakes tasks: an executor does not know what to sleep on. There is none until a task waits.
+/// The thread that wakes tasks, as an executor cannot sleep on a device. Started with the first
+/// waiting task.
 pub(crate) struct Driver {
     signal: Arc<Signal>,
     thread: JoinHandle<()>,
@@ -155,7 +161,7 @@ impl Driver {
         let mut sleeper = Sleeper::new(hub, Arc::clone(&signal));
         let hub = Arc::downgrade(hub);
         let own = Arc::clone(&signal);
-        // The application's handlers run in its own threads.
+        // The application's signal handlers run in its own threads.
         let thread = without_signals(|| {
             std::thread::Builder::new()
                 .name("airdma-driver".into())
@@ -164,18 +170,18 @@ impl Driver {
         Ok(Driver { signal, thread })
     }
 
-    /// Ends the thread, and waits until it has.
+    /// Ends the thread, and waits for it.
     pub(crate) fn stop(self) {
-        // The thread itself may drop the last of what it serves.
+        // The thread itself may drop the last handle.
         if self.thread.thread().id() != std::thread::current().id() {
             self.signal.wake_by_ref();
-            // It does not panic; if it did, there is nothing left to do about it.
+            // It does not panic; if it did, nothing could be done about it.
             drop(self.thread.join());
         }
     }
 }
 
-/// Whoever drops the hub ends this: it is held only while there is something to do.
+/// Runs until the hub is dropped: this thread holds it only while there is work.
 fn run(hub: &Weak<Hub>, sleeper: &mut Sleeper, signal: &Signal) {
     loop {
         let slept = sleeper.sleep(TICK);
@@ -183,13 +189,13 @@ fn run(hub: &Weak<Hub>, sleeper: &mut Sleeper, signal: &Signal) {
         let Some(hub) = hub.upgrade() else { return };
         match slept {
             Ok(event) => hub.attend(event),
-            // The program has closed descriptors that are not its own, say.
+            // For example, the program has closed descriptors that are not its own.
             Err(_) => std::thread::sleep(TICK),
         }
     }
 }
 
-/// When a wait of at most `limit` is over.
+/// When a wait of at most `limit` ends.
 pub(crate) fn deadline(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }

@@ -1,7 +1,7 @@
-//! The books of one connection: what was asked for, what the queue pair has of it, and what has come of it.
+//! The books of one connection: requested operations, which of them are posted, and their results.
 //!
-//! The queue pair's queues are bounded. What does not fit waits here, in its order, and with its memory: so who owns no more
-//! regions cannot ask for more, and that is the back-pressure.
+//! The queue pair's queues are bounded. Further requests wait here, in order and with their memory:
+//! a program without free regions cannot request more, which is the back-pressure.
 
 use crate::error::Cause;
 use crate::{Blame, Error, Message, Region, Result};
@@ -12,16 +12,16 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::task::Waker;
 
-/// Requests that the queue pair has at most.
+/// Most posted requests.
 pub(crate) const SEND_DEPTH: u32 = 128;
-/// Receives that it has at most.
+/// Most posted receives.
 pub(crate) const RECEIVE_DEPTH: u32 = 128;
-/// Marks the work request identifiers of receives.
+/// Flag of the work request ids of receives.
 const RECEIVE: u64 = 1 << 63;
-/// Of a word that an atomic answers into.
+/// Length of the word that receives an atomic's result.
 const WORD: usize = 8;
 
-/// What to do at the peer.
+/// A request to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
     Send,
@@ -44,11 +44,11 @@ pub(crate) enum Request {
         compare: u64,
         swap: u64,
     },
-    /// A WRITE of nothing, which a peer that lives acknowledges.
+    /// An empty WRITE, which a living peer acknowledges.
     SignOfLife,
 }
 
-/// A part of a region, in the hands of an operation.
+/// A part of a region, owned by an operation.
 pub(crate) struct Buffer {
     pub(crate) region: Region,
     pub(crate) range: Range<usize>,
@@ -60,26 +60,26 @@ impl Buffer {
     }
 }
 
-/// A request from when it is asked for until its result is fetched.
+/// A request, from its start until its result is fetched.
 struct Slot {
     request: Request,
     buffer: Option<Buffer>,
-    /// Where an atomic's answer goes, while it is posted.
+    /// Index of the word for an atomic's result, while posted.
     word: Option<usize>,
-    /// What an atomic found, 0 for others.
+    /// Result of an atomic, 0 for others.
     outcome: Option<std::result::Result<u64, Cause>>,
     waker: Option<Waker>,
-    /// Nobody waits for it.
+    /// Whether its operation was dropped.
     abandoned: bool,
 }
 
-/// One who waits for a message.
+/// A caller that waits for a message.
 struct Reader {
     ticket: u64,
     waker: Option<Waker>,
 }
 
-/// Who is to be woken, and what is to be dropped, once the books are closed.
+/// Wakers to call, and memory to drop, after the lock of the books is released.
 #[derive(Default)]
 pub(crate) struct Aftermath {
     pub(crate) wakers: Vec<Waker>,
@@ -97,28 +97,28 @@ impl Aftermath {
 pub(crate) struct Work {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
-    /// Not posted yet, the oldest first.
+    /// Requests that are not posted yet, the oldest first.
     queued: VecDeque<usize>,
     posted: u32,
-    /// Where atomics answer into, and which of its words are free.
+    /// Words for results of atomics, and which of them are free.
     words: Region,
     words_free: Vec<usize>,
-    /// Posted receives, the oldest first, which is the order in which they are used.
+    /// Posted receives, the oldest first: the order in which they are used.
     receives: VecDeque<Buffer>,
     receives_queued: VecDeque<Buffer>,
-    /// Messages that have come and that nobody has fetched.
+    /// Messages that have arrived and were not fetched.
     messages: VecDeque<Message>,
-    /// Regions of receives that will get nothing.
+    /// Regions of receives that will not be used.
     returned: VecDeque<Region>,
-    /// The n-th of them gets the n-th message.
+    /// Waiting readers; the n-th gets the n-th message.
     readers: VecDeque<Reader>,
     last_ticket: u64,
-    /// Why there is nothing to be had any more.
+    /// Why the connection has ended.
     pub(crate) failure: Option<Cause>,
 }
 
 impl Work {
-    /// Bytes that `words` must have.
+    /// Bytes of `words`.
     pub(crate) const WORDS_BYTES: usize = SEND_DEPTH as usize * WORD;
 
     pub(crate) fn new(words: Region) -> Work {
@@ -144,7 +144,7 @@ impl Work {
         !self.queued.is_empty()
     }
 
-    /// Whether somebody wants to hear of completions.
+    /// Whether a task waits for completions.
     pub(crate) fn is_watched(&self) -> bool {
         let slots = self.slots.iter().flatten();
         let mut wakers = slots.map(|slot| &slot.waker);
@@ -152,17 +152,18 @@ impl Work {
         self.overflows() || wakers.any(Option::is_some) || readers.any(Option::is_some)
     }
 
-    /// Whether nothing is under way to the peer.
+    /// Whether nothing is in flight to the peer.
     pub(crate) fn is_idle(&self) -> bool {
         self.posted == 0 && self.queued.is_empty()
     }
 
-    /// Whether somebody waits for the peer, who owes us nothing that would tell that it is gone.
+    /// Whether a caller waits for a peer that owes no acknowledgement, so that its death would go
+    /// unnoticed.
     pub(crate) fn only_listens(&self) -> bool {
         self.is_idle() && self.readers.len() > self.messages.len()
     }
 
-    /// Takes a request into the books; [`Work::post`] posts it. Returns its number, unless nobody is to wait for it.
+    /// Adds a request, which [`Work::post`] posts; returns its number.
     pub(crate) fn request(&mut self, request: Request, buffer: Option<Buffer>) -> usize {
         let slot = Slot {
             request,
@@ -185,7 +186,7 @@ impl Work {
         number
     }
 
-    /// The result of a request, if there is one; else `waker` is kept.
+    /// The result of a request; if there is none yet, keeps `waker`.
     pub(crate) fn result(
         &mut self,
         number: usize,
@@ -200,7 +201,8 @@ impl Work {
         Some((outcome, region))
     }
 
-    /// Nobody waits for it any more: its memory is kept while the queue pair has it, and it is not sent if it was not yet.
+    /// Drops the operation of a request: posted memory is kept until it completes; an unposted
+    /// request is not sent.
     pub(crate) fn abandon(&mut self, number: usize, after: &mut Aftermath) {
         let Some(slot) = self.slots[number].as_mut() else {
             return;
@@ -222,7 +224,7 @@ impl Work {
         slot.buffer.map(|buffer| buffer.region)
     }
 
-    /// A region to receive into, and one who waits for a message; returns the reader's ticket.
+    /// Adds a region to receive into, and a reader; returns the reader's ticket.
     pub(crate) fn receive(&mut self, buffer: Buffer) -> u64 {
         if self.failure.is_some() {
             self.returned.push_back(buffer.region);
@@ -237,7 +239,7 @@ impl Work {
         self.last_ticket
     }
 
-    /// The message of a reader, if it has come; else `waker` is kept.
+    /// The message of a reader; if there is none yet, keeps `waker`.
     pub(crate) fn message(
         &mut self,
         ticket: u64,
@@ -265,7 +267,7 @@ impl Work {
         }
     }
 
-    /// A reader goes. Its message, if one came, is the next reader's: none is lost.
+    /// Removes a reader. If its message came, the next reader gets it: none is lost.
     pub(crate) fn leave(&mut self, ticket: u64, after: &mut Aftermath) {
         if let Some(at) = self.reader(ticket) {
             self.readers.remove(at);
@@ -290,7 +292,7 @@ impl Work {
             .extend(ready.filter_map(|reader| reader.waker.take()));
     }
 
-    /// Gives the queue pair what it has room for.
+    /// Posts what the queue pair has room for.
     pub(crate) fn post(&mut self, qp: &Qp, after: &mut Aftermath) {
         while self.receives.len() < RECEIVE_DEPTH as usize
             && let Some(buffer) = self.receives_queued.pop_front()
@@ -353,7 +355,7 @@ impl Work {
             ),
         };
         if has_answer {
-            // There are as many as requests that can be posted.
+            // There are as many words as requests that can be posted.
             slot.word = self.words_free.pop();
         }
         let word = slot
@@ -377,7 +379,7 @@ impl Work {
         posted
     }
 
-    /// The queue pair is done with something.
+    /// Handles a completion.
     pub(crate) fn completed(&mut self, completion: &Completion, after: &mut Aftermath) {
         if completion.wr_id & RECEIVE != 0 {
             self.received(completion, after);
@@ -422,7 +424,7 @@ impl Work {
             Ok(value)
         } else {
             self.fail(cause_of(completion.status, request), after);
-            // What came first is the reason for all that follows.
+            // The first failure is the reason for all that follow.
             let cause = self.failure.clone();
             cause.map_or(Ok(value), Err)
         };
@@ -435,7 +437,7 @@ impl Work {
         }
     }
 
-    /// The connection is over: what the queue pair does not have yet fails at once, and the rest as it is given back.
+    /// Ends the connection: unposted requests fail at once, posted ones when they complete.
     pub(crate) fn fail(&mut self, cause: Cause, after: &mut Aftermath) {
         let cause = self.failure.get_or_insert(cause).clone();
         for number in std::mem::take(&mut self.queued) {
@@ -474,7 +476,7 @@ fn refused(error: &airdma_engine::Error) -> Cause {
     )
 }
 
-/// What a failed request means.
+/// The cause of a failed request.
 fn cause_of(status: Status, request: Request) -> Cause {
     match status {
         Status::RetryExceeded => Cause::new(
@@ -533,7 +535,7 @@ fn cause_of_receive(status: Status, length: usize) -> Cause {
     }
 }
 
-/// The queue pair gave up, and nothing that we asked for was the reason.
+/// The queue pair failed, but none of our requests did.
 fn broken() -> Cause {
     Cause::new(
         Blame::Peer,

@@ -1,4 +1,4 @@
-//! Messages: what arrives, in which order, and what becomes of their memory.
+//! Messages: their content, order and memory.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -151,9 +151,9 @@ fn a_receive_that_is_given_up_loses_no_message() {
 }
 
 #[test]
-fn memory_of_a_send_that_is_given_up_is_kept_until_it_has_landed() {
+fn memory_of_a_cancelled_send_is_kept_until_it_has_arrived() {
     isolated(
-        "memory_of_a_send_that_is_given_up_is_kept_until_it_has_landed",
+        "memory_of_a_cancelled_send_is_kept_until_it_has_arrived",
         "",
         || {
             let Pair {
@@ -163,9 +163,9 @@ fn memory_of_a_send_that_is_given_up_is_kept_until_it_has_landed() {
                 right,
             } = pair();
             let bytes = pattern(300_000, 3);
-            // Nobody receives yet, so it is in flight for as long as we like.
+            // There is no receive yet, so it stays in flight.
             drop(left.send(filled(&here, &bytes), ..));
-            // Memory that was given back too early would be used again by these.
+            // These would reuse memory that was released too early.
             let others: Vec<_> = (0..8)
                 .map(|_| filled(&here, &pattern(300_000, 77)))
                 .collect();
@@ -175,7 +175,7 @@ fn memory_of_a_send_that_is_given_up_is_kept_until_it_has_landed() {
                 .unwrap();
             assert!(message[..] == bytes);
             drop(others);
-            // The connection goes on.
+            // The connection still works.
             let sending = left.send(filled(&here, b"next"), ..);
             assert_eq!(
                 &right.recv(message.into_region(), ..).wait().unwrap()[..],
@@ -243,9 +243,9 @@ fn what_waits_on_an_endpoint_that_is_dropped_ends() {
 }
 
 #[test]
-fn a_message_that_does_not_fit_is_the_receivers_fault_to_the_receiver() {
+fn a_message_that_does_not_fit_is_blamed_on_the_receiver() {
     isolated(
-        "a_message_that_does_not_fit_is_the_receivers_fault_to_the_receiver",
+        "a_message_that_does_not_fit_is_blamed_on_the_receiver",
         "",
         || {
             let Pair {
@@ -348,7 +348,7 @@ fn memory_is_a_file_that_others_can_map() {
     });
 }
 
-/// Another process that is handed one region has that one.
+/// Another process that gets one region's file gets only that region.
 #[test]
 fn a_file_of_a_region_holds_no_other_region() {
     isolated("a_file_of_a_region_holds_no_other_region", "", || {
@@ -396,10 +396,10 @@ fn memory_of_one_process_is_memory_like_any_and_in_no_file() {
 }
 
 #[test]
-fn devices_are_named_by_their_interfaces_and_have_all_of_their_addresses() {
+fn devices_have_the_names_and_addresses_of_their_interfaces() {
     let setup = "ip address add 127.0.0.9/8 dev lo";
     isolated(
-        "devices_are_named_by_their_interfaces_and_have_all_of_their_addresses",
+        "devices_have_the_names_and_addresses_of_their_interfaces",
         setup,
         || {
             assert_eq!(Device::names().unwrap(), ["lo"]);
@@ -417,7 +417,7 @@ fn devices_are_named_by_their_interfaces_and_have_all_of_their_addresses() {
     );
 }
 
-/// The peer's port takes no path MTU above its own.
+/// The peer's port refuses a path MTU above its own.
 #[test]
 fn hosts_with_different_mtus_connect_with_the_smaller_one() {
     let setup = "ip link add veth0 mtu 9000 type veth peer name veth1 mtu 1500

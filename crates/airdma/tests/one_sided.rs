@@ -1,4 +1,4 @@
-//! What one side does in the other's memory.
+//! One-sided operations on the other side's memory.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -37,16 +37,16 @@ fn writes_and_reads_reach_the_peers_region() {
         assert_eq!(&region[10..24], b"from the owner");
         assert_eq!(region[..10], bytes[..10]);
         assert_eq!(region[24..], bytes[24..]);
-        // Nothing at all is fine, too.
+        // Zero bytes are allowed, too.
         left.write(region, ..0, &remote, 200_000).wait().unwrap();
         assert_eq!(&shared.withdraw()[..14], b"from the owner");
     });
 }
 
 #[test]
-fn shared_bytes_are_copied_out_and_in_at_any_place_and_of_any_length() {
+fn shared_bytes_are_copied_at_any_offset_and_length() {
     isolated(
-        "shared_bytes_are_copied_out_and_in_at_any_place_and_of_any_length",
+        "shared_bytes_are_copied_at_any_offset_and_length",
         "",
         || {
             let device = airdma::Device::open("lo").unwrap();
@@ -96,9 +96,9 @@ fn many_threads_add_to_one_word_and_none_is_lost() {
 }
 
 #[test]
-fn mistakes_of_the_caller_are_found_here_and_the_connection_goes_on() {
+fn caller_errors_are_found_locally_and_the_connection_survives() {
     isolated(
-        "mistakes_of_the_caller_are_found_here_and_the_connection_goes_on",
+        "caller_errors_are_found_locally_and_the_connection_survives",
         "",
         || {
             let Pair {
@@ -180,8 +180,8 @@ fn a_peer_does_only_what_it_was_given_the_right_to() {
 }
 
 #[test]
-fn memory_that_is_given_up_while_a_peer_writes_is_not_touched_any_more() {
-    let test = "memory_that_is_given_up_while_a_peer_writes_is_not_touched_any_more";
+fn dropped_memory_is_not_touched_by_a_peers_write() {
+    let test = "dropped_memory_is_not_touched_by_a_peers_write";
     isolated(test, "", || {
         const PART: usize = 1 << 20;
         for _ in 0..5 {
@@ -202,7 +202,7 @@ fn memory_that_is_given_up_while_a_peer_writes_is_not_touched_any_more() {
                 assert!(start.elapsed() < PATIENCE, "nothing arrives");
             }
             drop(shared);
-            // Whether they were done before or are refused: this program is still there.
+            // The writes were done before, or are refused: this program survives.
             for write in writes {
                 let _ = write.wait();
             }
@@ -233,7 +233,7 @@ fn a_key_given_to_one_peer_opens_nothing_to_another() {
             let remote = shared.remote(&to_friend).unwrap();
             for what in ["write", "read", "add"] {
                 let (device, from_stranger, to_stranger) = meet();
-                // That this one has a key too does not matter.
+                // It does not matter that this end has a key, too.
                 assert_ne!(shared.remote(&to_stranger).unwrap(), remote);
                 let region = filled(&device, b"8 bytes!");
                 let attacked = match what {
@@ -249,7 +249,7 @@ fn a_key_given_to_one_peer_opens_nothing_to_another() {
                 );
                 assert_eq!(shared.word(0).unwrap(), 0, "{what}");
             }
-            // The one that it was given to is as well off as before.
+            // The peer that got the key is not affected.
             from_friend
                 .write(filled(&friend, b"8 bytes!"), .., &remote, 0)
                 .wait()
@@ -260,7 +260,7 @@ fn a_key_given_to_one_peer_opens_nothing_to_another() {
     );
 }
 
-/// Where in its file the memory at an address lies (`proc_pid_maps(5)`).
+/// Offset of an address in its mapped file (`proc_pid_maps(5)`).
 fn place_in_file(address: u64) -> u64 {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
@@ -275,7 +275,8 @@ fn place_in_file(address: u64) -> u64 {
     maps.lines().find_map(place).unwrap()
 }
 
-/// It only grows, and a process whose files have a limit (RLIMIT_FSIZE) is ended at it (SIGXFSZ).
+/// The file only grows, and a process with a file size limit (RLIMIT_FSIZE) is killed at it
+/// (SIGXFSZ).
 #[test]
 fn connections_of_strangers_do_not_make_the_memory_file_longer() {
     isolated(

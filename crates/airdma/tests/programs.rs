@@ -1,4 +1,4 @@
-//! The examples as programs of their own, and peers that die.
+//! The examples as separate programs, and peers that die.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,7 +25,7 @@ fn example(name: &str) -> Command {
     Command::new(program)
 }
 
-/// An example that listens already.
+/// An example that is listening.
 struct Listening(Child);
 
 impl Listening {
@@ -45,7 +45,7 @@ impl Listening {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: a child that was not waited for, so the number is its own.
+        // SAFETY: our own child, not reaped yet, so the pid is valid.
         unsafe { libc::kill(self.0.id() as i32, signal) };
     }
 
@@ -149,7 +149,7 @@ fn several_programs_add_to_one_counter() {
     });
 }
 
-/// Connected with a program that answers every message, and has answered one.
+/// A connection to a program that answers every message, after one answer.
 fn connected() -> (Listening, Device, Endpoint) {
     let program = Listening::start("ping_pong", &["listen", "127.0.0.1"]);
     let device = Device::open("127.0.0.1").unwrap();
@@ -161,9 +161,9 @@ fn connected() -> (Listening, Device, Endpoint) {
 }
 
 #[test]
-fn who_waits_for_a_program_that_is_killed_hears_of_it_in_seconds() {
+fn waiting_for_a_killed_program_fails_within_seconds() {
     isolated(
-        "who_waits_for_a_program_that_is_killed_hears_of_it_in_seconds",
+        "waiting_for_a_killed_program_fails_within_seconds",
         "",
         || {
             let (program, device, endpoint) = connected();
@@ -216,7 +216,7 @@ fn a_peer_that_is_well_is_waited_for() {
     isolated("a_peer_that_is_well_is_waited_for", "", || {
         let (_program, device, endpoint) = connected();
         let mut receiving = endpoint.recv(device.allocate(8).unwrap(), ..);
-        // Signs of life are asked for meanwhile.
+        // Keepalives go on meanwhile.
         assert!(receiving.wait_timeout(Duration::from_secs(5)).is_none());
         endpoint.send(filled(&device, b"ping"), ..).wait().unwrap();
         assert_eq!(receiving.wait().unwrap().len(), 4);

@@ -1,4 +1,4 @@
-//! Datagrams of hosts that are no peers, and of peers that go away: a listener goes on.
+//! Datagrams of strangers, and peers that disappear: a listener goes on.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,13 +12,13 @@ use common::*;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Longer than a round trip, shorter than a request takes that has to be repeated (4.3 s).
+/// Longer than a round trip, shorter than a request that has to be repeated (4.3 s).
 const SOON: Duration = Duration::from_secs(2);
 
 const VICTIM: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const ROCE: u16 = 4791;
 
-/// A host that says what it likes.
+/// A host that sends arbitrary datagrams.
 struct Stranger {
     address: Ipv4Addr,
     socket: UdpSocket,
@@ -26,7 +26,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// Each has another address.
+    /// A stranger; each number gives another address.
     fn new(number: u16) -> Stranger {
         let [high, low] = number.to_be_bytes();
         let address = Ipv4Addr::new(127, 1, high, low);
@@ -61,7 +61,7 @@ impl Stranger {
         }
     }
 
-    /// Sends what its connection manager wants to be sent.
+    /// Sends the datagrams of its connection manager.
     fn send(&mut self) {
         while let Some((_, mad)) = self.manager.poll_transmit() {
             self.send_mad(&mad);
@@ -86,7 +86,7 @@ impl Stranger {
     }
 }
 
-/// As IBTA annex A17.3.2 has it: fields that routers change count as ones.
+/// The ICRC of IBTA annex A17.3.2: fields that routers change count as ones.
 fn icrc(source: Ipv4Addr, port: u16, packet: &[u8]) -> u32 {
     let length = (20 + 8 + packet.len() + 4) as u16;
     let mut bytes = vec![0xff; 8];
@@ -114,7 +114,7 @@ fn icrc(source: Ipv4Addr, port: u16, packet: &[u8]) -> u32 {
     !crc
 }
 
-/// Connects, within a time that has no room for repetitions.
+/// Connects within a time that allows no repetition.
 fn connects() -> (Device, Endpoint) {
     let here = Device::open("127.0.0.1").unwrap();
     let since = Instant::now();
@@ -124,7 +124,7 @@ fn connects() -> (Device, Endpoint) {
     (here, end)
 }
 
-/// 49 KB of them put a listener out of service for 80 seconds.
+/// 49 KB of such requests blocked a listener for 80 seconds.
 #[test]
 fn forged_requests_do_not_keep_a_listener_busy() {
     isolated("forged_requests_do_not_keep_a_listener_busy", "", || {
@@ -140,7 +140,7 @@ fn forged_requests_do_not_keep_a_listener_busy() {
         }
         std::thread::sleep(Duration::from_millis(100));
         let first = connects();
-        // And goes on with 16 a second.
+        // Then 16 a second.
         let end = Instant::now() + Duration::from_secs(2);
         let mut number = 160;
         while Instant::now() < end {
@@ -182,7 +182,7 @@ fn one_forged_request_is_answered_four_times_at_most() {
     isolated(name, "", || is_answered_four_times_at_most(|device| device));
 }
 
-/// Before the peer has shown that it is there it is offered no key.
+/// A peer that has not proven its address is offered no key.
 #[test]
 fn nor_is_one_to_who_seals_its_connections() {
     let name = "nor_is_one_to_who_seals_its_connections";
@@ -192,7 +192,7 @@ fn nor_is_one_to_who_seals_its_connections() {
 fn is_answered_four_times_at_most(with: impl FnOnce(Device) -> Device) {
     let there = with(Device::open("127.0.0.1").unwrap());
     let listener = there.listen(PORT).unwrap();
-    // Where the forged address's own host would listen.
+    // The forged address's own host would listen here.
     let mirror = UdpSocket::bind((Ipv4Addr::new(127, 1, 0, 1), ROCE)).unwrap();
     let timeout = Duration::from_millis(2_500);
     mirror.set_read_timeout(Some(timeout)).unwrap();
@@ -204,11 +204,11 @@ fn is_answered_four_times_at_most(with: impl FnOnce(Device) -> Device) {
         datagrams += 1;
         bytes += length;
     }
-    // A REQ is 280 bytes of UDP payload, and each answer as many.
+    // A REQ is 280 bytes of UDP payload, as is each answer.
     assert_eq!((datagrams, bytes), (4, 4 * 280));
 }
 
-/// It asks, and gives up before it was answered; or asks for what no device can do.
+/// It requests a connection and gives up before the answer, or requests the impossible.
 #[test]
 fn nothing_that_a_peer_does_makes_accept_fail() {
     isolated("nothing_that_a_peer_does_makes_accept_fail", "", || {
@@ -241,7 +241,7 @@ fn nothing_that_a_peer_does_makes_accept_fail() {
         let connecting = std::thread::spawn(connects);
         let accepted = listener.accept().wait().unwrap();
         drop((connecting.join().unwrap(), accepted));
-        // In the other order: it goes when it was answered.
+        // In the other order: it leaves after the answer.
         let accepting = std::thread::spawn(move || listener.accept().wait().unwrap());
         std::thread::sleep(Duration::from_millis(100));
         let mut goes = Stranger::new(3);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// The smallest executor: it runs a future on this thread, which sleeps meanwhile.
+/// A minimal executor: runs a future on this thread.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -29,7 +29,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Both at the same time.
+/// Awaits both concurrently.
 async fn both<A, B>(
     a: impl Future<Output = A> + Unpin,
     b: impl Future<Output = B> + Unpin,

@@ -16,37 +16,40 @@ use crate::pause::{Ask, Pause};
 use crate::radio_rate::RadioRate;
 use crate::shaper::{Bucket, Queue};
 
-/// What is asked of a box.
+/// Configuration of a box.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The interface to the plain host.
     pub host: String,
     /// The interface to the air.
     pub radio: String,
-    /// Of the radio; none: what its queue or its driver says.
+    /// Rate of the radio; `None`: as its queue or its driver shows.
     pub rate_mbit: Option<f64>,
-    /// What may wait here, in bytes.
+    /// Capacity of the box's queue in bytes.
     pub queue_bytes: usize,
-    /// Which priority of the host's carries RoCE: 0 to 7.
+    /// The host's priority that carries RoCE: 0 to 7.
     pub priority: u8,
 }
 
-/// Less is soon full of frames that nobody segmented.
+/// Least capacity of the queue: a smaller one is soon full of unsegmented frames.
 const QUEUE_BYTES_MIN: usize = 1 << 20;
 const PRIORITY_MAX: u8 = 7;
-/// When so much waits, the host stops; at half of it, it goes on. The rest of the queue is for what comes until it has
-/// stopped, which is little, and while this process waits for the CPU, which is not: 1.25 MB in a millisecond at 10 Gb/s.
+/// Queue length at which the host is stopped; at half of it, it may resume.
+///
+/// The rest of the queue is for frames that arrive until the host has stopped, which are few, and
+/// while this process waits for the CPU, which are not: 1.25 MB in a millisecond at 10 Gb/s.
 const HIGH_BYTES: usize = 256 << 10;
-/// A cable that does not know its speed is taken for a fast one: a stop that is too short is renewed.
+/// Assumed speed of a cable that reports none: with a fast one, a pause that is too short is
+/// renewed.
 const FAST_MBIT_PER_S: u32 = 100_000;
-/// Frames that are taken from one interface before the other has its turn.
+/// Most frames taken from one interface before the other gets its turn.
 const BATCH: usize = 64;
-/// How often the shaper is looked at while something waits.
+/// Interval of checks of the shaper while something waits.
 const TURN: Duration = Duration::from_micros(500);
-/// How often the radio is looked at while nothing does.
+/// Interval of checks of the radio while nothing waits.
 const IDLE: Duration = Duration::from_millis(100);
 const REPORT: Duration = Duration::from_secs(1);
-/// Buffers that are kept for frames to come.
+/// Most buffers kept for reuse.
 const SPARE_MAX: usize = 1024;
 
 /// A box between two interfaces.
@@ -65,11 +68,12 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Between two interfaces in the namespace of the calling thread, which should have no addresses there.
+    /// Opens a box between two interfaces in the network namespace of the calling thread.
+    ///
+    /// The interfaces should have no addresses.
     ///
     /// # Errors
-    ///
-    /// What cannot be, and what would be right.
+    /// The reason and its remedy.
     pub fn open(options: &Options) -> Result<Controller, ControllerError> {
         let asked = |text: String| Err(ControllerError::Asked(text));
         if options.priority > PRIORITY_MAX {
@@ -112,12 +116,12 @@ impl Controller {
         })
     }
 
-    /// Forwards until SIGINT, SIGTERM or SIGHUP; then the host may go on, and what waited is lost. `each` is called once a
-    /// second.
+    /// Forwards until SIGINT, SIGTERM or SIGHUP; then lets the host resume, and drops what waits.
+    ///
+    /// `each` is called once a second.
     ///
     /// # Errors
-    ///
-    /// If an interface goes.
+    /// If an interface disappears.
     pub fn run(&mut self, mut each: impl FnMut(&Counters)) -> Result<Counters, ControllerError> {
         let interrupts = interrupts()?;
         loop {
@@ -136,7 +140,7 @@ impl Controller {
         }
     }
 
-    /// Where the rate comes from, in words.
+    /// Source of the rate, for display.
     pub fn source(&self) -> &'static str {
         self.rate.source()
     }
@@ -154,7 +158,7 @@ impl Controller {
         Ok(())
     }
 
-    /// How long nothing has to be done unless a frame comes.
+    /// How long nothing has to be done unless a frame arrives.
     fn wait(&self) -> Duration {
         if self.queue.is_empty() {
             return IDLE;
@@ -220,7 +224,7 @@ impl Controller {
         {
             let len = cable_len(frame);
             match self.radio.send(frame) {
-                // What the radio's queue holds is counted in our socket: it has enough.
+                // The radio's queue is charged to our socket, whose buffer is full.
                 Sent::Later => return,
                 Sent::Yes => {
                     self.counters.roce_frames += 1;
@@ -235,7 +239,7 @@ impl Controller {
         }
     }
 
-    /// The host stops, stays stopped or goes on, as the queue wants it.
+    /// Stops the host, keeps it stopped or lets it resume, as the queue requires.
     fn watch(&mut self, now: Duration) {
         let left = self.counters.roce_frames;
         if let Some(ask) = self.pause.decide(now, self.queue.bytes(), left) {
@@ -254,7 +258,7 @@ impl Controller {
         frame[HEADER_LEN..].copy_from_slice(&asked.emit());
         match self.host.send(&frame) {
             Sent::Yes => *counter += 1,
-            // The next one follows before the last runs out.
+            // Renewed before the last one expires.
             Sent::Later | Sent::Dropped => self.counters.refused += 1,
         }
     }
@@ -293,7 +297,8 @@ impl Controller {
     }
 }
 
-/// Until one of them can be read, or for so long. Whatever the kernel says, the caller looks at all again.
+/// Waits until a descriptor is readable, at most for `longest`. The result is ignored: the caller
+/// checks all of them.
 pub(crate) fn wait_for<const N: usize>(fds: [RawFd; N], longest: Duration) {
     let mut waits = fds.map(|fd| libc::pollfd {
         fd,
@@ -304,11 +309,11 @@ pub(crate) fn wait_for<const N: usize>(fds: [RawFd; N], longest: Duration) {
         tv_sec: longest.as_secs() as libc::time_t,
         tv_nsec: longest.subsec_nanos().into(),
     };
-    // SAFETY: descriptors and a time, which all live through the call.
+    // SAFETY: descriptors and a time that live through the call.
     unsafe { libc::ppoll(waits.as_mut_ptr(), N as libc::nfds_t, &timeout, ptr::null()) };
 }
 
-/// Ctrl-C and its like wait for us from now on.
+/// Blocks Ctrl-C and similar signals, to be read by this process.
 pub(crate) fn interrupts() -> Result<Interrupts, ControllerError> {
     Interrupts::block().tried("waiting for signals")
 }

@@ -1,59 +1,60 @@
-//! What the box has done.
+//! Counters of the box.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Since it began, but for the first lines, which are of the last second. A frame that nobody segmented counts
-/// as one.
+/// Counters since the start; the first fields are of the last second.
+///
+/// An unsegmented frame counts as one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Counters {
-    /// For how long it runs.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// RoCE that went to the radio over the last second.
+    /// RoCE sent to the radio in the last second.
     pub roce_mbit: f64,
-    /// What the radio carries, as far as that is known.
+    /// Rate of the radio, as far as known.
     pub link_mbit: f64,
-    /// Of RoCE, waiting here.
+    /// Bytes of RoCE that wait here.
     pub queue_bytes: usize,
-    /// Waiting in the radio's own queue.
+    /// Bytes in the radio's own queue.
     pub radio_queue_bytes: u64,
     /// Whether the host is stopped.
     pub is_stopped: bool,
 
-    /// The most that ever waited here.
+    /// Most bytes that ever waited here.
     pub queue_peak_bytes: usize,
-    /// RoCE that went from the host to the radio.
+    /// RoCE frames from the host to the radio.
     pub roce_frames: u64,
-    /// The same in bytes.
+    /// Their bytes.
     pub roce_bytes: u64,
-    /// All else that went that way.
+    /// Other frames from the host to the radio.
     pub other_frames: u64,
-    /// The same in bytes.
+    /// Their bytes.
     pub other_bytes: u64,
-    /// What went from the radio to the host.
+    /// Frames from the radio to the host.
     pub returned_frames: u64,
-    /// The same in bytes.
+    /// Their bytes.
     pub returned_bytes: u64,
-    /// Frames for the other end of their cable, which go no further.
+    /// Frames for the link partner, which are not forwarded.
     pub of_the_cable_frames: u64,
 
-    /// RoCE that found the queue here full.
+    /// RoCE frames dropped because the queue here was full.
     pub dropped_here: u64,
-    /// What the radio's own queue dropped, whoever sent it.
+    /// Frames that the radio's own queue dropped, from any sender.
     pub dropped_by_radio: u32,
     /// Frames that an interface refused.
     pub refused: u64,
-    /// Frames that came faster than this process took them.
+    /// Frames lost because this process was too slow.
     pub missed: u64,
 
-    /// How often the host was asked to stop.
+    /// Number of times that the host was stopped.
     pub stops: u64,
-    /// How often it was asked again, because the time ran out.
+    /// Number of renewals before a pause expired.
     pub renewals: u64,
-    /// How often it was told to go on.
+    /// Number of times that the host could resume.
     pub resumes: u64,
-    /// For how long it was stopped.
+    /// Seconds for which it was stopped.
     pub stopped_seconds: f64,
 }
 

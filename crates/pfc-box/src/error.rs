@@ -1,10 +1,10 @@
-//! Why the box cannot work, or does not any more.
+//! Errors of the box.
 
 use std::io;
 
 use airdma_radio::Unreadable;
 
-/// The text says what was tried, and what to do about it.
+/// An error: what was tried, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
     /// The kernel refused a step.
@@ -12,12 +12,12 @@ pub enum ControllerError {
     Refused {
         /// The step.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
-        /// What can be done, or nothing.
+        /// The remedy, or nothing.
         hint: &'static str,
     },
-    /// Nothing says how fast the radio is.
+    /// The rate of the radio is unknown.
     #[error("{interface}: nothing says how fast it is ({reason}): name its rate, --rate MBIT")]
     NoRate {
         /// The radio.
@@ -25,21 +25,21 @@ pub enum ControllerError {
         /// Why it cannot be read.
         reason: Unreadable,
     },
-    /// It was there.
+    /// The interface has disappeared.
     #[error("{0} is gone: `ip link` lists the interfaces of this network namespace")]
     Gone(String),
-    /// A station may send in its own name alone.
+    /// A station may not send with other hosts' addresses.
     #[error(
         "{0} is a Wi-Fi station, which sends frames in its own name alone: `iw dev {0} set 4addr on`, with an access point \
          that takes part; or let the box be the access point"
     )]
     OwnNameAlone(String),
-    /// What the caller asked for cannot be.
+    /// The configuration is invalid.
     #[error("{0}")]
     Asked(String),
 }
 
-/// Gives an error of the kernel the name of what was tried.
+/// Adds the failed step to an error of the kernel.
 pub(crate) trait Tried<T> {
     fn tried(self, what: impl Into<String>) -> Result<T, ControllerError>;
 }

@@ -1,32 +1,33 @@
-//! What a frame is to the box.
+//! Classification of frames.
 
 use airdma_wire::ROCE_PORT;
 use airdma_wire::ip::{IPV6_LEN, PROTOCOL_UDP};
 
-/// Of a VLAN tag.
+/// Length of a VLAN tag.
 pub const TAG_LEN: usize = 4;
 
 const ETHERTYPE_AT: usize = 12;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
-/// 802.1Q and 802.1ad.
+/// EtherTypes of VLAN tags: 802.1Q and 802.1ad.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
-/// More on one frame are nobody's.
+/// Most tags on one frame.
 const TAGS_MAX: usize = 2;
 
-/// What is done with a frame.
+/// What the box does with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// RoCEv2: waits in the queue.
     Roce,
-    /// Anything else: goes first.
+    /// Anything else: precedes the queue.
     Other,
-    /// For the other end of the cable alone (IEEE 802.1Q 8.6.3), pause frames among them: goes no further.
+    /// For the link partner only (IEEE 802.1Q 8.6.3), such as pause frames: not forwarded.
     OfTheCable,
 }
 
 impl Class {
-    /// Of a frame that begins with its destination address. Whatever is too short to tell is [`Class::Other`].
+    /// Classifies a frame, from its destination address on. A frame that is too short is
+    /// [`Class::Other`].
     pub fn of(frame: &[u8]) -> Class {
         if let [0x01, 0x80, 0xc2, 0, 0, last, ..] = frame
             && *last < 0x10
@@ -40,7 +41,7 @@ impl Class {
     }
 }
 
-/// The port that a UDP packet is for, where its header says it: not in a fragment.
+/// Destination port of a UDP packet; `None` for a fragment.
 fn udp_destination(frame: &[u8]) -> Option<u16> {
     let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let mut at = ETHERTYPE_AT;

@@ -1,8 +1,8 @@
 //! One end of the box: whole Ethernet frames in and out of an interface, by `packet(7)`.
 //!
-//! In front of each frame is the kernel's own header (`PACKET_VNET_HDR`): a frame that the kernel did not segment, or whose
-//! checksum it left to the NIC, passes through as it is, and leaves segmented and summed up if the other interface wants
-//! that.
+//! In front of each frame is the kernel's own header (`PACKET_VNET_HDR`): a frame that the kernel
+//! left unsegmented or without checksum passes through as it is; the kernel completes it if the
+//! other interface requires that.
 
 use std::ffi::CString;
 use std::io;
@@ -22,7 +22,8 @@ pub fn ethernet(frame: &[u8]) -> &[u8] {
     frame.get(HEADER_LEN..).unwrap_or_default()
 }
 
-/// How many bytes a frame is on the cable: one that nobody segmented becomes several, each with the headers of the first.
+/// Bytes of a frame on the cable: an unsegmented one becomes several, each with the headers of the
+/// first.
 pub fn cable_len(frame: &[u8]) -> usize {
     let len = ethernet(frame).len();
     let Some(header) = frame.first_chunk::<HEADER_LEN>() else {
@@ -37,10 +38,10 @@ pub fn cable_len(frame: &[u8]) -> usize {
     }
 }
 
-/// What became of a frame.
+/// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It is on its way.
+    /// It is in flight.
     Yes,
     /// There is no room now.
     Later,
@@ -48,7 +49,7 @@ pub enum Sent {
     Dropped,
 }
 
-/// An interface that hands all its frames to us.
+/// An interface that passes all its frames to the box.
 pub struct Interface {
     socket: OwnedFd,
     name: String,
@@ -60,7 +61,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// In the namespace of the calling thread. It hears everything (promiscuous) for as long as this lives.
+    /// Opens an interface in the network namespace of the calling thread, in promiscuous mode until
+    /// dropped.
     pub fn open(name: &str) -> Result<Interface, ControllerError> {
         let index = index_of(name).tried(format!("looking for the interface {name}"))?;
         let socket = socket().tried(format!("opening a packet socket for {name}"))?;
@@ -79,35 +81,34 @@ impl Interface {
         })
     }
 
-    /// What it is called.
+    /// Name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number.
+    /// Index of the interface.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its address.
+    /// MAC address of the interface.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
 
-    /// How fast its cable is, if it knows.
+    /// Speed of its cable, if known.
     pub fn mbit_per_s(&self) -> Option<u32> {
         self.mbit_per_s
     }
 
-    /// To wait for frames.
+    /// Descriptor to wait for frames.
     pub fn raw(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// The next frame that has come, the kernel's header in front; `None` if there is none.
+    /// The next frame, behind the kernel's header; `None` if there is none.
     ///
     /// # Errors
-    ///
     /// If the interface is down or gone.
     pub fn receive(&mut self) -> Result<Option<&mut [u8]>, ControllerError> {
         loop {
@@ -116,7 +117,8 @@ impl Interface {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return Ok(None),
                     Some(libc::EINTR) => {}
-                    // A frame that the kernel cannot describe by its header, or that is longer than any should be.
+                    // A frame that does not fit the kernel's header, or is longer than any should
+                    // be.
                     Some(libc::EINVAL | libc::EMSGSIZE) => self.missed += 1,
                     _ => return Err(error).tried(format!("receiving from {}", self.name)),
                 },
@@ -124,7 +126,7 @@ impl Interface {
         }
     }
 
-    /// Where in the buffer the next frame is.
+    /// Receives the next frame; returns its position in the buffer.
     fn take(&mut self) -> io::Result<(usize, usize)> {
         let mut auxiliary = Auxiliary([0; 64]);
         let room = &mut self.buffer[TAG_LEN..];
@@ -154,7 +156,7 @@ impl Interface {
         }
     }
 
-    /// Sends a frame, the kernel's header in front.
+    /// Sends a frame, which is behind the kernel's header.
     pub fn send(&self, frame: &[u8]) -> Sent {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the bytes of `frame` may be read.
@@ -168,14 +170,14 @@ impl Interface {
         }
     }
 
-    /// Frames that came faster than we took them, so far.
+    /// Frames lost so far because they were not received in time.
     pub fn missed(&mut self) -> u64 {
         let mut counted = libc::tpacket_stats {
             tp_packets: 0,
             tp_drops: 0,
         };
         let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes into `counted`, and forgets what it counted.
+        // SAFETY: the kernel writes at most `len` bytes into `counted`, and resets its counters.
         let result = unsafe {
             let to = (&raw mut counted).cast();
             let option = libc::PACKET_STATISTICS;
@@ -188,13 +190,14 @@ impl Interface {
     }
 }
 
-/// Room for what the kernel says beside a frame, aligned as it wants it.
+/// Buffer of control messages, aligned as the kernel requires.
 #[repr(align(8))]
 struct Auxiliary([u8; 64]);
 
-/// The VLAN tag that the kernel took out of a frame.
+/// The VLAN tag that the kernel removed from a frame.
 fn tag(message: &libc::msghdr) -> Option<[u8; TAG_LEN]> {
-    // SAFETY: the kernel filled the control buffer, whose length it wrote into the message; CMSG_FIRSTHDR looks at that.
+    // SAFETY: the kernel filled the control buffer, whose length it wrote into the message;
+    // CMSG_FIRSTHDR looks at that.
     let header = unsafe { libc::CMSG_FIRSTHDR(message).as_ref()? };
     let is_ours = header.cmsg_level == libc::SOL_PACKET && header.cmsg_type == libc::PACKET_AUXDATA;
     let is_whole = header.cmsg_len >= size_of::<libc::tpacket_auxdata>();
@@ -216,12 +219,13 @@ fn tag(message: &libc::msghdr) -> Option<[u8; TAG_LEN]> {
     Some([a, b, c, d])
 }
 
-/// Puts a tag behind the addresses of the frame that begins `TAG_LEN` bytes into `room`, which it then fills.
+/// Inserts a tag behind the addresses of the frame that begins `TAG_LEN` bytes into `room`; the
+/// frame then fills `room`.
 fn put_tag(room: &mut [u8], tag: [u8; TAG_LEN]) {
     room.copy_within(TAG_LEN..TAG_LEN + HEADER_LEN + ADDRESSES_LEN, 0);
     let at = HEADER_LEN + ADDRESSES_LEN;
     room[at..at + TAG_LEN].copy_from_slice(&tag);
-    // Where headers end, and where the sum of the checksum begins, is counted from the beginning of the frame.
+    // Ends of headers, and the start of the checksum, are counted from the beginning of the frame.
     const NEEDS_CHECKSUM: u8 = 1;
     let has_checksum = room[0] & NEEDS_CHECKSUM != 0;
     let offsets = [(HEADERS_END_AT, true), (CHECKSUM_BEGINS_AT, has_checksum)];
@@ -233,12 +237,12 @@ fn put_tag(room: &mut [u8], tag: [u8; TAG_LEN]) {
 
 fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: plain integers. Protocol 0 receives nothing before all is prepared.
+    // SAFETY: plain integers. Protocol 0 receives nothing before the socket is set up.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `socket` just returned it, and nobody else knows it.
+    // SAFETY: `socket` just returned it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -315,7 +319,7 @@ fn mac_of(fd: RawFd, name: &str) -> io::Result<[u8; 6]> {
     }
 }
 
-/// By `ETHTOOL_GSET`, which every driver that has a cable answers.
+/// Speed by `ETHTOOL_GSET`, which every driver with a cable supports.
 fn mbit_per_s(fd: RawFd, name: &str) -> Option<u32> {
     const GET_SETTINGS: u32 = 1;
     const UNKNOWN: [u32; 3] = [0, 0xffff, u32::MAX];
@@ -324,7 +328,8 @@ fn mbit_per_s(fd: RawFd, name: &str) -> Option<u32> {
     settings[0] = GET_SETTINGS;
     let mut request = request(name);
     request.ifr_ifru.ifru_data = settings.as_mut_ptr().cast();
-    // SAFETY: the request and the 44 bytes that it points to live through the call, in which the kernel writes the latter.
+    // SAFETY: the request and the 44 bytes that it points to live through the call, in which the
+    // kernel writes the latter.
     let result = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL, &raw mut request) };
     let half = |at: usize| {
         let bytes = settings[at / 4].to_ne_bytes();
@@ -342,19 +347,19 @@ fn checked(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// In the kernel's header: whether the frame is to be segmented, where its headers end, how long each part is, and where
-/// the sum of the checksum begins, which is where UDP does.
+/// Offsets in the kernel's header: kind of segmentation, length of the headers, length of each
+/// segment, and start of the checksum, which is the UDP header.
 const SEGMENTATION_AT: usize = 1;
 const HEADERS_END_AT: usize = 2;
 const SEGMENT_AT: usize = 4;
 const CHECKSUM_BEGINS_AT: usize = 6;
-/// Both addresses of a frame.
+/// Length of both addresses of a frame.
 const ADDRESSES_LEN: usize = 12;
-/// The kernel leaves no frame unsegmented that is longer, unless somebody raised the interface's limit.
+/// Longest frame that the kernel leaves unsegmented, unless the interface's limit was raised.
 const FRAME_LEN_MAX: usize = 65_536 + 64;
-/// For what comes and goes while this process does not run.
+/// Socket buffers, for frames that arrive while this process does not run.
 const BUFFER_LEN: libc::c_int = 8 << 20;
-/// Since Linux 4.20: what we send is not shown to us again.
+/// Since Linux 4.20: the socket does not receive frames that it sent.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! A box between a plain RoCEv2 host and a radio: forwards Ethernet frames, keeps the queue toward the radio short, and asks
-//! the host to pause when all else is not enough.
+//! A box between a plain RoCEv2 host and a radio: forwards Ethernet frames, keeps the queue toward
+//! the radio short, and asks the host to pause when all else is not enough.
 //!
 //! ```text
 //!   plain host  ==== cable ====  [host interface | queue, shaper | radio interface]  ~~~ air ~~~
 //!                 <- PFC frames                    rate of the radio <- its queue, or its driver
 //! ```
 //!
-//! [`Controller`] does the work; what it decides is in parts that read no clock: [`Class`] (what a frame is), [`Queue`]
-//! and [`Bucket`] (what waits, and when it may leave), [`Pacer`] (how fast), [`Pause`] (when the host shall stop). Why so:
-//! `docs/design/023-controller-box.md`.
+//! [`Controller`] does the work; its decisions are in parts that read no clock: [`Class`] (kind of
+//! a frame), [`Queue`] and [`Bucket`] (what waits, and when it may leave), [`Pacer`] (the rate),
+//! [`Pause`] (when the host must stop). `docs/design/023-controller-box.md` gives the reasons.
 
 mod controller;
 mod counters;

@@ -1,4 +1,5 @@
-//! A NIC that honours priority flow control, as plain RoCE hosts have one and a veth is none: for tests of the box.
+//! A NIC that honours priority flow control, as plain RoCE hosts have and a veth lacks: for tests
+//! of the box.
 
 use std::time::{Duration, Instant};
 
@@ -12,33 +13,33 @@ use crate::frame::Class;
 use crate::interface::{Interface, Sent, cable_len, ethernet};
 use crate::shaper::Queue;
 
-/// What it did.
+/// Counters of the NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Held {
     /// Frames that asked it to stop.
     pub stops: u64,
-    /// Frames that told it to go on.
+    /// Frames that let it resume.
     pub resumes: u64,
-    /// RoCE that waited for that.
+    /// RoCE frames that waited meanwhile.
     pub held_frames: u64,
-    /// RoCE that passed.
+    /// RoCE frames that passed.
     pub passed_frames: u64,
-    /// RoCE for which there was no room.
+    /// RoCE frames dropped for lack of room.
     pub dropped: u64,
 }
 
-/// As much as the memory of a host from which a NIC takes what it sends.
+/// Most bytes held: as much as the memory of a host, from which a NIC takes what it sends.
 const HELD_BYTES_MAX: usize = 256 << 20;
 const BATCH: usize = 64;
 const IDLE: Duration = Duration::from_millis(100);
 const FAST_MBIT_PER_S: u32 = 100_000;
 
-/// Passes frames between a host's interface and its cable until a signal comes; RoCE waits while the other end of the cable
-/// asks for that.
+/// Passes frames between a host's interface and its cable until a signal arrives.
+///
+/// RoCE frames wait while the link partner asks for that.
 ///
 /// # Errors
-///
-/// If an interface is not there, or goes.
+/// If an interface does not exist, or disappears.
 pub fn nic(inside: &str, cable: &str, priority: u8) -> Result<Held, ControllerError> {
     let interrupts = interrupts()?;
     let mut inside = Interface::open(inside)?;
@@ -74,7 +75,7 @@ pub fn nic(inside: &str, cable: &str, priority: u8) -> Result<Held, ControllerEr
                 cable.send(frame);
             }
         }
-        // One at a time: a stop may have come. The cable takes no more than it is fast.
+        // One at a time, since a pause may arrive, and no faster than the cable.
         let now = Instant::now();
         if !is_stopped
             && now >= free_at

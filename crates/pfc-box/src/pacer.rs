@@ -1,45 +1,46 @@
-//! How fast frames may go to the radio, by what its queue says.
+//! Paces frames to the radio by the state of its queue.
 //!
-//! While something waits in the radio's queue, what leaves it is the rate of the link: measured, not assumed. How much
-//! should wait is a time, [`TARGET`]; less than that, and more may go than the link carries; more, and less. A queue that
-//! runs dry while frames wait for it says that the rate is too low.
+//! While the radio's queue is not empty, its output is the rate of the link: measured, not assumed.
+//! The desired queue is a time, [`TARGET`]: with less, more may be sent than the link carries; with
+//! more, less. A queue that runs empty while frames wait for it shows that the rate is too low.
 
 use std::time::Duration;
 
-/// What was seen of the radio's queue.
+/// A reading of the radio's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// In it, in bytes.
+    /// Bytes in it.
     pub waiting: u64,
-    /// Left it since it was made, in bytes.
+    /// Bytes that have left it since it was made.
     pub left: u64,
 }
 
-/// Follows the link.
+/// Follows the rate of the link.
 #[derive(Clone, Debug)]
 pub struct Pacer {
-    /// Of the link, in bytes per second.
+    /// Rate of the link in bytes per second.
     rate: f64,
     last: Option<(Duration, Reading)>,
     waiting: u64,
 }
 
-/// How long the last of the radio's queue should wait: two aggregates, which take up to 5.5 ms each. The next one has to be
-/// there when one ends, or it will be a short one.
+/// Desired waiting time in the radio's queue: two aggregates of up to 5.5 ms each.
+///
+/// The next aggregate must be there when one ends, or it will be short.
 pub const TARGET: Duration = Duration::from_millis(12);
-/// Over how long the rate is averaged: several aggregates.
+/// Averaging time of the rate: several aggregates.
 const AVERAGE: Duration = Duration::from_millis(16);
-/// Beyond this many times the target, nothing goes.
+/// Multiple of the target above which nothing is sent.
 const TOO_MUCH: f64 = 3.0;
-/// How much faster or slower than the link frames go, at most, to fill or to drain the radio's queue.
+/// Largest relative deviation from the link's rate, to fill or drain the radio's queue.
 const CORRECTION: f64 = 0.5;
-/// A frame may be this long where the kernel has not segmented it; one of them has to fit.
+/// Least target in bytes: one unsegmented frame has to fit.
 const TARGET_BYTES_MIN: f64 = 96.0 * 1024.0;
-/// The slowest scheme of 802.11, in bytes per second; and faster than any radio.
+/// Bounds of the rate in bytes per second: the slowest scheme of 802.11, and more than any radio.
 const RATES: [f64; 2] = [125_000.0, 6.25e9];
 
 impl Pacer {
-    /// Before anything was seen: slow, since it takes milliseconds to find out.
+    /// Starts slow, since the rate is known after milliseconds.
     pub fn new() -> Pacer {
         Pacer {
             rate: 1.25e6,
@@ -48,7 +49,7 @@ impl Pacer {
         }
     }
 
-    /// The radio's queue at `now`. `is_held_back`: frames wait for us to let them go.
+    /// Handles a reading at `now`. `is_held_back`: frames wait for the pacer.
     pub fn see(&mut self, now: Duration, reading: Reading, is_held_back: bool) {
         self.waiting = reading.waiting;
         let last = self.last.replace((now, reading));
@@ -66,12 +67,12 @@ impl Pacer {
         self.rate = self.rate.clamp(RATES[0], RATES[1]);
     }
 
-    /// What the link carries, in bytes per second.
+    /// Rate of the link in bytes per second.
     pub fn link(&self) -> f64 {
         self.rate
     }
 
-    /// How fast frames may go now, in bytes per second.
+    /// Allowed rate in bytes per second.
     pub fn allowed(&self) -> f64 {
         let target = (self.rate * TARGET.as_secs_f64()).max(TARGET_BYTES_MIN);
         let waiting = self.waiting as f64 / target;
@@ -94,7 +95,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A link with a queue, to which a pacer sends all that it may, looking each millisecond.
+    /// A link with a queue, to which a pacer sends all that it may, once a millisecond.
     struct Link {
         pacer: Pacer,
         ms: u32,
@@ -116,7 +117,7 @@ mod tests {
             }
         }
 
-        /// Returns what left, in bytes per second.
+        /// Returns the bytes that left, per second.
         fn run(&mut self, ms: u32, bytes_per_s: f64) -> f64 {
             let before = self.reading.left;
             self.longest = 0;
@@ -162,7 +163,7 @@ mod tests {
         let mut link = Link::new();
         link.run(400, 75e6);
         link.run(100, 7.5e6);
-        // What came before the change was known is the most that ever waits.
+        // What was sent before the change was noticed is the most that ever waits.
         assert!(link.longest < (75e6 * 0.036) as u64, "{}", link.longest);
         let left = link.run(1000, 7.5e6);
         assert!(left > 0.99 * 7.5e6, "{left}");

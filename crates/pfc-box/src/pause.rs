@@ -1,27 +1,27 @@
-//! When the host is asked to stop, and when to go on.
+//! Decides when the host is stopped, and when it may resume.
 
 use std::time::Duration;
 
-/// What the host is asked for.
+/// A request to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// To send nothing of the priority for the longest time that a frame can name.
+    /// Pause the priority for the longest time that a frame can name.
     Stop,
-    /// The same once more, because that time is running out.
+    /// The same again, because the time is about to expire.
     StayStopped,
-    /// To go on.
+    /// Resume.
     Go,
 }
 
-/// Watches the queue between two marks.
+/// Watches the queue between two thresholds.
 #[derive(Clone, Debug)]
 pub struct Pause {
     high: usize,
     low: usize,
-    /// How long the host stops when it is asked once.
+    /// Length of one pause.
     lasts: Duration,
     state: State,
-    /// What had left the queue when it was last seen to move, and when that was.
+    /// Number of frames that had left the queue when it last moved, and the time.
     moved: (u64, Duration),
     stopped: Duration,
 }
@@ -33,16 +33,18 @@ enum State {
         since: Duration,
         asked: Duration,
     },
-    /// The radio takes nothing: who is stopped for that would be stopped for ever.
+    /// The radio takes nothing: the host is not stopped for that, or it would be for ever.
     GivenUp,
 }
 
-/// A queue from which nothing leaves for so long stops nobody any more: it drops. As the watchdogs of switches do, so that
-/// one dead link does not stop a host, and whoever waits for that one.
+/// Time without progress after which a queue stops the host no more, and drops.
+///
+/// Watchdogs of switches do the same, so that one dead link does not stop a host and everything
+/// that waits for it.
 pub const STUCK: Duration = Duration::from_millis(500);
 
 impl Pause {
-    /// `high` and `low` in bytes; `lasts` is how long the host stops when it is asked once.
+    /// Thresholds in bytes; `lasts` is the length of one pause.
     pub fn new(high: usize, low: usize, lasts: Duration) -> Pause {
         Pause {
             high,
@@ -54,7 +56,8 @@ impl Pause {
         }
     }
 
-    /// What to ask for at `now`, with so many bytes in the queue, from which so many frames have left in all.
+    /// The request at `now`, with `queued` bytes in the queue and `left` frames that have left it
+    /// so far.
     pub fn decide(&mut self, now: Duration, queued: usize, left: u64) -> Option<Ask> {
         if left != self.moved.0 || queued == 0 {
             self.moved = (left, now);
@@ -90,7 +93,7 @@ impl Pause {
         }
     }
 
-    /// How long until [`Pause::decide`] has to be asked again though nothing happens.
+    /// Time until [`Pause::decide`] must be called again even if nothing happens.
     pub fn wait(&self, now: Duration) -> Option<Duration> {
         match self.state {
             State::Stopped { asked, .. } => Some((asked + self.lasts / 2).saturating_sub(now)),
@@ -103,7 +106,7 @@ impl Pause {
         matches!(self.state, State::Stopped { .. })
     }
 
-    /// For how long it was stopped, in all.
+    /// Total time for which it was stopped.
     pub fn stopped(&self, now: Duration) -> Duration {
         match self.state {
             State::Stopped { since, .. } => self.stopped + now.saturating_sub(since),
@@ -164,7 +167,7 @@ mod tests {
         }
         assert_eq!(asked, [Ask::Go]);
         assert!(!pause.is_on() && pause.stopped(MS * 2000) == MS * 500);
-        // Once something leaves again, all is as before.
+        // Once frames leave again, it works as before.
         assert_eq!(pause.decide(MS * 2000, 2000, 8), Some(Ask::Stop));
     }
 

@@ -1,4 +1,4 @@
-//! How fast frames may go to the radio, and where that is known from.
+//! The rate to the radio, and its source.
 
 use std::time::{Duration, Instant};
 
@@ -14,29 +14,29 @@ use crate::pacer::{Pacer, Reading};
 pub struct RadioRate {
     view: LinkView,
     source: Source,
-    /// What the radio's queue had dropped when it was first read, and now.
+    /// Drops of the radio's queue at the first reading, and now.
     dropped: Option<(u32, u32)>,
     waiting: u64,
 }
 
 enum Source {
-    /// Somebody said it.
+    /// Configured by the user.
     Said(f64),
-    /// What leaves its queue.
+    /// Measured by what leaves its queue.
     Queue(Pacer),
-    /// What its driver thinks of the stations; in bytes per second.
+    /// Estimated by its driver for the stations; in bytes per second.
     Driver(f64),
 }
 
-/// What of a radio's rate reaches programs.
+/// Part of a radio's bit rate that reaches programs.
 const SHARE_OF_BITRATE: f64 = 0.65;
-/// While a radio has nobody to talk to.
+/// Rate while a radio has no peer.
 const FIRST_BYTES_PER_S: f64 = 1.25e6;
-/// A station that was not heard for so long is gone, or sleeps.
+/// A station that was silent for longer is gone, or sleeps.
 const ACTIVE: Duration = Duration::from_secs(10);
 
 impl RadioRate {
-    /// Of this radio: `said`, in bytes per second, or as its queue or its driver says.
+    /// The rate of a radio: `said`, in bytes per second, or by its queue or its driver.
     pub fn open(radio: &Interface, said: Option<f64>) -> Result<RadioRate, ControllerError> {
         let mut view = LinkView::open(radio.index());
         let found = view.read(Instant::now());
@@ -67,7 +67,8 @@ impl RadioRate {
         })
     }
 
-    /// Looks again, as often as it is worth; false if the radio is gone. `is_held_back`: frames wait for us to let them go.
+    /// Reads the radio again at its pace; false if it is gone. `is_held_back`: frames wait for the
+    /// pacer.
     pub fn see(&mut self, began: Instant, is_held_back: bool) -> bool {
         let now = Instant::now();
         let Aged { value, taken } = *self.view.read_queue(now);
@@ -76,7 +77,8 @@ impl RadioRate {
                 self.see_queue(now - began, &backlog, is_held_back);
             }
             Err(Unreadable::NoInterface) => return false,
-            // Nothing new; or its queue was taken away, as an emulated link does at its end: what was known holds.
+            // Nothing new, or the queue was removed, as at the end of an emulated link: the last
+            // value holds.
             Ok(_) | Err(_) => {}
         }
         if let Source::Driver(rate) = &mut self.source {
@@ -100,7 +102,7 @@ impl RadioRate {
         }
     }
 
-    /// Where it comes from, in words.
+    /// Source of the rate, for display.
     pub fn source(&self) -> &'static str {
         match self.source {
             Source::Said(_) => "the rate that was named",
@@ -109,7 +111,7 @@ impl RadioRate {
         }
     }
 
-    /// What the radio carries, in bytes per second.
+    /// Rate of the radio in bytes per second.
     pub fn link(&self) -> f64 {
         match &self.source {
             Source::Said(rate) | Source::Driver(rate) => *rate,
@@ -117,7 +119,7 @@ impl RadioRate {
         }
     }
 
-    /// How fast frames may go now, in bytes per second.
+    /// Allowed rate in bytes per second.
     pub fn allowed(&self) -> f64 {
         match &self.source {
             Source::Said(rate) | Source::Driver(rate) => *rate,
@@ -125,19 +127,22 @@ impl RadioRate {
         }
     }
 
-    /// What waits in the radio's queue, in bytes, as far as it can be seen.
+    /// Bytes in the radio's queue, as far as visible.
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
 
-    /// What that queue dropped since the box began.
+    /// Drops of that queue since the box started.
     pub fn dropped(&self) -> u32 {
         self.dropped
             .map_or(0, |(first, last)| last.wrapping_sub(first))
     }
 }
 
-/// An access point answers the stations that it knows by their addresses, and takes frames of no others.
+/// Whether the radio sends frames with its own address only.
+///
+/// An access point answers stations that it knows by their addresses, and accepts frames of no
+/// others.
 fn speaks_for_itself_alone(radio: &WirelessInterface) -> bool {
     let kinds = [
         InterfaceKind::Station,
@@ -147,7 +152,7 @@ fn speaks_for_itself_alone(radio: &WirelessInterface) -> bool {
     kinds.contains(&radio.kind) && !radio.four_addresses
 }
 
-/// What a program would get.
+/// Expected throughput of a program.
 fn bytes_per_s(station: &Station) -> Option<f64> {
     if station.inactive.is_some_and(|inactive| inactive > ACTIVE) {
         return None;

@@ -1,22 +1,22 @@
-//! What waits for the radio, and when it may leave.
+//! The queue for the radio, and when frames may leave it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Frames in the order in which they came, bounded in bytes.
+/// A first-in, first-out queue of frames, bounded in bytes.
 #[derive(Debug)]
 pub struct Queue {
     frames: VecDeque<Vec<u8>>,
     bytes: usize,
     bytes_max: usize,
-    /// The most that ever waited, in bytes.
+    /// Most bytes that ever waited.
     pub peak: usize,
-    /// Frames that found no room.
+    /// Frames dropped for lack of room.
     pub dropped: u64,
 }
 
 impl Queue {
-    /// Of so many bytes at most.
+    /// A queue of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Queue {
         Queue {
             frames: VecDeque::new(),
@@ -27,7 +27,7 @@ impl Queue {
         }
     }
 
-    /// At the end; gives the frame back if there is no room.
+    /// Appends a frame; returns it if there is no room.
     pub fn push(&mut self, frame: Vec<u8>) -> Option<Vec<u8>> {
         if self.bytes + frame.len() > self.bytes_max {
             self.dropped += 1;
@@ -39,24 +39,24 @@ impl Queue {
         None
     }
 
-    /// The one that leaves next.
+    /// The next frame to leave.
     pub fn front(&self) -> Option<&[u8]> {
         self.frames.front().map(Vec::as_slice)
     }
 
-    /// Takes it.
+    /// Takes the next frame.
     pub fn pop(&mut self) -> Option<Vec<u8>> {
         let frame = self.frames.pop_front()?;
         self.bytes -= frame.len();
         Some(frame)
     }
 
-    /// What waits.
+    /// Bytes in the queue.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether nothing does.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
@@ -65,14 +65,14 @@ impl Queue {
 /// A token bucket: a frame may leave while it is not in debt, and may put it into debt.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// In bytes; below zero is debt.
+    /// Tokens in bytes; negative is debt.
     tokens: f64,
     bytes_per_s: f64,
     filled: Duration,
 }
 
 impl Bucket {
-    /// Full, at the beginning of time.
+    /// Starts full, at time zero.
     pub fn new(bytes_per_s: f64) -> Bucket {
         Bucket {
             tokens: 0.0,
@@ -81,7 +81,7 @@ impl Bucket {
         }
     }
 
-    /// From `now` on. What was saved and owed in bytes stays.
+    /// Sets the rate from `now` on. Savings and debt in bytes stay.
     pub fn set_rate(&mut self, now: Duration, bytes_per_s: f64) {
         self.fill(now);
         self.bytes_per_s = bytes_per_s;
@@ -93,19 +93,21 @@ impl Bucket {
         self.tokens >= 0.0 && self.bytes_per_s > 0.0
     }
 
-    /// A frame that waited for its turn has left.
+    /// Charges a frame that waited for its turn.
     pub fn pay(&mut self, bytes: usize) {
         self.tokens -= bytes as f64;
     }
 
-    /// A frame has left that waits for nobody. It is paid for like any other, but does not shut the others out for long.
+    /// Charges a frame with priority.
+    ///
+    /// It costs as much as any other, but does not block the others for long.
     pub fn pay_for_priority(&mut self, bytes: usize) {
         let deepest = -self.bytes_per_s * DEBT.as_secs_f64();
         let owed = (self.tokens - bytes as f64).max(deepest);
         self.tokens = self.tokens.min(owed);
     }
 
-    /// How long until a frame may leave.
+    /// Time until a frame may leave.
     pub fn wait(&self) -> Duration {
         if self.tokens >= 0.0 && self.bytes_per_s > 0.0 {
             return Duration::ZERO;
@@ -119,14 +121,14 @@ impl Bucket {
         self.filled = self.filled.max(now);
         let saved_max = self.bytes_per_s * SAVED.as_secs_f64();
         let tokens = self.tokens + self.bytes_per_s * passed.as_secs_f64();
-        // A lower rate takes nothing away that is owed.
+        // A lower rate does not reduce a debt.
         self.tokens = tokens.min(saved_max.max(0.0));
     }
 }
 
-/// What may leave at once after a pause: as much as a loop that is late may have to make up for.
+/// Most that may leave at once after a pause: as much as a late loop has to catch up.
 const SAVED: Duration = Duration::from_millis(2);
-/// The most that frames with priority can cost the others.
+/// Most that frames with priority can cost the others.
 const DEBT: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -151,7 +153,7 @@ mod tests {
         assert!(queue.is_empty() && queue.bytes() == 0 && queue.peak == 250);
     }
 
-    /// Sends whenever it may, looking each millisecond; what left in all, in bytes.
+    /// Sends whenever it may, once a millisecond; returns the bytes sent.
     fn greedy(bucket: &mut Bucket, from_ms: u32, to_ms: u32) -> usize {
         let mut left = 0;
         for ms in from_ms..to_ms {

@@ -1,16 +1,18 @@
-//! Ending a transfer from outside.
+//! Cancels a transfer from outside.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ends what it was given to, within a fraction of a second; what is durable by then need not be sent again. Clones are the same.
+/// Cancels what it was given to, within a fraction of a second.
+///
+/// Data that is durable by then need not be sent again. Clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {
     cancelled: Arc<AtomicBool>,
 }
 
 impl Cancel {
-    /// Ends it.
+    /// Cancels it.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -20,7 +22,7 @@ impl Cancel {
         Arc::ptr_eq(&self.cancelled, &other.cancelled)
     }
 
-    /// Whether it is to end.
+    /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Frames over a connection: each is one message, and many are under way at once.
+//! Frames over a connection: each is one message, and many may be in flight.
 
 use crate::error::Error;
 use airdma::{Device, Endpoint, Operation, Region, Remote, Shared};
@@ -9,15 +9,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Receives that are ready. A peer whose message finds none has to ask again, and its writes wait behind that.
+/// Number of posted receives.
+///
+/// A peer whose message finds none has to repeat it, and its writes wait behind that.
 const RECEIVES: usize = 32;
-/// Messages on their way to the peer, for each of which there is memory.
+/// Most messages in flight to the peer; each has its own memory.
 const SENDS: usize = 16;
-/// Messages that are looked at before whoever listens looks at its clock: not all of them end a frame.
+/// Most messages handled before the caller checks its clock: not each of them completes a frame.
 const HEARD_AT_ONCE: usize = RECEIVES;
-/// How long a last word may take to reach the peer: chunks may be on their way before it.
+/// Time in which a last message must reach the peer: chunks may be in flight before it.
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(5);
-/// Nothing wakes a thread when the keys are there.
+/// Interval of the check for the keys, which wake no thread.
 const KEYS_LOOKED_FOR: Duration = Duration::from_millis(1);
 const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
 
@@ -33,7 +35,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// For the thread that `waker` wakes.
+    /// A channel for the thread that `waker` wakes.
     pub fn new(device: &Device, endpoint: Endpoint, waker: Waker) -> Result<Self, Error> {
         let receiving =
             (0..RECEIVES).map(|_| Ok(endpoint.recv(device.allocate_private(BYTES)?, ..)));
@@ -58,7 +60,7 @@ impl Channel {
         &self.waker
     }
 
-    /// The next frame of the peer's, if one has come.
+    /// The next frame of the peer, if one has come.
     pub fn hear(&mut self) -> Result<Option<Vec<u8>>, Error> {
         for _ in 0..HEARD_AT_ONCE {
             if let Some(frame) = self.frames.take()? {
@@ -72,17 +74,19 @@ impl Channel {
             let next = self.endpoint.recv(message.into_region(), ..);
             self.receiving.push_back(next);
         }
-        // More may be there, of which nothing else tells.
+        // There may be more, for which no other wake-up comes.
         self.waker.wake_by_ref();
         Ok(None)
     }
 
-    /// Whether the peer ever said something.
+    /// Whether the peer has ever sent a message.
     pub fn has_heard(&self) -> bool {
         self.has_heard
     }
 
-    /// What the two ends of the connection below share with no third, waited for: the keys are exchanged about a round trip after it opened.
+    /// Waits for the binding, which the two ends of the underlying connection share with no third.
+    ///
+    /// The keys are exchanged about a round trip after the connection opened.
     pub fn binding(
         &self,
         deadline: Instant,
@@ -103,7 +107,7 @@ impl Channel {
         }
     }
 
-    /// The next frame, waited for.
+    /// Waits for the next frame.
     pub fn hear_until(
         &mut self,
         deadline: Instant,
@@ -123,7 +127,7 @@ impl Channel {
         }
     }
 
-    /// Whether another message can be said now.
+    /// Whether another message can be sent now.
     pub fn has_room(&mut self) -> Result<bool, Error> {
         while let Some(region) = ready(&mut self.sending, &self.waker)? {
             self.idle.push(region);
@@ -131,7 +135,7 @@ impl Channel {
         Ok(self.sending.len() < SENDS)
     }
 
-    /// Says a frame.
+    /// Sends a frame.
     pub fn say(&mut self, frame: &[u8]) -> Result<(), Error> {
         let mut region = match self.idle.pop() {
             Some(region) => region,
@@ -143,7 +147,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Says what there is to say, as far as there is room for it.
+    /// Sends messages as long as there is room.
     pub fn say_sealed(
         &mut self,
         session: &mut Session,
@@ -157,34 +161,37 @@ impl Channel {
         Ok(())
     }
 
-    /// Says all of it, as the last words, as far as there is a connection, and whether there is room or not.
+    /// Sends all remaining messages as the last ones, if the connection still exists, even without
+    /// room.
     pub fn say_rest(&mut self, session: &mut Session, mut next: impl FnMut() -> Option<Message>) {
         while let Some(message) = next() {
             if self.say(&session.seal(&message.encode())).is_err() {
-                // The transfer's own result is what counts.
+                // The result of the transfer counts, not this one.
                 return;
             }
         }
     }
 
-    /// Writes `range` bytes from the front of a region into the peer's memory.
+    /// Writes the first `bytes` of a region into the peer's memory.
     pub fn write(&self, region: Region, bytes: usize, to: &Remote, at: u64) -> Operation<Region> {
         self.endpoint.write(region, ..bytes, to, at)
     }
 
-    /// A region of ours as the peer, and no other, reaches it.
+    /// A key to a local region, for this peer only.
     pub fn remote(&self, shared: &Shared) -> Result<Remote, Error> {
         Ok(shared.remote(&self.endpoint)?)
     }
 
-    /// Says how much of what came waits for the disk, and how much may, for a peer that adapts its rate to that.
+    /// Reports how much received data waits for the disk, and how much may, to a peer that adapts
+    /// its rate.
     pub fn tell_waiting(&self, bytes: u64, most: u64) {
         self.endpoint.tell_buffer(bytes, most);
     }
 
-    /// Waits until the peer has what was said, for `limit` at most, and ends the connection.
+    /// Waits until the peer has received everything, at most for `limit`, and closes the
+    /// connection.
     pub fn close(self, limit: Duration) {
-        // The peer may be gone already, and has been told all that matters.
+        // The peer may be gone already, and has received all that matters.
         drop(self.endpoint.close().wait_timeout(limit));
     }
 }
@@ -239,7 +246,7 @@ mod tests {
         (Channel::new(&here, near, waker).unwrap(), there, far)
     }
 
-    /// Of the one who connects.
+    /// A session of the initiator.
     fn session() -> Session {
         let [near, far] = [(); 2].map(|()| Identity::draw());
         let mut door = Door::new(far.clone(), None);
@@ -252,9 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_end_no_frame_do_not_keep_the_listener_from_its_clock() {
+    fn messages_without_a_frame_do_not_starve_the_clock() {
         isolated(
-            "channel::tests::messages_that_end_no_frame_do_not_keep_the_listener_from_its_clock",
+            "channel::tests::messages_without_a_frame_do_not_starve_the_clock",
             "",
             || {
                 let woken = Arc::new(Woken::default());

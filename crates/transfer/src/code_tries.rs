@@ -1,17 +1,19 @@
-//! How often a code was shown to be known to a host that did not show it in turn.
+//! Counts proofs of a code to peers that did not prove it in turn.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// As many guesses of a code as a receiver gives its senders.
+/// Most such proofs: as many guesses as a receiver allows its senders.
 pub const CODE_TRIES_MAX: u32 = airdma_files::session::WRONG_CODES_MAX as u32;
 
-/// Handshakes by one code in which this end showed that it has the code, and the other end has not (yet). An impostor that answers under
-/// the receiver's name can check one guess of its own in each. One object serves all calls with the same code.
+/// Handshakes by one code in which this end has proven the code and the other end has not (yet).
+///
+/// In each of them, an impostor that answers under the receiver's name can check one guess. One
+/// object serves all calls with the same code.
 #[derive(Debug, Default)]
 pub struct CodeTries(AtomicU32);
 
 impl CodeTries {
-    /// Whether the code must not be shown again.
+    /// Whether the code must not be used again.
     pub(crate) fn are_spent(&self) -> bool {
         self.count() >= CODE_TRIES_MAX
     }
@@ -24,7 +26,7 @@ impl CodeTries {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The other end has the code.
+    /// Notes that the other end has proven the code.
     pub(crate) fn succeed(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -1,6 +1,7 @@
 //! Receivers on the local network, by name: multicast DNS (RFC 6762, 6763), service `_airdma._udp`.
 //!
-//! What comes this way is anybody's word. It says where to connect, and which kept key to expect there; who it is, the handshake says.
+//! Announcements are not authenticated. They tell where to connect, and which known key to expect
+//! there; the handshake proves the identity.
 
 use airdma_files::printable;
 use airdma_files::session::PublicKey;
@@ -11,19 +12,23 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const SERVICE: &str = "_airdma._udp.local.";
-/// The places of the key and the name in the TXT record.
+/// Properties of the TXT record: key and name.
 const KEY: &str = "key";
 const NAME: &str = "name";
-/// Digits of the key that make a receiver's instance another than that of one with the same name: on two links no host would notice, and a
-/// host on both took the address of the one and the key of the other.
+/// Digits of the key in a receiver's instance name, which tell namesakes apart.
+///
+/// No host would notice namesakes on two links, and a host on both would combine the address of one
+/// with the key of the other.
 const KEY_DIGITS: usize = 8;
-/// How long is waited for namesakes of one that was found: answers to one question come within 120 ms (RFC 6762, 6).
+/// Time to wait for namesakes of a found receiver: answers to one question come within 120 ms (RFC
+/// 6762, 6).
 const NAMESAKES_WITHIN: Duration = Duration::from_millis(300);
-/// Records of others that a receiver's announcer may hold. It needs none of them, and keeps what comes without having been asked for.
+/// Most records of others that a receiver's announcer may hold. It needs none, but keeps
+/// unsolicited ones.
 const HELD_MAX: i64 = 4096;
-/// How often is looked how many there are.
+/// Interval at which those are counted.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Those, as the announcer counts them.
+/// Counters of the announcer for such records.
 const HELD: [&str; 6] = [
     "cached-ptr",
     "cached-srv",
@@ -32,40 +37,40 @@ const HELD: [&str; 6] = [
     "cached-nsec",
     "cached-subtype",
 ];
-/// How long the end of an announcement may take to be sent.
+/// Time in which the withdrawal of an announcement must be sent.
 const GOODBYE: Duration = Duration::from_millis(300);
-/// Bytes of a name: a label of DNS has 63, and digits of the key and a number may be added to it.
+/// Most bytes of a name: a DNS label has 63, and digits of the key and a number may be added.
 const NAME_BYTES_MAX: usize = 48;
 
-/// Why nobody can be found by name.
+/// Why receivers cannot be found by name.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "receivers cannot be found by name here ({0}): use addresses, or let multicast to UDP port 5353 pass"
 )]
 pub struct NoMulticast(#[from] mdns_sd::Error);
 
-/// A receiver that waits.
+/// A receiver that waits for senders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Under which its records are: another one for each receiver.
+    /// Instance name of its records, which is unique.
     pub instance: String,
-    /// As it calls itself, printable.
+    /// Name that it gives itself, printable.
     pub name: String,
-    /// Where it listens, the best first.
+    /// Addresses where it listens, the best first.
     pub addresses: Vec<SocketAddr>,
-    /// The key that it says it has.
+    /// Key that it claims to have.
     pub key: Option<PublicKey>,
 }
 
-/// A receiver's word to the network; taken back when it is dropped.
+/// The announcement of a receiver; withdrawn when dropped.
 pub(crate) struct Announcement {
-    /// Where it listens now. Dropped, it ends the thread.
+    /// Sends the current addresses. Dropping it ends the thread.
     moves: Option<mpsc::Sender<Vec<IpAddr>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Announcement {
-    /// Says that `name` listens at these addresses.
+    /// Announces that `name` listens at these addresses.
     pub fn start(
         name: &str,
         key: PublicKey,
@@ -87,16 +92,16 @@ impl Announcement {
         })
     }
 
-    /// From now on it listens at these addresses.
+    /// Announces these addresses from now on.
     pub fn tell(&self, addresses: &[IpAddr]) {
         if let Some(moves) = &self.moves {
-            // Its thread ends only with this.
+            // The thread ends only after this sender is dropped.
             let _ = moves.send(addresses.to_vec());
         }
     }
 }
 
-/// What is said of a receiver.
+/// The announced service of a receiver.
 fn service(
     name: &str,
     key: PublicKey,
@@ -121,7 +126,7 @@ impl Drop for Announcement {
     fn drop(&mut self) {
         drop(self.moves.take());
         if let Some(thread) = self.thread.take() {
-            // What it panicked about ends no transfer.
+            // A panic of the announcer does not end the transfer.
             let _ = thread.join();
         }
     }
@@ -133,7 +138,7 @@ fn announcer(service: &ServiceInfo) -> Result<ServiceDaemon, mdns_sd::Error> {
     Ok(daemon)
 }
 
-/// Until it has ended. An announcer that a flood has filled makes way for a new one.
+/// Runs until the announcement ends. An announcer that a flood has filled is replaced.
 fn announce(
     first: ServiceDaemon,
     mut service: ServiceInfo,
@@ -144,24 +149,25 @@ fn announce(
     loop {
         match moved.recv_timeout(LOOK_EVERY) {
             Ok(addresses) => {
-                // It is what it was, with other addresses: that can be said as well as the first time.
+                // The service differs in its addresses only, so describing it again should succeed
+                // as before.
                 service = described(&addresses).unwrap_or(service);
                 let told = daemon.as_ref().map(|it| it.register(service.clone()));
-                // One that does not take it makes way for a new one.
+                // An announcer that fails is replaced.
                 drop(daemon.take_if(|_| matches!(told, Some(Err(_)))));
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if let Some(full) = daemon.take_if(|daemon| held(daemon) > HELD_MAX) {
-            // Two of one name would be in each other's way.
+            // Two announcers of one name would conflict.
             end(&full);
         }
-        // Where there is none to be had now, there may be later.
+        // If none can be started now, a later attempt may succeed.
         daemon = daemon.or_else(|| announcer(&service).ok());
     }
     if let Some(daemon) = daemon {
-        // Those who were told forget it by themselves after two minutes.
+        // Other hosts drop the record after two minutes in any case.
         if let Ok(ended) = daemon.unregister(service.get_fullname()) {
             let _ = ended.recv_timeout(GOODBYE);
         }
@@ -169,14 +175,15 @@ fn announce(
     }
 }
 
-/// Its thread ends with the program at the latest.
+/// Ends an announcer. Its thread ends with the program at the latest.
 fn end(daemon: &ServiceDaemon) {
     if let Ok(ended) = daemon.shutdown() {
         let _ = ended.recv_timeout(GOODBYE);
     }
 }
 
-/// Records of others. An announcer that does not say is as good as full: it is behind with what comes.
+/// Number of records of others. An announcer that does not answer counts as full: it cannot keep
+/// up.
 fn held(daemon: &ServiceDaemon) -> i64 {
     let metrics = daemon.get_metrics().ok();
     let metrics = metrics.and_then(|metrics| metrics.recv_timeout(LOOK_EVERY).ok());
@@ -186,7 +193,9 @@ fn held(daemon: &ServiceDaemon) -> i64 {
     })
 }
 
-/// The receivers that are wanted and answer within `limit`, or the first `count_max` of them. Others are not kept, however many there are.
+/// The receivers for which `is_wanted` holds and that answer within `limit`, at most `count_max`.
+///
+/// Others are not kept, however many there are.
 ///
 /// # Errors
 /// There is no multicast here.
@@ -198,7 +207,7 @@ pub fn neighbours(
     look(limit, limit, count_max, is_wanted)
 }
 
-/// The same for a name that one receiver should have: once one is found, those that answer a little later.
+/// As [`neighbours`], for a name that should be unique: waits a little for namesakes of the first.
 ///
 /// # Errors
 /// There is no multicast here.
@@ -227,7 +236,7 @@ fn look(
             continue;
         };
         if let Some(neighbour) = described(&service).filter(&is_wanted) {
-            // It may have told more of itself meanwhile.
+            // A later answer may have more of its records.
             found.retain(|known| known.instance != neighbour.instance);
             found.push(neighbour);
             deadline = deadline.min(Instant::now() + after_the_first);
@@ -250,7 +259,7 @@ fn described(service: &ResolvedService) -> Option<Neighbour> {
         .filter(|address| is_reachable(&address.to_ip_addr()))
         .filter_map(|address| at_port(address, service.port))
         .collect();
-    // Link-local addresses come last: they are the highest.
+    // Link-local addresses sort last.
     addresses.sort();
     (!addresses.is_empty()).then(|| Neighbour {
         name: name.unwrap_or_else(|| instance.clone()),
@@ -260,7 +269,7 @@ fn described(service: &ResolvedService) -> Option<Neighbour> {
     })
 }
 
-/// A link-local address is meant on the interface by which it was heard of.
+/// A link-local address belongs to the interface on which the answer came.
 fn at_port(address: &ScopedIp, port: u16) -> Option<SocketAddr> {
     let ip = address.to_ip_addr();
     if !is_link_local(&ip) {
@@ -277,7 +286,7 @@ pub(crate) fn is_link_local(address: &IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// From another host.
+/// Whether other hosts can reach the address.
 fn is_reachable(address: &IpAddr) -> bool {
     !address.is_loopback() && !address.is_unspecified()
 }
@@ -297,13 +306,13 @@ mod tests {
     const NAMES_A_PACKET: u16 = 20;
     const LOOK: Duration = Duration::from_secs(2);
 
-    /// What begins a message: an answer that was not asked for, with records of this number.
+    /// Header of an unsolicited answer with this number of records.
     fn answer(records: u16) -> Vec<u8> {
         let [high, low] = records.to_be_bytes();
         vec![0, 0, 0x84, 0, 0, 0, high, low, 0, 0, 0, 0]
     }
 
-    /// An address of a host, for an hour.
+    /// Adds an address record of a host, valid for an hour.
     fn address(message: &mut Vec<u8>, number: u32) {
         let name = format!("host{number:08}");
         message.push(name.len() as u8);
@@ -312,7 +321,7 @@ mod tests {
         message.extend([192, 0, 2, 9]);
     }
 
-    /// A receiver of any name.
+    /// A receiver with a generated name.
     fn receiver(number: u32) -> Vec<u8> {
         let mut message = answer(4);
         let service = b"\x07_airdma\x04_udp\x05local\0";
@@ -345,7 +354,7 @@ mod tests {
                 address(&mut message, packet * u32::from(NAMES_A_PACKET) + name);
             }
             say(&message);
-            // No more than is read.
+            // As fast as it is read.
             thread::sleep(Duration::from_micros(500));
         }
     }
@@ -360,7 +369,7 @@ mod tests {
                 let key = Identity::draw().public();
                 let here = [Ipv4Addr::new(192, 0, 2, 1).into()];
                 thread::scope(|scope| {
-                    // When it begins to answer, hundreds have.
+                    // When it starts to answer, hundreds have answered.
                     scope.spawn(|| {
                         for number in 0..600 {
                             say(&receiver(number));
@@ -395,7 +404,7 @@ mod tests {
                 };
                 let alone = announcer(&service("alone").unwrap()).unwrap();
                 let _announcement = Announcement::start("kept", key, &here, 7).unwrap();
-                // Both are asked, so that they are there.
+                // Both are queried, so that both exist.
                 let is_found = |name: &str| {
                     let start = Instant::now();
                     let look = || neighbours(LOOK, 1, |it| it.name == name).unwrap().len() == 1;
@@ -405,7 +414,7 @@ mod tests {
                 };
                 is_found("alone");
                 is_found("kept");
-                // The lookups end.
+                // Wait until the lookups have ended.
                 let mut before = announcers();
                 while before.len() > 2 {
                     thread::sleep(Duration::from_millis(50));
@@ -424,7 +433,7 @@ mod tests {
         );
     }
 
-    /// The threads of announcers.
+    /// Threads of announcers.
     fn announcers() -> Vec<std::ffi::OsString> {
         let mut threads: Vec<_> = std::fs::read_dir("/proc/self/task")
             .unwrap()

@@ -1,7 +1,8 @@
-//! Where senders come in: listeners at devices, and the word to the network that they are there.
+//! Doors: listeners at devices, through which senders connect, and their announcement on the
+//! network.
 //!
-//! Doors follow the interfaces: an interface that comes later, or whose port was taken before, gets a door, and an interface that is gone
-//! loses its door.
+//! Doors follow the interfaces: a new interface, or one whose port was taken before, gets a door,
+//! and an interface that is gone loses its door.
 
 use crate::discovery::{Announcement, NoMulticast};
 use crate::error::Error;
@@ -13,22 +14,24 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Between two tries to open what did not open, and between two looks for interfaces where the kernel does not tell.
+/// Interval between attempts to open a door, and between checks for interfaces if the kernel does
+/// not report changes.
 const TRY_EVERY: Duration = Duration::from_secs(5);
-/// The kernel tells a change in several messages: one look after the last of them will do.
+/// The kernel reports a change in several messages; one check follows the last of them.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How long a door rests after it could not take a connection: what it lacks (descriptors, memory) does not come back sooner.
+/// Pause of a door that could not accept a connection: descriptors or memory are not free again
+/// sooner.
 const REST: Duration = Duration::from_secs(1);
 
-/// Open until they are dropped.
+/// Open listeners, closed when dropped.
 pub struct Doors {
     pub(crate) open: Vec<OpenDoor>,
     shut: Vec<Shut>,
-    /// What was told last.
+    /// Addresses that were announced last.
     addresses: Vec<IpAddr>,
     wanted: Wanted,
     changes: Option<Changes>,
-    /// Something changed since the last look.
+    /// Whether something changed since the last check.
     has_changed: bool,
     looked: Instant,
     announced: Option<Result<Announcement, NoMulticast>>,
@@ -36,23 +39,23 @@ pub struct Doors {
 
 /// Where to listen.
 struct Wanted {
-    /// Interfaces or addresses; all, if there are none.
+    /// Interfaces or addresses; all if empty.
     named: Vec<String>,
     port: u16,
     name: Option<String>,
     key: PublicKey,
 }
 
-/// A device, and who is about to come in there.
+/// A device with a listener.
 pub(crate) struct OpenDoor {
     pub device: Device,
     pub listener: Listener,
     pub accepting: Operation<Endpoint>,
-    /// As it was named.
+    /// The name that the job gave.
     named: Option<String>,
-    /// It could not take a connection: until then it is left alone.
+    /// Until then the door rests, as it could not accept a connection.
     rests: Option<Instant>,
-    /// The reason that was told last.
+    /// The last reason that was reported.
     complaint: Option<String>,
 }
 
@@ -60,7 +63,7 @@ impl OpenDoor {
     fn open(device: Device, port: u16, named: Option<&str>) -> Result<Self, airdma::Error> {
         let device = device.sealed();
         let listener = device.listen(port)?;
-        // What it takes to wait there is missing now, or never.
+        // Resources for waiting are missing now, or not at all.
         device.start()?;
         let accepting = listener.accept();
         Ok(Self {
@@ -73,12 +76,12 @@ impl OpenDoor {
         })
     }
 
-    /// Whether it is left alone for now.
+    /// Whether the door rests.
     pub fn rests(&self) -> bool {
         self.rests.is_some_and(|until| Instant::now() < until)
     }
 
-    /// It could not take a connection. Returns what to tell, once for each reason.
+    /// Lets the door rest after a failed accept. Returns what to report: each reason once.
     pub fn rest(&mut self, error: &airdma::Error) -> Option<String> {
         self.rests = Some(Instant::now() + REST);
         let why = error.to_string();
@@ -86,12 +89,12 @@ impl OpenDoor {
         is_new.then(|| self.complaint.insert(why).clone())
     }
 
-    /// It has taken a connection.
+    /// Notes that the door has accepted a connection.
     pub fn serves(&mut self) {
         self.complaint = None;
     }
 
-    /// Whether peers can still come to it.
+    /// Whether peers can still connect through it.
     fn leads_somewhere(&self) -> bool {
         let addresses = self.device.addresses();
         let has = |address| addresses.contains(&address);
@@ -101,10 +104,11 @@ impl OpenDoor {
 }
 
 impl Doors {
-    /// Those of a job: at its interfaces and port, announced by its name.
+    /// Opens the doors of a job: at its interfaces and port, announced by its name.
     ///
     /// # Errors
-    /// An interface that was named cannot be listened at; or of all not one that leads to other hosts, though there are such.
+    /// A named interface cannot be listened on; or, if all are meant, none that leads to other
+    /// hosts, though there are some.
     pub fn open(job: &ReceiveJob<'_>) -> Result<Self, Error> {
         let changes = Changes::from_now().ok();
         let mut doors = Self {
@@ -132,7 +136,7 @@ impl Doors {
         Ok(doors)
     }
 
-    /// What is to be told about them.
+    /// The event that reports the doors.
     pub(crate) fn listening(&self) -> Event {
         Event::Listening {
             addresses: self.addresses(),
@@ -144,7 +148,7 @@ impl Doors {
         }
     }
 
-    /// Opens and closes doors as interfaces and addresses come and go. Returns what to tell of that.
+    /// Opens and closes doors as interfaces and addresses change. Returns an event for changes.
     pub(crate) fn follow(&mut self) -> Option<Event> {
         self.has_changed |= self.changes.as_ref().is_some_and(Changes::any);
         let waits = if self.has_changed { SETTLE } else { TRY_EVERY };
@@ -155,7 +159,7 @@ impl Doors {
         (self.has_changed, self.looked) = (false, Instant::now());
         let was_shut = std::mem::take(&mut self.shut);
         self.open.retain(OpenDoor::leads_somewhere);
-        // What is still shut says so itself.
+        // Doors that are still shut report so themselves.
         drop(self.open_missing());
         let addresses = self.addresses();
         let has_moved = addresses != self.addresses;
@@ -174,16 +178,16 @@ impl Doors {
         devices.flat_map(Device::addresses).collect()
     }
 
-    /// Whether other hosts can come in, or no interface leads to any.
+    /// Whether other hosts can connect, or no interface leads to any.
     fn leads_out(&self) -> bool {
         let is_of_others = |address: &IpAddr| !address.is_loopback();
         self.shut.is_empty() || self.addresses().iter().any(is_of_others)
     }
 
-    /// Opens what is wanted and not open, and notes what does not open.
+    /// Opens the wanted doors that are not open, and notes those that fail.
     ///
     /// # Errors
-    /// Of those that do not, why the first.
+    /// The first failure.
     fn open_missing(&mut self) -> Result<(), airdma::Error> {
         let (port, mut first) = (self.wanted.port, Ok(()));
         let mut enter =
@@ -224,7 +228,7 @@ impl Doors {
         first
     }
 
-    /// Tells the network where it is now, if it is to.
+    /// Updates the announcement, if there is one.
     fn announce(&mut self) {
         let addresses = self.addresses();
         if let Some(Ok(announcement)) = &self.announced {

@@ -1,100 +1,105 @@
-//! Why a transfer did not come to its end.
+//! Errors of transfers.
 
 use airdma_files::protocol::{Failure, Malformed, Reason};
 use airdma_files::session::{Forged, HandshakeError, PublicKey, RecordError};
 
-/// Why there is no transfer, or not all of it.
+/// Why a transfer failed, or part of it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The connection: there is none, or it was lost.
+    /// The connection failed, or was lost.
     #[error("{0}")]
     Rdma(airdma::Error),
-    /// The two do not know each other.
+    /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// The peer is connected, and says nothing.
-    #[error("who answers says nothing: is it an airdma transfer? Try again")]
+    /// The peer is connected, but sends nothing.
+    #[error(
+        "the peer is connected but sends nothing; check that `airdma recv` runs there, and try again"
+    )]
     NoAnswer,
-    /// A frame that is none of the session's.
+    /// A frame does not belong to the session.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A message that is none.
+    /// The bytes are not a message.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A chunk that is not the sender's.
+    /// The sender did not send this chunk.
     #[error(transparent)]
     Forged(#[from] Forged),
-    /// One of both ends ended it.
+    /// One end ended the transfer.
     #[error(transparent)]
     Failure(#[from] Failure),
-    /// Files here.
+    /// Local files.
     #[error(transparent)]
     Files(#[from] airdma_files::Error),
-    /// What was asked for cannot be done with this offer.
+    /// The request does not fit this offer.
     #[error("{0}")]
     Unfit(&'static str),
-    /// A code is needed, and there is no terminal to ask at.
+    /// A code is needed, and there is no terminal to ask for it.
     #[error(
         "this receiver is not known yet, and there is no terminal to ask for its code: give --code"
     )]
     NoCode,
-    /// [`CODE_TRIES_MAX`](crate::CODE_TRIES_MAX) handshakes by a code ended before the other end had shown that it has the code.
+    /// [`CODE_TRIES_MAX`](crate::CODE_TRIES_MAX) handshakes with a code ended before the other end
+    /// had proven it.
     #[error(
-        "the code was tried {0} times with a host that did not show that it has it: something may be taking the receiver's name. Let the receiver show a new code, and give its address"
+        "{0} handshakes with this code failed because the other end did not prove that it has the code; an impostor may use the receiver's name. Start the receiver again for a new code, and give its address"
     )]
     CodeTried(u32),
-    /// No peer was met under a name, and what announces it has a key that was met under another one.
+    /// The name is unknown, and the receiver announced under it has a key that is known under
+    /// another name.
     #[error(
-        "no receiver was ever met under this name: what announces {name} has the key of {met_as} ({key}). Give the code that it shows (--code), or send to {met_as} if that is meant"
+        "no receiver is known as {name}; the one that announces this name has the key of {met_as} ({key}). Give the code that it shows (--code), or send to {met_as} if that is meant"
     )]
     OtherName {
-        /// The name that is announced, printable.
+        /// The announced name, printable.
         name: String,
-        /// The one that is known, printable.
+        /// The known name, printable.
         met_as: String,
-        /// The key.
+        /// The key of that receiver.
         key: PublicKey,
     },
-    /// Who was asked said no.
+    /// The user refused.
     #[error("refused")]
     Refused,
-    /// [`Cancel`](crate::Cancel).
-    #[error("stopped: start again, which goes on where it stopped")]
+    /// [`Cancel`](crate::Cancel) was used.
+    #[error("stopped; run the same command to resume")]
     Cancelled,
-    /// Something came over a connection that the peer did not send. It is given up as one that was lost: another may do better.
+    /// Data came over a connection that the peer did not send. The connection counts as lost;
+    /// another one may succeed.
     #[error("{0}")]
     Meddled(Box<Error>),
-    /// The connection was lost, and no other could be made in time.
-    #[error("interrupted ({0}): start again, which goes on where it stopped")]
+    /// The connection was lost, and could not be replaced in time.
+    #[error("interrupted ({0}); run the same command to resume")]
     Interrupted(Box<Error>),
-    /// A thread or such.
+    /// A system resource, for example a thread.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
-/// What kind of thing went wrong: what programs decide by.
+/// Kind of an error, for decisions of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// There is nobody, or no way to get there.
+    /// No receiver answers, or there is no route.
     Unreachable,
-    /// The connection was lost on the way. Starting again goes on where it stopped.
+    /// The connection was lost. Starting again resumes the transfer.
     Interrupted,
-    /// Wrong code, or a key that is not known.
+    /// A wrong code, or an unknown key.
     Unknown,
-    /// The receiver did not want it, did not answer, or is busy.
+    /// The receiver refused, did not answer, or is busy.
     Refused,
-    /// A disk, a directory, a name.
+    /// A problem with a disk, a directory or a name.
     Files,
-    /// The other end does not speak this protocol, or somebody interfered.
+    /// The peer does not speak this protocol, or a third party interfered.
     Protocol,
-    /// It was ended from outside.
+    /// The transfer was cancelled.
     Cancelled,
-    /// Memory, descriptors, a port that is taken, a wrong argument.
+    /// A lack of memory or descriptors, a port in use, a wrong argument.
     System,
 }
 
 impl Error {
-    /// What kind of thing went wrong.
+    /// Kind of the error.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Rdma(error) => match error.blame() {
@@ -117,7 +122,7 @@ impl Error {
             | Self::NoCode
             | Self::CodeTried(_)
             | Self::OtherName { .. } => Kind::Unknown,
-            // Not by us.
+            // Not cancelled by this end.
             Self::Failure(Failure::Peer {
                 reason: Reason::Cancelled,
                 ..
@@ -135,7 +140,7 @@ impl Error {
         }
     }
 
-    /// Whether the connection is to blame, so that another one may do better.
+    /// Whether the connection is the cause, so that another one may succeed.
     pub(crate) fn is_of_connection(&self) -> bool {
         matches!(
             self,
@@ -143,7 +148,7 @@ impl Error {
         )
     }
 
-    /// Whether it says that something came that the peer did not send: one forged packet is enough for that.
+    /// Whether it reports data that the peer did not send; a single forged packet causes that.
     pub(crate) fn is_forged(&self) -> bool {
         matches!(
             self,
@@ -152,20 +157,21 @@ impl Error {
     }
 }
 
-/// Connections of one transfer that ended with something forged, in a row and without progress, after which it is over.
+/// Most connections in a row, without progress, that a forgery may end before the transfer fails.
 const FORGED_MAX: u32 = 5;
 
-/// How often one transfer was meddled with.
+/// Counts forgeries in one transfer.
 #[derive(Debug, Default)]
 pub(crate) struct Meddling {
     in_a_row: u32,
-    /// Chunks on the receiver's disk by then.
+    /// Durable chunks at the last one.
     durable: u64,
 }
 
 impl Meddling {
-    /// What the end of a connection of a transfer that can go on is, with so many chunks on the receiver's disk: one that was lost, or for
-    /// good.
+    /// Judges the end of a connection with `durable` chunks on the receiver's disk.
+    ///
+    /// Returns the error of a lost connection, if the transfer can go on, or the final one.
     pub fn judge(&mut self, error: Error, durable: u64) -> Error {
         if durable > self.durable {
             (self.in_a_row, self.durable) = (0, durable);

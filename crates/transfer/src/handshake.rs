@@ -1,4 +1,4 @@
-//! The handshake, over a connection.
+//! The handshake over a connection.
 
 use crate::cancel::Cancel;
 use crate::channel::Channel;
@@ -8,10 +8,10 @@ use crate::lobby::Lobby;
 use airdma_files::session::{Identity, Initiator, Introduction, Session, frame};
 use std::time::{Duration, Instant};
 
-/// How long it may take, with people out of the way.
+/// Time limit of a handshake, which does not wait for users.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// As the one who connected; `tries` are those of the code, if it is by one.
+/// Runs the initiator; `tries` counts proofs of the code, if it has one.
 pub(crate) fn introduce(
     channel: &mut Channel,
     identity: &Identity,
@@ -36,7 +36,7 @@ pub(crate) fn introduce(
     Ok(session)
 }
 
-/// As the one who was connected to; whether it was by a code. Who is not let in is told why.
+/// Runs the responder; returns whether a code was used. A refused initiator learns the reason.
 pub(crate) fn admit(
     channel: &mut Channel,
     lobby: &Lobby<'_>,

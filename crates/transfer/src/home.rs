@@ -1,4 +1,4 @@
-//! What a user keeps between transfers: a key, and the keys of peers that were met.
+//! A user's state between transfers: a key, and the keys of known peers.
 
 use airdma_files::session::{Identity, KnownPeers, Pin, Place, PublicKey, Role, check_home};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const IDENTITY: &str = "identity";
 const PEERS: &str = "known_peers";
 const LOCK: &str = "known_peers.lock";
-/// How long other programs may keep the lock: each has it for one write.
+/// Time that other programs may hold the lock: each holds it for one write.
 const LOCK_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -25,10 +25,10 @@ pub struct Home {
 }
 
 impl Home {
-    /// The user's: `$AIRDMA_HOME`, `$XDG_CONFIG_HOME/airdma` or `~/.config/airdma`.
+    /// Opens the user's: `$AIRDMA_HOME`, `$XDG_CONFIG_HOME/airdma` or `~/.config/airdma`.
     ///
     /// # Errors
-    /// The system's, with the path; no home directory is known; another user can write there.
+    /// The system's error, with the path; no home directory is known; another user can write there.
     pub fn open() -> io::Result<Self> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let directory = set("AIRDMA_HOME").map(PathBuf::from).or_else(|| {
@@ -55,10 +55,10 @@ impl Home {
         })
     }
 
-    /// The one in this directory, which is made if it is not there.
+    /// Opens this directory, which is created if it does not exist.
     ///
     /// # Errors
-    /// The system's, with the path; another user can write there.
+    /// The system's error, with the path; another user can write there.
     pub fn at(directory: &Path) -> io::Result<Self> {
         let made = std::fs::DirBuilder::new()
             .recursive(true)
@@ -82,34 +82,36 @@ impl Home {
         &self.identity
     }
 
-    /// Which lines of `known_peers` say nothing, for people.
+    /// Lines of `known_peers` that could not be parsed, for display.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
 
-    /// Whether a peer was met before, as what it is now.
+    /// Whether a peer is known in this role.
     pub fn knows(&self, key: &PublicKey, role: Role) -> bool {
         self.peers().knows(key, role)
     }
 
-    /// The name of a peer that was met in one of `roles`, of the first if in several.
+    /// Name of a peer that is known in one of `roles`; the first role takes precedence.
     pub fn name(&self, key: &PublicKey, roles: &[Role]) -> Option<String> {
         self.peers().name(key, roles).map(str::to_owned)
     }
 
-    /// The keys of all peers that were met in a role under this name, at a place.
+    /// Keys of all peers with this role, place and name.
     pub fn keys(&self, role: Role, place: &Place, name: &str) -> Vec<PublicKey> {
         self.peers().keys(role, place, name)
     }
 
-    /// Knows a peer from now on; instead of those that were the same under the same name, if `instead` says so. Returns the keys of these.
+    /// Adds a peer, replacing those with the same role, place and name if `instead` is set.
+    ///
+    /// Returns the keys of those.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn pin(&self, pin: Pin, instead: bool) -> io::Result<Vec<PublicKey>> {
         let mut peers = self.peers();
         let lock = self.lock()?;
-        // Another program may have met somebody meanwhile.
+        // Another program may have added a peer meanwhile.
         let mut read = load(&self.directory)?;
         let former = read.pin(pin, instead);
         let path = self.directory.join(PEERS);
@@ -119,7 +121,9 @@ impl Home {
         Ok(former)
     }
 
-    /// Until it is dropped no other program writes the file of peers, which is replaced, and so cannot be locked itself.
+    /// Locks the file of peers against other programs until dropped.
+    ///
+    /// The file itself is replaced at each write, so it cannot be locked.
     fn lock(&self) -> io::Result<File> {
         let path = self.directory.join(LOCK);
         let mut options = OpenOptions::new();
@@ -180,7 +184,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::process::Command;
 
-    /// Where a process of the test below is to meet peers, and which one it is.
+    /// Variables with directory and number of a process in the test below.
     const WHERE: &str = "AIRDMA_TEST_HOME";
     const WHICH: &str = "AIRDMA_TEST_NUMBER";
     const PROCESSES: u8 = 16;
@@ -227,7 +231,7 @@ mod tests {
             known.pins().count(),
             usize::from(PROCESSES) * usize::from(PEERS_EACH)
         );
-        // Nothing of a process is left that ended.
+        // A process that has ended leaves nothing.
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3);
         std::fs::remove_dir_all(&directory).unwrap();
     }

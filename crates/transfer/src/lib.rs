@@ -1,8 +1,9 @@
-//! Files from host to host over RDMA: [`send`] and [`receive`], each a call that blocks until all has arrived.
+//! File transfer over RDMA: [`send`] and [`receive`], each a call that blocks until everything has
+//! arrived.
 //!
-//! `airdma-files` says what a transfer is, and moves nothing; `airdma` moves bytes, and knows no files. Here they are joined: frames and
-//! messages go by send and receive, chunks by one-sided writes into memory that the receiver shares. `docs/file-protocol.md` has
-//! the order of calls.
+//! `airdma-files` defines transfers without moving data; `airdma` moves bytes without knowing
+//! files. This crate joins them: frames and messages use send and receive, chunks use one-sided
+//! writes into memory that the receiver shares. `docs/file-protocol.md` has the order of calls.
 //!
 //! | thread | does |
 //! |---|---|
@@ -48,7 +49,7 @@ pub use receive::{Ask, Destination, ReceiveJob, Received, Watch, receive, receiv
 pub use send::{SendJob, Sent, contact, send};
 pub use target::Stream;
 
-/// Where receivers listen, unless they are told otherwise. Ports are those of RDMA CM.
+/// Default port of receivers, in the port space of RDMA CM.
 pub const PORT: u16 = 7479;
 
 /// Bytes of a slot in the staging memory: a chunk, and what sealing adds.

@@ -1,4 +1,5 @@
-//! What the connections of one receiver share: which peers are admitted, which one has the disk, and what was decided.
+//! State shared by the connections of one receiver: admitted peers, the connection that uses the
+//! disk, decisions.
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Meddling};
@@ -10,7 +11,7 @@ use airdma_files::{ManifestId, Report, Sink, Unwanted};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a connection that is replaced may take to close its files.
+/// Time in which a replaced connection must close its files.
 const VACATE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Lobby<'a> {
@@ -18,7 +19,7 @@ pub(crate) struct Lobby<'a> {
     ask: &'a Ask<'a>,
     watch: &'a Watch<'a>,
     cancel: &'a Cancel,
-    /// The receiver is done, and whoever is still connected has to go.
+    /// Cancelled when the receiver is done, so that all connections end.
     closed: Cancel,
     door: Mutex<Door>,
     state: Mutex<State>,
@@ -27,14 +28,15 @@ pub(crate) struct Lobby<'a> {
 
 #[derive(Default)]
 struct State {
-    /// Peers that came by the code: when the connection is lost they come again without one.
+    /// Peers that used the code: after a lost connection they return without one.
     met: Vec<PublicKey>,
     /// Connections past the handshake, the oldest first.
     admitted: Vec<(PublicKey, Cancel)>,
     seat: Option<Occupant>,
-    /// Accepted, so that nobody is asked again when the connection was lost.
+    /// The accepted offer, so that the user is not asked again after a lost connection.
     accepted: Option<(PublicKey, ManifestId)>,
-    /// Whether the accepted one was lost, or is done and may not know, and has its place kept.
+    /// Whether the accepted connection was lost, or is done but may not know it, and its seat is
+    /// kept.
     is_kept: bool,
     finished: Option<Finished>,
     meddling: Meddling,
@@ -42,36 +44,36 @@ struct State {
     long_list: Option<Occupant>,
 }
 
-/// An offer of which all is in its place.
+/// An offer that was received completely.
 pub(crate) struct Finished {
     pub peer: PublicKey,
     pub id: ManifestId,
     pub report: Report,
     pub unwanted: Unwanted,
-    /// What answers a sender that did not hear of it, also in the next life of this receiver.
+    /// Answers a sender that missed the end, also after a restart of the receiver.
     pub kept: Option<Box<Sink>>,
 }
 
-/// Who writes to the disk, or asks whether it may.
+/// The connection that writes to the disk, or asks whether it may.
 struct Occupant {
     peer: PublicKey,
     id: ManifestId,
     over: Cancel,
 }
 
-/// The right to hold a long list of files, until it is dropped.
+/// The right to hold a long list of files, until dropped.
 pub(crate) struct LongList<'a> {
     lobby: &'a Lobby<'a>,
     over: Cancel,
 }
 
-/// A connection that is past the handshake, until it is dropped.
+/// A connection past the handshake, until dropped.
 pub(crate) struct Admitted<'a> {
     lobby: &'a Lobby<'a>,
     over: Cancel,
 }
 
-/// The right to write to the disk, until it is dropped.
+/// The right to write to the disk, until dropped.
 pub(crate) struct Seat<'a>(&'a Lobby<'a>);
 
 impl<'a> Lobby<'a> {
@@ -106,7 +108,7 @@ impl<'a> Lobby<'a> {
         (self.watch)(event);
     }
 
-    /// Everybody has to go.
+    /// Ends all connections.
     pub fn close(&self) {
         self.closed.cancel();
     }
@@ -130,8 +132,10 @@ impl<'a> Lobby<'a> {
         }
     }
 
-    /// A connection is past the handshake. If there are too many with the same key, the oldest one has to go that does not write to the
-    /// disk.
+    /// Notes a connection past the handshake.
+    ///
+    /// If there are too many with the same key, the oldest one that does not write to the disk
+    /// ends.
     pub fn enter(&'a self, peer: PublicKey, over: &Cancel) -> Admitted<'a> {
         let mut state = self.state();
         let seat = state.seat.as_ref().map(|occupant| &occupant.over);
@@ -148,8 +152,10 @@ impl<'a> Lobby<'a> {
         Admitted { lobby: self, over }
     }
 
-    /// Takes the seat if it is free, or held for the same offer by an earlier connection, which then has to go: its sender comes from
-    /// another address, or was killed, and this end has not heard of it yet.
+    /// Takes the seat if it is free, or held by an earlier connection for the same offer, which
+    /// then ends.
+    ///
+    /// The sender may have changed its address or been killed, without this end having noticed.
     pub fn take_seat(
         &'a self,
         peer: PublicKey,
@@ -179,8 +185,10 @@ impl<'a> Lobby<'a> {
         Ok(Seat(self))
     }
 
-    /// Takes the place for a long list of files if it is free, or held by an earlier connection of the same sender with the same offer, which
-    /// then has to go. No person was asked yet, and eight such lists at once would be more than a receiver says that it takes.
+    /// Takes the right to a long list if it is free, or held by the same sender for the same offer.
+    ///
+    /// The earlier connection then ends. The user was not asked yet, and eight such lists at once
+    /// would exceed the receiver's documented memory.
     pub fn take_long_list(
         &'a self,
         peer: PublicKey,
@@ -208,17 +216,17 @@ impl<'a> Lobby<'a> {
         self.state().meddling.judge(error, durable)
     }
 
-    /// From now on the seat is kept for what was accepted.
+    /// Keeps the seat for the accepted offer from now on.
     pub fn wait_for_accepted(&self) {
         self.state().is_kept = true;
     }
 
-    /// Whether somebody has the seat.
+    /// Whether a connection has the seat.
     pub fn is_taken(&self) -> bool {
         self.state().seat.is_some()
     }
 
-    /// Asks, unless it was accepted before.
+    /// Asks the user, unless the offer was accepted before.
     pub fn accepts(&self, offered: &Offered, id: ManifestId, over: &Cancel) -> bool {
         let what = Some((offered.peer, id));
         if self.state().accepted == what {
@@ -231,21 +239,22 @@ impl<'a> Lobby<'a> {
         is_accepted
     }
 
-    /// Its sender may not hear of it, and come again: nobody else gets the seat any more.
+    /// Notes that the offer is complete. Its sender may miss that and return, so no other gets the
+    /// seat any more.
     pub fn finish(&self, finished: Finished) {
         let mut state = self.state();
         state.is_kept = true;
         state.finished = Some(finished);
     }
 
-    /// Its sender has heard of it.
+    /// Notes that its sender knows.
     pub fn forget(&self) -> Result<(), Error> {
         let finished = self.state().finished.take();
         let kept = finished.and_then(|finished| finished.kept);
         Ok(kept.map_or(Ok(()), |sink| sink.forget())?)
     }
 
-    /// What became of an offer that is done.
+    /// The result of a completed offer.
     pub fn finished(&self, peer: PublicKey, id: ManifestId) -> Option<(Report, Unwanted)> {
         let state = self.state();
         let finished = state.finished.as_ref()?;

@@ -1,11 +1,11 @@
-//! One thread that waits for many things: it parks, and whoever has something for it wakes it.
+//! Lets one thread wait for many sources: it parks, and each source wakes it.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Nobody parks longer, so that a [`Cancel`](crate::Cancel), which wakes nobody, is seen.
+/// Longest sleep, so that a [`Cancel`](crate::Cancel), which wakes no thread, is noticed.
 const LONGEST: Duration = Duration::from_millis(100);
 
 struct Parked(Thread);
@@ -20,12 +20,12 @@ impl Wake for Parked {
     }
 }
 
-/// What wakes the thread that calls this.
+/// A waker for the calling thread.
 pub(crate) fn waker() -> Waker {
     Arc::new(Parked(std::thread::current())).into()
 }
 
-/// Sleeps until somebody wakes this thread, but not beyond `until`, and not long.
+/// Sleeps until this thread is woken, or until `until`, but never long.
 pub(crate) fn park(until: Option<Instant>) {
     let limit = until.map_or(LONGEST, |until| {
         until.saturating_duration_since(Instant::now()).min(LONGEST)

@@ -1,4 +1,4 @@
-//! Whom a user means: an address, or a name.
+//! Resolves the receiver that a user names: an address, or a name.
 
 use crate::Home;
 use crate::PORT;
@@ -8,87 +8,89 @@ use airdma_files::session::{Pin, Place, PublicKey, Role};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long is looked for a name on this network.
+/// Time of a search for a name on this network.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Receivers that are named where one has to be chosen.
+/// Most receivers that are listed if the user has to choose.
 const NAMED_MAX: usize = 20;
 
-/// A receiver that was named.
+/// A named receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Under which its key is kept: what was typed, without the port.
+    /// The name that its key is stored under: as typed, without the port.
     pub name: String,
-    /// Where it listens, the best first.
+    /// Addresses where it listens, the best first.
     pub addresses: Vec<SocketAddr>,
-    /// The key that it says it has, which proves nothing.
+    /// Key that it claims to have, unproven.
     pub key: Option<PublicKey>,
-    /// Where its name stands for it; none for an address on a network that nothing tells from others.
+    /// Where its name holds; `None` for an address on a network that cannot be told from others.
     pub place: Option<Place>,
 }
 
-/// Which keys a receiver may have, by what was met before.
+/// Keys that a receiver may have, by what is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// One of these, which were met under its name.
+    /// One of these, which are known under its name.
     Met(Vec<PublicKey>),
-    /// None was met under its name. What announces the name says that it has the key of a receiver that was met under another one: a
-    /// person can say whether that is the one.
+    /// None is known under its name, but it announces a key that is known under another name.
+    ///
+    /// The user can decide whether it is that receiver.
     Announced {
-        /// The key.
+        /// The announced key.
         key: PublicKey,
-        /// The name under which it was met.
+        /// The name that the key is known under.
         met_as: String,
     },
-    /// It has to be met by a code.
+    /// It needs a code.
     Unknown,
 }
 
-/// Nobody who could be meant.
+/// Why no receiver was found.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPeer {
-    /// A name that is nobody's.
+    /// The name is unknown.
     #[error(
-        "nobody is called {name:?}, and it is no file here: give an address, or the name that `airdma recv` shows there{because}"
+        "no receiver is called {name:?}, and no file here has that name; give an address, or the name that `airdma recv` shows there{because}"
     )]
     Name {
-        /// What was typed.
+        /// The typed name.
         name: String,
-        /// In brackets, what made looking difficult.
+        /// In brackets, what hindered the search.
         because: String,
     },
-    /// A link-local address without its interface.
+    /// A link-local address without an interface.
     #[error(
-        "{0} is on each link another host's: say over which interface, as in {0}%eth0 (`airdma devices` lists them)"
+        "{0} is a link-local address and needs its interface, as in {0}%eth0 (`airdma devices` lists them)"
     )]
     NoZone(IpAddr),
-    /// A link-local address, and an interface that is not there.
+    /// A link-local address with an unknown interface.
     #[error("{0}: there is no such interface (`airdma devices` lists them)")]
     Zone(String),
-    /// Several receivers have the name, and none of them was met under it.
-    #[error(
-        "several receivers are called {name:?}: give the address of the one that is meant ({addresses})"
-    )]
+    /// Several receivers have the name, and none of them is known under it.
+    #[error("several receivers are called {name:?}; give the address of one of them ({addresses})")]
     Namesakes {
-        /// What was typed.
+        /// The typed name.
         name: String,
-        /// Theirs.
+        /// Their addresses.
         addresses: String,
     },
-    /// No name was given, and nobody waits.
-    #[error("no `airdma recv` waits on this network: start one, or give its address{0}")]
+    /// No name was given, and no receiver waits.
+    #[error("no `airdma recv` waits on this network; start one, or give its address{0}")]
     Nobody(String),
-    /// No name was given, and several wait.
-    #[error("several wait, say which one: {0}")]
+    /// No name was given, and several receivers wait.
+    #[error("several receivers wait on this network; name one of them: {0}")]
     Several(String),
 }
 
 impl Peer {
-    /// Who is meant by `192.0.2.1`, `192.0.2.1:7000`, `2001:db8::1`, `[2001:db8::1]:7000`, `fe80::1%eth0`, `[fe80::1%eth0]:7000`, `name` or
-    /// `name:7000`. A name is looked for among those who wait on this network, and then as a host's.
+    /// Resolves a receiver.
+    ///
+    /// Accepts `192.0.2.1`, `192.0.2.1:7000`, `2001:db8::1`, `[2001:db8::1]:7000`, `fe80::1%eth0`,
+    /// `[fe80::1%eth0]:7000`, `name` or `name:7000`. A name is searched for among the receivers on
+    /// this network, then as a host name.
     ///
     /// # Errors
-    /// The name is nobody's, or a link-local address lacks its interface.
+    /// The name is unknown, or a link-local address lacks its interface.
     pub fn find(typed: &str) -> Result<Self, NoPeer> {
         if let Some((zoned, port)) = zoned(typed) {
             let resolved = (zoned, port).to_socket_addrs();
@@ -96,7 +98,7 @@ impl Peer {
             if addresses.is_empty() {
                 return Err(NoPeer::Zone(zoned.to_owned()));
             }
-            // Nothing tells the link from another one with that name.
+            // A link cannot be told from others with the same interface name.
             return Ok(Self {
                 name: zoned.to_owned(),
                 addresses,
@@ -145,8 +147,11 @@ impl Peer {
         })
     }
 
-    /// Which keys it may have. Those that were met under its name are all good: several users of a host, and hosts that had one address,
-    /// are met under the same. What it announces is never good by itself: else each known peer could take the name of another.
+    /// Keys that it may have.
+    ///
+    /// All keys known under its name are valid: several users of a host, and hosts that had one
+    /// address, share a name. An announced key is never valid by itself, or each known peer could
+    /// take the name of another.
     pub fn expected(&self, home: &Home) -> Expected {
         let place = self.place.as_ref();
         let met = place.map(|place| home.keys(Role::Receiver, place, &self.name));
@@ -160,13 +165,13 @@ impl Peer {
         announced.unwrap_or(Expected::Unknown)
     }
 
-    /// It as a receiver that was met, if anything can tell it again.
+    /// A pin for it as a known receiver, if its place can be recognised again.
     pub fn pin(&self, key: PublicKey) -> Option<Pin> {
         let place = self.place.clone()?;
         Some(Pin::new(key, Role::Receiver, place, &self.name))
     }
 
-    /// The only one who waits on this network.
+    /// The only receiver that waits on this network.
     ///
     /// # Errors
     /// There is none, or more than one.
@@ -191,7 +196,8 @@ impl Peer {
     }
 }
 
-/// Of several receivers of one name the one that was met under it; any, if all have one key.
+/// The one of several receivers with one name that is known under it; any, if all have the same
+/// key.
 fn one_of(
     mut found: Vec<Neighbour>,
     typed: &str,
@@ -228,7 +234,7 @@ impl From<Neighbour> for Peer {
     }
 }
 
-/// A link-local address with its interface, and a port or the usual one.
+/// Parses a link-local address with its interface, and a port or the default one.
 fn zoned(typed: &str) -> Option<(&str, u16)> {
     let (bare, port) = match typed.strip_prefix('[').and_then(|it| it.split_once(']')) {
         Some((bare, "")) => (bare, PORT),
@@ -240,7 +246,7 @@ fn zoned(typed: &str) -> Option<(&str, u16)> {
     Some((bare, port))
 }
 
-/// An address, with a port or without.
+/// Parses an address, with or without a port.
 fn address(typed: &str) -> Option<SocketAddr> {
     if let Ok(address) = typed.parse::<SocketAddr>() {
         return Some(address);
@@ -253,7 +259,7 @@ fn address(typed: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, PORT))
 }
 
-/// A name and its port.
+/// Splits a name from its port.
 fn split(typed: &str) -> (&str, u16) {
     let split = typed.rsplit_once(':');
     let with_port = split.and_then(|(name, port)| Some((name, port.parse().ok()?)));
@@ -266,7 +272,7 @@ mod tests {
     use super::*;
     use airdma_files::session::{Identity, NetworkName};
 
-    /// A home, gone with it.
+    /// A home that is removed with the test.
     struct Kept(Home, std::path::PathBuf);
 
     impl Kept {
@@ -299,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_peer_that_takes_the_name_of_another_is_not_expected_there() {
+    fn a_known_peer_cannot_take_the_name_of_another() {
         let home = Kept::new("expected");
         let [anna, ben, sender, stranger] = [(); 4].map(|()| Identity::draw().public());
         let anywhere = &Place::Anywhere;
@@ -354,7 +360,7 @@ mod tests {
         }
         let error = one_of(both(), "anna", || None).unwrap_err().to_string();
         assert!(error.contains("(10.0.1.2, 10.0.2.2)"), "{error}");
-        // One user's, beside each other: the first.
+        // Two receivers of one user: the first one is taken.
         let of_one = vec![
             neighbour("anna 1 (2)", first, "10.0.1.2:7000"),
             neighbour("anna 1", first, "10.0.1.2:7479"),

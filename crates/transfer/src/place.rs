@@ -1,17 +1,18 @@
-//! Where an address stands for a peer: on the network where it was met.
+//! The place of an address: the network where it holds.
 
 use airdma_files::session::{NetworkName, Place};
 use airdma_radio::Network;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// How often is looked whether the kernel has found the gateway, which answers within milliseconds if at all.
+/// Most checks whether the kernel has resolved the gateway, which answers within milliseconds if at
+/// all.
 const LOOKS_MAX: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The network of a host's own addresses. Those of others have an `@` in their names.
+/// Name of the network of a host's own addresses. Other networks have an `@` in their names.
 const HOST: &str = "host";
 
-/// The place of an address; none where nothing tells the network that leads there from others.
+/// The place of an address; `None` if the network that leads there cannot be told from others.
 pub(crate) fn place_of(address: IpAddr) -> Option<Place> {
     for _ in 0..LOOKS_MAX {
         match Network::towards(address) {
@@ -27,13 +28,13 @@ pub(crate) fn place_of(address: IpAddr) -> Option<Place> {
     None
 }
 
-/// An empty datagram makes the kernel ask for the link-layer address.
+/// Sends an empty datagram, which makes the kernel resolve the link-layer address.
 fn wake(gateway: SocketAddr) {
     let any: IpAddr = match gateway {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Where it cannot be sent the address stays unknown, which is an answer.
+    // If it cannot be sent, the address stays unresolved, which is a valid result.
     let _ = UdpSocket::bind((any, 0)).and_then(|socket| socket.send_to(&[], gateway));
 }
 
@@ -73,14 +74,14 @@ mod tests {
                 assert_eq!(of("10.0.0.5"), home);
                 let by_six = place("02:00:00:00:00:01@fd00::/64");
                 assert_eq!(of("fd00::5"), by_six);
-                // The same addresses elsewhere.
+                // The same addresses on another network.
                 sh("ip neigh replace 192.168.1.1 dev near lladdr 02:00:00:00:00:02");
                 let cafe = place("02:00:00:00:00:02@192.168.1.0/24");
                 assert_eq!(of("192.168.1.5"), cafe);
-                // A gateway that says nothing.
+                // A gateway that does not answer.
                 sh("ip neigh del 192.168.1.1 dev near");
                 assert_eq!(of("192.168.1.5"), None);
-                // A tunnel, whose ends have no addresses of the link.
+                // A tunnel, whose ends have no link-layer addresses.
                 sh("ip route del default; ip tuntap add tunnel mode tun
                     ip addr add 10.1.0.2/24 dev tunnel; ip link set tunnel up");
                 assert_eq!(of("10.1.0.5"), None);

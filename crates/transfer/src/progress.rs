@@ -1,4 +1,4 @@
-//! What is told while a transfer runs.
+//! Events of a running transfer.
 
 use crate::send::Sent;
 use airdma_files::session::PublicKey;
@@ -6,114 +6,122 @@ use airdma_files::walk::Skipped;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How often progress is told.
+/// Interval of progress events.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Something that happened, for people and for programs.
+/// An event, for users and programs.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A receiver waits: peers can connect to these addresses, at the port that was asked for.
+    /// A receiver waits: peers can connect to these addresses, at the requested port.
     Listening {
-        /// Of all devices.
+        /// Addresses of all devices.
         addresses: Vec<IpAddr>,
-        /// Interfaces at which peers cannot.
+        /// Interfaces where peers cannot connect.
         shut: Vec<Shut>,
-        /// Why its name does not lead to it, if it has one.
+        /// Why its name cannot be found, if it has one.
         unannounced: Option<String>,
     },
-    /// Interfaces or addresses have come or gone: peers can connect to these addresses from now on.
+    /// Interfaces or addresses have changed: peers can connect to these addresses from now on.
     Doors {
-        /// Of all devices.
+        /// Addresses of all devices.
         addresses: Vec<IpAddr>,
-        /// Interfaces at which peers cannot.
+        /// Interfaces where peers cannot connect.
         shut: Vec<Shut>,
     },
-    /// Peers cannot connect at an interface for now. The receiver tries again, and tells each reason once.
+    /// Peers cannot connect at an interface for now. The receiver retries, and reports each reason
+    /// once.
     Hindered(Shut),
-    /// Both ends know who the other is.
+    /// Both ends have authenticated each other.
     Met {
-        /// Its key.
+        /// Key of the peer.
         peer: PublicKey,
-        /// Where it is.
+        /// Address of the peer.
         address: IpAddr,
-        /// The interface here that leads there.
+        /// Local interface that leads to it.
         interface: String,
-        /// Whether a code brought them together: who keeps the key now needs none the next time.
+        /// Whether a code was used; a program that stores the key needs none the next time.
         by_code: bool,
     },
-    /// What is to be sent is known, and is offered next, in each connection. This is left out, and why.
+    /// The walk is done, and its result is offered in each connection. These files are left out.
     Walked(Vec<Skipped>),
-    /// Somebody did not get in, or left before anything was accepted. Nothing is over.
+    /// A peer was refused, or left before an offer was accepted. The transfer is not affected.
     Turned(String),
-    /// It was accepted, and data moves.
+    /// The offer was accepted, and data moves.
     Accepted(Progress),
-    /// Ten times a second.
+    /// Progress, ten times a second.
     Progress(Progress),
-    /// The connection was lost; another one is waited for, or tried.
+    /// The connection was lost; another one is awaited, or tried.
     Lost(String),
-    /// All arrived, as the receiver says, which does not know yet that this was heard: what is to be told before it forgets, since a sender
-    /// that is killed from here on cannot say it. Nothing can fail any more.
+    /// Everything has arrived; nothing can fail any more.
+    ///
+    /// The receiver has reported it, but does not know yet that the report arrived. A program acts
+    /// on this event before the receiver forgets the transfer: if it is killed later, the receiver
+    /// cannot repeat the report.
     Arrived(Sent),
-    /// All arrived, and both ends know; what is of no more use could not be removed.
+    /// Everything has arrived, and both ends know; files that are no longer needed could not be
+    /// removed.
     Remains(String),
 }
 
-/// An interface at which peers cannot connect.
+/// An interface where peers cannot connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shut {
-    /// Its name, or the address that was given.
+    /// Its name, or the given address.
     pub interface: String,
-    /// Why not.
+    /// Why they cannot.
     pub why: String,
 }
 
-/// What is offered, for who has to decide.
+/// An offer, for the decision of the user.
 #[derive(Clone, Debug)]
 pub struct Offered {
-    /// Whose it is.
+    /// Key of the sender.
     pub peer: PublicKey,
-    /// Where that is.
+    /// Address of the sender.
     pub address: IpAddr,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Directories and symbolic links.
+    /// Number of directories and symbolic links.
     pub others: u64,
-    /// Bytes of all files: of their data, and of their holes, too, where those are filled (a stream has none).
+    /// Bytes of all files: data, and holes where they are filled (as in a stream, which has none).
     pub bytes: u64,
-    /// Bytes that are still to come; fewer, where some are here.
+    /// Bytes that are still missing; fewer if some were received before.
     pub bytes_to_come: u64,
-    /// Whether an interrupted transfer goes on.
+    /// Whether an interrupted transfer resumes.
     pub goes_on: bool,
-    /// Names at the top, printable.
+    /// Top-level names, printable.
     pub names: Vec<String>,
 }
 
-/// How far it is.
+/// Progress of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the stream that are there, with those of earlier connections.
+    /// Bytes of the stream that were received, those of earlier connections included.
     pub bytes: u64,
     /// Bytes of the stream.
     pub bytes_total: u64,
-    /// Bytes that are on the receiver's disk for good.
+    /// Bytes that are durable on the receiver's disk.
     pub bytes_durable: u64,
-    /// What was waited for.
+    /// What the transfer waited for.
     pub waits: Waits,
 }
 
-/// What this end waited for since data began to move.
+/// Times that this end waited since data began to move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// For the sender: its files had to be read, and nothing else was under way. A receiver does not see it.
+    /// A sender's waits for reading its files, with nothing else in flight. A receiver cannot see
+    /// it.
     pub reading: Duration,
-    /// For the network, which had data to carry, as far as is known: a sender may hear later that it was the receiver's disk. For a receiver:
-    /// nothing was there to be written, so for the network or the sender.
+    /// Waits for the network, which had data to carry as far as is known.
+    ///
+    /// A sender may learn later that it was the receiver's disk. For a receiver: it had nothing to
+    /// write, so it waited for the network or the sender.
     pub network: Duration,
-    /// For the receiver to write what it has.
+    /// Waits for the receiver to write its data.
     pub writing: Duration,
 }
 
-/// What is waited for now.
+/// What is being waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     Reading,
@@ -121,17 +129,17 @@ pub(crate) enum Wait {
     Writing,
 }
 
-/// News of the peer's disk is no later than this, unless it was the network that kept it.
+/// Most delay of a report on the peer's disk, unless the network delayed it.
 const NEWS_LATE: Duration = Duration::from_secs(1);
 
-/// Adds up waits, and says when to tell.
+/// Sums up waits, and tells when a progress event is due.
 #[derive(Debug)]
 pub(crate) struct Account {
     waits: Waits,
     since: Instant,
     now: Wait,
     told: Instant,
-    /// Of what was waited for the network, what nobody has said yet whether the peer's disk was the reason.
+    /// Time waited for the network that may still turn out to have been the peer's disk.
     unsure: Duration,
 }
 
@@ -147,7 +155,7 @@ impl Account {
         }
     }
 
-    /// From now on this is waited for.
+    /// Changes what is being waited for.
     pub fn turn(&mut self, to: Wait) {
         let moment = Instant::now();
         let waited = moment - self.since;
@@ -162,7 +170,7 @@ impl Account {
         (self.since, self.now) = (moment, to);
     }
 
-    /// The peer said how far its disk is: whether that is what was waited for since it last did.
+    /// Handles a report of the peer's disk: whether the disk was waited for since the last report.
     pub fn learn(&mut self, was_writing: bool) {
         let unsure = std::mem::take(&mut self.unsure).min(NEWS_LATE);
         if was_writing {
@@ -175,7 +183,7 @@ impl Account {
         self.waits
     }
 
-    /// Whether it is time to tell of progress.
+    /// Whether a progress event is due.
     pub fn is_due(&mut self) -> bool {
         let is_due = self.told.elapsed() >= EVERY;
         if is_due {
@@ -190,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_waited_for_until_a_peer_says_that_its_disk_is_behind_was_its_disk() {
+    fn a_late_report_of_a_slow_disk_reassigns_the_wait() {
         let mut account = Account::new(Wait::Network);
         let moved = |account: &mut Account, waited_ms, was_writing| {
             account.since -= Duration::from_millis(waited_ms);

@@ -1,4 +1,4 @@
-//! The thread that reads and seals chunks, ahead of the network by as many as it has memory for.
+//! The thread that reads and seals chunks, as far ahead of the network as its memory allows.
 
 use crate::SLOT_BYTES;
 use crate::error::Error;
@@ -9,34 +9,34 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::task::Waker;
 use std::thread;
 
-/// Chunks that are read, under way, or both.
+/// Chunks that are read, in flight, or both.
 const CHUNKS: usize = 16;
-/// So many have their memory from one allocation.
+/// Chunks whose memory is one allocation.
 const AT_ONCE: usize = 4;
 
-/// A chunk that can be written.
+/// A chunk that is ready to be written.
 pub(crate) struct Sealed {
     pub chunk: u64,
     pub region: Region,
     pub bytes: usize,
-    /// Files that ended in it, and were longer by then than they were offered.
+    /// Files that ended in it, and had grown since they were offered.
     pub grown: Vec<u32>,
 }
 
-/// Ends, when it is dropped, once what it reads is read.
+/// The reader's thread. Dropping it ends the thread after the chunk that it reads.
 pub(crate) struct Reader {
     sealed: Receiver<Sealed>,
     empty: Sender<Region>,
 }
 
-/// A reader's memory, for the time in which nothing can be read yet.
+/// A reader's memory, prepared before anything can be read.
 pub(crate) struct Prepared {
     memory: Memory,
     empty: Sender<Region>,
 }
 
 impl Prepared {
-    /// Allocates what the first chunks need.
+    /// Allocates memory for the first chunks.
     pub fn new(device: &Device) -> Result<Self, Error> {
         let (empty, to_fill) = channel();
         let mut memory = Memory {
@@ -49,7 +49,7 @@ impl Prepared {
         Ok(Self { memory, empty })
     }
 
-    /// Begins to read.
+    /// Starts to read.
     pub fn start(self, source: Source, sealer: Sealer, waker: &Waker) -> Result<Reader, Error> {
         let Self { memory, empty } = self;
         let (filled, sealed) = channel();
@@ -68,29 +68,29 @@ impl Prepared {
 }
 
 impl Reader {
-    /// The next chunk, if it is there.
+    /// The next chunk, if it is ready.
     pub fn take(&self) -> Option<Sealed> {
         self.sealed.try_recv().ok()
     }
 
-    /// Gives back the memory of one.
+    /// Returns the memory of a chunk.
     pub fn give_back(&self, region: Region) {
-        // All is read where nobody takes it.
+        // Fails if everything is read, and memory is no longer needed.
         let _ = self.empty.send(region);
     }
 }
 
-/// What chunks are read into. It is allocated as it is wanted, so that the first chunk need not wait for all.
+/// Memory of chunks. Allocated on demand, so that the first chunk need not wait for all.
 struct Memory {
     device: Device,
     empty: Receiver<Region>,
-    /// Pieces that nothing was read into yet.
+    /// Memory that was not used yet.
     new: Vec<Region>,
     more: usize,
 }
 
 impl Memory {
-    /// None when nobody gives any back.
+    /// The next free memory; `None` once none will be returned.
     fn take(&mut self) -> Option<Region> {
         match self.empty.try_recv() {
             Ok(region) => return Some(region),
@@ -98,7 +98,7 @@ impl Memory {
             Err(TryRecvError::Empty) => {}
         }
         if self.new.is_empty() && self.more > 0 && self.allocate().is_err() {
-            // There are some, which do, if more slowly.
+            // The existing memory suffices, if more slowly.
             self.more = 0;
         }
         self.new.pop().or_else(|| self.empty.recv().ok())
@@ -147,9 +147,9 @@ mod tests {
     use crate::isolated::isolated;
 
     #[test]
-    fn memory_is_allocated_as_it_is_wanted_and_not_once_nobody_gives_any_back() {
+    fn memory_is_allocated_on_demand_until_none_is_returned() {
         isolated(
-            "reader::tests::memory_is_allocated_as_it_is_wanted_and_not_once_nobody_gives_any_back",
+            "reader::tests::memory_is_allocated_on_demand_until_none_is_returned",
             "",
             || {
                 let (gives, empty) = channel();

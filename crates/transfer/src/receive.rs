@@ -1,4 +1,4 @@
-//! Receiving: all connections, until one transfer has come to its end.
+//! Receiving: all connections, until one transfer is complete.
 
 use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
@@ -26,20 +26,23 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections at a time: more than one, so that a silent one is in no other's way.
+/// Most connections at a time: more than one, so that a silent one does not block others.
 const CONNECTIONS_MAX: usize = 8;
-/// The same, with those that were shown out and have not gone yet.
+/// Most threads: connections, and those that were told to end and have not yet.
 const THREADS_MAX: usize = 16;
-/// Of the connections, from one address: what one host does keeps no other out. A sender has two while one takes the other's place.
+/// Most connections from one address, so that one host cannot keep others out. A sender has two
+/// while one replaces the other.
 const CONNECTIONS_OF_ONE_MAX: usize = 4;
-/// Past the handshake, of one key, whatever its addresses: a sender has two while one takes the other's place.
+/// Most connections past the handshake with one key. A sender has two while one replaces the other.
 pub(crate) const CONNECTIONS_OF_A_KEY_MAX: usize = 2;
-/// How long a sender that has not heard that all arrived is waited for.
+/// Time to wait for a sender that does not know yet that everything arrived.
 const UNHEARD: Duration = Duration::from_secs(5);
 
-/// Told what happens, from any thread.
+/// Called with each event, from any thread.
 pub type Watch<'a> = dyn Fn(Event) + Sync + 'a;
-/// Whether to accept what is offered, from any thread. It may take its time, until its [`Cancel`] says that the offer is gone.
+/// Decides whether to accept an offer, from any thread.
+///
+/// It may take any time, until its [`Cancel`] shows that the offer is gone.
 pub type Ask<'a> = dyn Fn(&Offered, &Cancel) -> bool + Sync + 'a;
 
 /// Where files go.
@@ -47,17 +50,17 @@ pub type Ask<'a> = dyn Fn(&Offered, &Cancel) -> bool + Sync + 'a;
 pub enum Destination {
     /// Below this directory.
     Directory {
-        /// It exists.
+        /// An existing directory.
         path: PathBuf,
-        /// What is kept, and what is done about names that exist.
+        /// What to keep of files, and what to do about existing names.
         options: Options,
     },
-    /// To a stream: only a single file is taken.
+    /// To a stream: accepts an offer of a single file only.
     Stream(Stream),
 }
 
 impl Destination {
-    /// Bytes that an offer fills there: its data, and its holes, where those are not kept.
+    /// Bytes that an offer occupies: its data, and its holes unless they are kept.
     pub(crate) fn bytes(&self, manifest: &Manifest) -> u64 {
         let keeps_holes = match self {
             Self::Directory { options, .. } => options.holes,
@@ -71,49 +74,49 @@ impl Destination {
     }
 }
 
-/// Who may send, and where to.
+/// A receiver's job: which senders are admitted, and where the files go.
 pub struct ReceiveJob<'a> {
-    /// The key of this host's user.
+    /// Key of this host's user.
     pub identity: &'a Identity,
-    /// A code that is shown; without one only known peers come in.
+    /// Code that is shown; without one, only known peers are admitted.
     pub code: Option<Code>,
-    /// Whether a key was met before.
+    /// Whether a key is known.
     pub is_known: &'a (dyn Fn(&PublicKey) -> bool + Sync),
-    /// Where it goes.
+    /// Where the files go.
     pub destination: Destination,
-    /// Interfaces or addresses to listen at; all, if there are none.
+    /// Interfaces or addresses to listen on; all if empty.
     pub interfaces: Vec<String>,
-    /// See [`crate::PORT`].
+    /// Port to listen on; see [`crate::PORT`].
     pub port: u16,
-    /// The name under which senders on this network find it, if they are to.
+    /// Name to announce on this network, if any.
     pub name: Option<String>,
-    /// How long to wait for a sender that was lost after its offer was accepted.
+    /// Time to wait for a sender that was lost after its offer was accepted.
     pub patience: Duration,
-    /// Times of the protocol.
+    /// Timeouts and limits of the protocol.
     pub config: Config,
 }
 
-/// What was received.
+/// Result of receiving.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// From whom.
+    /// Key of the sender.
     pub peer: PublicKey,
-    /// Files that arrived.
+    /// Number of files that arrived.
     pub files: u64,
-    /// Bytes of all that was offered.
+    /// Bytes of the whole offer.
     pub bytes: u64,
-    /// Files that did not arrive: their paths, printable, and why.
+    /// Files that did not arrive: printable paths, and why.
     pub flaws: Vec<(String, Flaw)>,
-    /// What files did not keep there.
+    /// Attributes that the file system did not keep.
     pub unkept: Unkept,
 }
 
-/// A connection, as the thread that accepts them sees it.
+/// A connection, as seen by the accepting thread.
 #[derive(Clone)]
 struct Visitor {
-    /// Where it comes from: its host has answered there.
+    /// Its source address, which has answered.
     address: IpAddr,
-    /// Past the handshake.
+    /// Whether it is past the handshake.
     is_admitted: Arc<AtomicBool>,
     shown_out: Cancel,
 }
@@ -123,20 +126,22 @@ struct Ending {
     result: Result<Received, Error>,
     is_accepted: bool,
     is_heard: bool,
-    /// It went without a word: a sender that looks whether somebody is there.
+    /// Whether it sent nothing: a sender that only checks for a receiver.
     is_mute: bool,
-    /// Chunks on the disk.
+    /// Durable chunks.
     durable: u64,
 }
 
-/// Who has gone, and how.
+/// A connection that has ended, and how.
 type Gone = (Visitor, Ending);
 
-/// Receives one offer, over as many connections as it takes, and returns when all is on the disk. Nothing is written before `ask`
-/// says so.
+/// Receives one offer, over as many connections as necessary; returns when everything is durable.
+///
+/// Nothing is written before `ask` accepts.
 ///
 /// # Errors
-/// [`Error::kind`] says of what kind. After [`crate::Kind::Interrupted`] and [`crate::Kind::Cancelled`] the same call goes on.
+/// [`Error::kind`] tells the kind. After [`crate::Kind::Interrupted`] and
+/// [`crate::Kind::Cancelled`] the same call resumes.
 pub fn receive(
     job: &ReceiveJob<'_>,
     ask: &Ask<'_>,
@@ -146,7 +151,7 @@ pub fn receive(
     receive_at(&mut Doors::open(job)?, job, ask, watch, cancel)
 }
 
-/// The same where doors are open already: between one offer and the next nobody finds them shut.
+/// As [`receive`], with open doors: they stay open between two offers.
 ///
 /// # Errors
 /// As [`receive`].
@@ -183,14 +188,14 @@ struct Reception<'doors, 'scope, 'env> {
     lobby: &'env Lobby<'env>,
     doors: &'doors mut Doors,
     waker: Waker,
-    /// In the order in which they came.
+    /// Connections in the order of their arrival.
     visitors: Vec<Visitor>,
     endings: (mpsc::Sender<Gone>, mpsc::Receiver<Gone>),
     /// Since when an accepted sender has been gone, and why.
     lost: Option<(Instant, Error)>,
-    /// Chunks on the disk by then.
+    /// Durable chunks at that time.
     durable: u64,
-    /// Received, but its sender may not know.
+    /// The completed transfer, if its sender may not know.
     done: Option<(Instant, Received)>,
 }
 
@@ -233,7 +238,7 @@ impl Reception<'_, '_, '_> {
             door.accepting = door.listener.accept();
             match accepted {
                 Ok(endpoint) => {
-                    // Once more, so that the next one is noticed.
+                    // Again, so that the next one is noticed.
                     self.waker.wake_by_ref();
                     door.serves();
                     let device = door.device.clone();
@@ -244,7 +249,7 @@ impl Reception<'_, '_, '_> {
                 Err(error) => {
                     let interface = interface_of(&door.device);
                     let is_gone = door.device.is_gone();
-                    // The door of an interface that is gone is taken away by the next look.
+                    // The next check removes the door of an interface that is gone.
                     if let Some(why) = door.rest(&error).filter(|_| !is_gone) {
                         self.lobby.tell(Event::Hindered(Shut { interface, why }));
                     }
@@ -253,7 +258,7 @@ impl Reception<'_, '_, '_> {
         }
     }
 
-    /// Gives a connection a thread. Without a thread to be had the connection ends, as one for which there is no room.
+    /// Gives a connection a thread. If none can be started, the connection ends, as without room.
     fn serve(&mut self, device: Device, endpoint: Endpoint) {
         let (scope, lobby) = (self.scope, self.lobby);
         let visitor = Visitor::new(endpoint.peer());
@@ -261,7 +266,7 @@ impl Reception<'_, '_, '_> {
         let thread = thread::Builder::new().name("airdma-receiver".into());
         let spawned = thread.spawn_scoped(self.scope, move || {
             let ending = serve(scope, lobby, &served, &device, endpoint);
-            // Nobody waits for it where the receiver is done.
+            // Fails if the receiver is done.
             let _ = ended.send((served, ending));
             waker.wake();
         });
@@ -273,7 +278,7 @@ impl Reception<'_, '_, '_> {
 }
 
 impl Reception<'_, '_, '_> {
-    /// What the end of one connection means for the whole; nothing, as long as a better one may come.
+    /// Judges the end of one connection; `None` as long as another one may succeed.
     fn judge(&mut self, ending: Ending) -> Option<Result<Received, Error>> {
         let error = match ending.result {
             Ok(received) if ending.is_heard => return Some(Ok(received)),
@@ -285,7 +290,7 @@ impl Reception<'_, '_, '_> {
         };
         if ending.is_accepted && error.is_of_connection() {
             self.lobby.tell(Event::Lost(error.to_string()));
-            // A connection that moves nothing renews no patience.
+            // A connection without progress does not renew the patience.
             let before = self.lost.take().map(|(since, _)| since);
             let since = before.filter(|_| ending.durable <= self.durable);
             self.lost = Some((since.unwrap_or_else(Instant::now), error));
@@ -320,7 +325,7 @@ impl Reception<'_, '_, '_> {
         None
     }
 
-    /// Nobody is connected who could be the one: whether that has been so for too long.
+    /// Whether no connection has been the accepted one for too long; if so, the final result.
     fn give_up(&mut self) -> Option<Result<Received, Error>> {
         if let Some((_, received)) = self.done.take_if(|(since, _)| since.elapsed() >= UNHEARD) {
             return Some(Ok(received));
@@ -345,9 +350,12 @@ impl Visitor {
     }
 }
 
-/// Whether one more may come in from `address`, which has fewer threads than are left: so one address takes half of them, several leave
-/// some. For it goes a connection that is not past the handshake: the oldest of the address that has most of these, or of its own
-/// where that has as many as it may. Past the handshake none goes.
+/// Makes room for one more connection from `address`; false if there is none.
+///
+/// An address may have fewer threads than are left: one address takes half of them, and several
+/// leave some. If necessary, a connection before its handshake ends: the oldest of the address that
+/// has most of these, or of its own address if that has as many as it may. Connections past the
+/// handshake stay.
 fn make_room(visitors: &[Visitor], address: IpAddr) -> bool {
     let of_its_own = |visitor: &&Visitor| visitor.address == address;
     let threads = visitors.iter().filter(of_its_own).count();
@@ -366,7 +374,8 @@ fn make_room(visitors: &[Visitor], address: IpAddr) -> bool {
         Some(address)
     } else if inside.len() >= CONNECTIONS_MAX {
         let strangers = inside.iter().filter(|visitor| !visitor.is_admitted());
-        // Of several that have as many, the one whose oldest came first (the last of equals counts): others are in the middle of it.
+        // Among equal numbers, the one whose oldest came first (the last of equals
+        // counts): others are in their handshakes.
         let most = strangers
             .rev()
             .max_by_key(|visitor| of(visitor.address).count());
@@ -381,7 +390,7 @@ fn make_room(visitors: &[Visitor], address: IpAddr) -> bool {
     oldest.inspect(|oldest| oldest.shown_out.cancel()).is_some()
 }
 
-/// One connection, from its first message to its last.
+/// Serves one connection to its end.
 fn serve<'scope, 'env>(
     scope: &'scope thread::Scope<'scope, 'env>,
     lobby: &'env Lobby<'env>,
@@ -403,7 +412,7 @@ fn serve<'scope, 'env>(
     };
     let (session, by_code) = match admit(&mut channel, lobby, &visitor.shown_out) {
         Ok(admitted) => admitted,
-        // At once, without a word.
+        // At once, without a message.
         Err(error) if visitor.shown_out.is_cancelled() => return failed(error, false),
         Err(error) => {
             let is_mute = matches!(error, Error::Rdma(_)) && !channel.has_heard();
@@ -464,7 +473,7 @@ mod tests {
         Ipv4Addr::new(192, 0, 2, number).into()
     }
 
-    /// Whether connections from these addresses come in, one after the other, while none ends.
+    /// Whether connections from these addresses are admitted one after the other, while none ends.
     fn come(visitors: &mut Vec<Visitor>, from: impl IntoIterator<Item = u8>) -> Vec<bool> {
         let come = |number| {
             let comes = make_room(visitors, host(number));
@@ -485,10 +494,10 @@ mod tests {
     fn a_host_that_floods_shows_out_none_but_its_own() {
         let mut visitors = vec![Visitor::new(host(1)), Visitor::new(host(2))];
         let came = come(&mut visitors, [9; 40]);
-        // Of the 14 threads that are left, half.
+        // Half of the 14 threads that are left.
         assert_eq!(came.iter().filter(|came| **came).count(), 7);
         assert_eq!([1, 2, 9].map(|it| inside(&visitors, it)), [1, 1, 4]);
-        // Others find room as long as it floods.
+        // Others find room during the flood.
         assert_eq!(come(&mut visitors, [3, 1]), [true; 2]);
     }
 
@@ -506,7 +515,7 @@ mod tests {
     #[test]
     fn two_hosts_that_flood_leave_room_for_a_third() {
         let mut visitors = Vec::new();
-        // None of those that are shown out has gone yet.
+        // None of those that were told to end has ended yet.
         come(&mut visitors, [8, 9].repeat(40));
         assert!(visitors.len() < THREADS_MAX, "{}", visitors.len());
         assert_eq!(come(&mut visitors, [1, 1]), [true; 2]);
@@ -517,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn of_hosts_with_one_connection_each_the_oldest_goes_whatever_its_address() {
+    fn among_equal_hosts_the_oldest_connection_is_closed() {
         for honest in [1, 200] {
             let mut visitors = Vec::new();
             come(&mut visitors, 100..100 + CONNECTIONS_MAX as u8);

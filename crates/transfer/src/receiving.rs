@@ -1,4 +1,4 @@
-//! One connection, as the receiver has it.
+//! The receiver's side of one connection.
 
 use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
@@ -17,13 +17,14 @@ use std::sync::mpsc;
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
-/// Bytes of a list of files that each connection may hold without asking. In memory it is up to eight times as much.
+/// Most bytes of a list of files that any connection may hold. In memory it takes up to eight times
+/// as much.
 const SHORT_LIST_BYTES_MAX: u64 = 256 << 10;
 
-/// Frames that are taken before anything else is looked at: a peer may say more without a pause.
+/// Most frames handled before anything else: a peer may send without a pause.
 pub(crate) const FRAMES_AT_ONCE_MAX: usize = 64;
 
-/// What became of an offer.
+/// Result of an offer.
 pub(crate) struct Outcome {
     pub manifest: Arc<Manifest>,
     pub report: Report,
@@ -43,11 +44,11 @@ pub(crate) struct Receiving<'scope, 'env> {
     writer: Option<Orders>,
     data: Option<Data>,
     outcome: Option<Outcome>,
-    /// The right to hold a long list of files.
+    /// The right to hold a long list of files, if taken.
     long_list: Option<LongList<'env>>,
 }
 
-/// The way to the thread at the disk, and what comes back.
+/// Channels to the disk's thread and back.
 struct Orders {
     manifest: Arc<Manifest>,
     orders: mpsc::Sender<Order>,
@@ -58,14 +59,14 @@ struct Data {
     bytes_total: u64,
     taken: u64,
     durable: u64,
-    /// Chunks that the thread at the disk has not taken yet, of those that may wait for it.
+    /// Chunks that wait for the disk's thread.
     waiting: u64,
     waiting_max: u64,
     account: Account,
 }
 
 impl<'scope, 'env> Receiving<'scope, 'env> {
-    /// Waits for an offer, until it is `over`.
+    /// Waits for an offer, until `over`.
     pub fn new(
         scope: &'scope Scope<'scope, 'env>,
         lobby: &'env Lobby<'env>,
@@ -90,17 +91,17 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         }
     }
 
-    /// Whether it was accepted: then another connection can go on with it.
+    /// Whether it was accepted: then another connection can resume it.
     pub fn is_accepted(&self) -> bool {
         self.data.is_some()
     }
 
-    /// Chunks that need not come again, in any connection.
+    /// Number of durable chunks, which no connection has to send again.
     pub fn durable(&self) -> u64 {
         self.data.as_ref().map_or(0, |data| data.durable)
     }
 
-    /// Receives all of it.
+    /// Receives everything.
     pub fn run(&mut self) -> Result<Outcome, Error> {
         let result = loop {
             match self.step() {
@@ -114,11 +115,11 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         let durable = self.durable();
         let result = result.map_err(|error| match self.is_accepted() {
             true => self.lobby.judge_meddling(error, durable),
-            // Nothing is over, whatever the number.
+            // The transfer goes on, whatever the number.
             false if error.is_forged() => Error::Meddled(Box::new(error)),
             false => error,
         });
-        // A peer that is told why would take it for the end.
+        // A peer that is told the reason would take it for the end.
         if let Err(error) = &result
             && !matches!(error, Error::Meddled(_))
         {
@@ -134,21 +135,21 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
                 is_heard: true,
                 ..outcome
             }),
-            // Everything is in its place.
+            // Everything has its final name.
             (Some(outcome), Err(_)) => Ok(outcome),
             (None, Err(error)) => Err(error),
             (None, Ok(())) => Err(Error::NoAnswer),
         }
     }
 
-    /// Ends the connection; the peer hears what was said before.
+    /// Closes the connection, after the messages sent before.
     pub fn close(mut self) {
-        // Who waits for the disk need not wait for the peer.
+        // A connection that waits for the disk need not wait for the peer.
         self.writer = None;
         self.channel.close(LAST_WORD);
     }
 
-    /// Does all that can be done now; whether it is over.
+    /// Does everything that is possible now; returns whether the transfer is over.
     fn step(&mut self) -> Result<bool, Error> {
         let now = self.start.elapsed();
         let mut frames = 0;
@@ -166,7 +167,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             }
         }
         if frames == FRAMES_AT_ONCE_MAX {
-            // More may be there.
+            // There may be more.
             self.channel.waker().wake_by_ref();
         }
         if self.machine.poll_timeout().is_some_and(|due| due <= now) {
@@ -189,7 +190,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         Ok(false)
     }
 
-    /// Of lists of files that are long one is held at a time, whatever becomes of it.
+    /// Takes the right to a long list, of which only one is held at a time.
     fn make_room_for(&mut self, message: &Message) -> Result<(), Error> {
         if let Message::Offer(offer) = message
             && offer.manifest_bytes > SHORT_LIST_BYTES_MAX
@@ -227,7 +228,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         Ok(false)
     }
 
-    /// Starts the thread at the disk, which asks first.
+    /// Starts the disk's thread, which first asks the user.
     fn begin(&mut self, offer: Offer) -> Result<(), Error> {
         let (orders, to_do) = mpsc::channel();
         let (answer, replies) = mpsc::channel();
@@ -252,7 +253,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
 
     fn order(&self, order: Order) {
         if let Some(writer) = &self.writer {
-            // A thread that has ended has said why.
+            // A thread that has ended has reported why.
             let _ = writer.orders.send(order);
         }
     }
@@ -300,7 +301,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
                         is_heard: false,
                     });
                 }
-                // What waits at the disk ends with an error then.
+                // A cancelled transfer makes the disk's thread fail.
                 Reply::Failed(_) if self.lobby.is_cancelled() => return Err(Error::Cancelled),
                 Reply::Failed(error) => return Err(error),
             }
@@ -308,7 +309,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         Ok(())
     }
 
-    /// Gives the disk what has come.
+    /// Passes received chunks to the disk's thread.
     fn hand_over(&mut self) {
         while let Some((chunk, slot)) = self.machine.next_chunk() {
             self.order(Order::Take { chunk, slot });
@@ -317,7 +318,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             }
         }
         if let Some(data) = &mut self.data {
-            // The one that is being written waits no more.
+            // Does not count the one that is being written.
             let waiting = data.waiting.saturating_sub(1) * CHUNK_BYTES;
             let most = data.waiting_max * CHUNK_BYTES;
             self.channel.tell_waiting(waiting, most);
@@ -353,7 +354,7 @@ fn replaced() -> Error {
     })
 }
 
-/// What the sender is told of an error here.
+/// The reason and text that the sender gets for an error.
 fn last_word(error: &Error) -> (Reason, String) {
     let reason = match error {
         Error::Files(error) => Reason::from(error.problem),

@@ -1,4 +1,4 @@
-//! Sending: from the first connection to the end, over as many as it takes.
+//! Sending: from the first connection to the end, over as many as necessary.
 
 use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
@@ -16,53 +16,56 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long to wait before another connection is tried.
+/// Pause before the next connection.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often to connect where the connection is lost before anything is accepted: the receiver's doors were full, or something was forged.
+/// Most connections that may be lost before the offer is accepted: the receiver was full, or data
+/// was forged.
 const BEGINNINGS_MAX: u32 = 4;
-/// How often a wait looks whether it is to end.
+/// Interval at which a wait checks for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What is to be sent, to whom.
+/// What to send, and to whom.
 #[derive(Debug)]
 pub struct SendJob<'a> {
-    /// What [`airdma_files::walk()`] found, or will have found: connecting and introducing each other goes on meanwhile.
+    /// The walk of the files, running or done: connecting and the handshake go on meanwhile.
     pub walking: &'a Walking,
-    /// The key of this host's user.
+    /// Key of this host's user.
     pub identity: &'a Identity,
-    /// Where the receiver listens (see [`crate::PORT`]): any of these.
+    /// Addresses where the receiver listens (see [`crate::PORT`]); any will do.
     pub to: &'a [SocketAddr],
-    /// How it is known.
+    /// How the receiver is identified.
     pub introduction: Introduction,
-    /// Those of the code, if it is known by one.
+    /// Proofs of the code, if it is identified by one.
     pub code_tries: &'a CodeTries,
-    /// How long to try again when the connection is lost after the receiver accepted.
+    /// Time to retry after a connection was lost that the receiver had accepted.
     pub patience: Duration,
-    /// Times of the protocol.
+    /// Timeouts and limits of the protocol.
     pub config: Config,
 }
 
-/// What became of it.
+/// Result of sending.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// Whose key the receiver has.
+    /// Key of the receiver.
     pub peer: PublicKey,
-    /// Files that arrived.
+    /// Number of files that arrived.
     pub files: u64,
-    /// Bytes of all that was offered.
+    /// Bytes of the whole offer.
     pub bytes: u64,
-    /// Files that did not: their paths, printable, and why.
+    /// Files that did not arrive: printable paths, and why.
     pub flaws: Vec<(String, Flaw)>,
-    /// Of the files that arrived, those that grew meanwhile, and arrived as long as they were offered: their paths, printable.
+    /// Files that grew, and arrived with their offered length: printable paths.
     pub grown: Vec<String>,
-    /// Connections after the first.
+    /// Number of connections after the first.
     pub reconnects: u32,
 }
 
-/// Sends it, and returns when all is on the receiver's disk. `watch` is called on this thread.
+/// Sends files, and returns when everything is durable at the receiver. `watch` is called on this
+/// thread.
 ///
 /// # Errors
-/// [`Error::kind`] says of what kind. After [`crate::Kind::Interrupted`] and [`crate::Kind::Cancelled`] the same call goes on.
+/// [`Error::kind`] tells the kind. After [`crate::Kind::Interrupted`] and
+/// [`crate::Kind::Cancelled`] the same call resumes.
 pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result<Sent, Error> {
     let mut attempts = Attempts {
         job,
@@ -100,7 +103,7 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
             attempts.reconnects += 1;
             watch(Event::Lost(error.to_string()));
         }
-        // A connection that moves nothing renews no patience.
+        // A connection without progress does not renew the patience.
         if attempts.durable > durable {
             (lost, durable) = (None, attempts.durable);
         }
@@ -111,24 +114,24 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
     }
 }
 
-/// Connections, one after the other.
+/// Successive connections.
 struct Attempts<'a> {
     job: &'a SendJob<'a>,
     watch: &'a dyn Fn(Event),
     cancel: &'a Cancel,
-    /// Who it was.
+    /// Key of the receiver.
     peer: Option<PublicKey>,
-    /// Whether the receiver accepted once.
+    /// Whether the receiver has ever accepted.
     is_accepted: bool,
-    /// Whether the last one came to a session.
+    /// Whether the last connection reached a session.
     was_connected: bool,
-    /// Whether the last one was accepted.
+    /// Whether the last connection was accepted.
     was_accepted: bool,
-    /// Chunks that are on the receiver's disk.
+    /// Chunks that are durable at the receiver.
     durable: u64,
-    /// How many of the last ones ended before anything was accepted.
+    /// Number of the last connections that ended before anything was accepted.
     beginnings_lost: u32,
-    /// How many came to a session and were lost.
+    /// Number of connections that reached a session and were lost.
     reconnects: u32,
     /// Files that grew.
     grown: BTreeSet<u32>,
@@ -139,7 +142,7 @@ impl Attempts<'_> {
         self.peer.is_none() && matches!(self.job.introduction, Introduction::Code(_))
     }
 
-    /// A code is not shown again to what may be guessing it.
+    /// Refuses to use a code again that may be under attack.
     fn check_code(&self) -> Result<(), Error> {
         let tries = self.job.code_tries;
         match self.is_by_code() && tries.are_spent() {
@@ -220,8 +223,10 @@ impl Attempts<'_> {
         }
     }
 
-    /// Whether the receiver is still busy with a connection that was lost before. A connection that was accepted was replaced by
-    /// another sender of the same files, which may have the rest.
+    /// Whether the receiver is still busy with an earlier, lost connection of this sender.
+    ///
+    /// An accepted connection was replaced by another sender of the same files, which may send the
+    /// rest.
     fn is_before_its_own(&self, error: &Error) -> bool {
         let is_busy = matches!(
             error,
@@ -234,17 +239,19 @@ impl Attempts<'_> {
     }
 }
 
-/// Whether a receiver is there: connects to it, and goes. It belongs before a person is asked for its code.
+/// Checks that a receiver is there: connects and disconnects.
+///
+/// Call it before the user is asked for a code.
 ///
 /// # Errors
-/// As [`send`], of what has to do with connecting.
+/// Those of [`send`] that concern connecting.
 pub fn contact(to: &[SocketAddr], cancel: &Cancel) -> Result<(), Error> {
     let (_, endpoint) = connect(to, cancel)?;
     drop(endpoint.close().wait_timeout(LAST_WORD));
     Ok(())
 }
 
-/// To the first address at which somebody answers.
+/// Connects to the first address that answers.
 fn connect(to: &[SocketAddr], cancel: &Cancel) -> Result<(Device, Endpoint), Error> {
     let mut refused = None;
     for &to in to {
@@ -269,7 +276,7 @@ fn connect_to(to: SocketAddr, cancel: &Cancel) -> Result<(Device, Endpoint), Err
     }
 }
 
-/// An airdma device has the name of its interface behind a prefix.
+/// Name of the device's interface, which the device's name has behind a prefix.
 pub(crate) fn interface_of(device: &Device) -> String {
     let name = device.name();
     name.strip_prefix("airdma_").unwrap_or(name).to_owned()

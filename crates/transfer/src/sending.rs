@@ -1,4 +1,4 @@
-//! One connection, as the sender has it.
+//! The sender's side of one connection.
 
 use crate::SLOT_BYTES;
 use crate::cancel::Cancel;
@@ -17,19 +17,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A disk that has so many chunks to write is slower than the network that brought them.
+/// Chunks waiting for a disk that show that it is slower than the network.
 const BEHIND: u64 = 2;
 
-/// How often a walk that is waited for leaves time for everything else.
+/// Interval at which a wait for the walk handles everything else.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What became of an offer.
+/// Result of an offer.
 pub(crate) struct Outcome<'a> {
     pub walked: &'a Walked,
     pub arrived: Arrived,
 }
 
-/// Files that arrived, and entries that did not.
+/// Number of files that arrived, and entries that did not.
 type Arrived = (u64, Vec<(u32, Flaw)>);
 
 pub(crate) struct Sending<'a> {
@@ -39,7 +39,7 @@ pub(crate) struct Sending<'a> {
     machine: Sender,
     key: DataKey,
     walking: &'a Walking,
-    /// What is offered, once it is known.
+    /// The offer, once it is known.
     walked: Option<&'a Walked>,
     watch: &'a dyn Fn(Event),
     prepared: Option<Prepared>,
@@ -48,25 +48,25 @@ pub(crate) struct Sending<'a> {
     grown: Vec<u32>,
 }
 
-/// Chunks on their way.
+/// State of the data.
 struct Data {
     reader: Reader,
     target: Remote,
     bytes_total: u64,
-    /// Read, and not written: for these the receiver has no room yet.
+    /// Chunks that are sealed but not written: the receiver has no room for them yet.
     sealed: VecDeque<Sealed>,
     writing: VecDeque<Operation<Region>>,
-    /// The first chunk of this connection, and those that are in the receiver's memory, and on its disk.
+    /// First chunk of this connection, and the chunks in the receiver's memory, and on its disk.
     first: u64,
     written: u64,
     durable: u64,
-    /// Of those in its memory so many waited for its disk when it last said how far that is.
+    /// Chunks in its memory that waited for its disk at its last report.
     waiting: u64,
     account: Account,
 }
 
 impl<'a> Sending<'a> {
-    /// Waits for what is to be offered.
+    /// Waits until the offer is known.
     pub fn new(
         channel: Channel,
         session: Session,
@@ -92,29 +92,29 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Whether the receiver accepted: then another connection can go on with it.
+    /// Whether the receiver accepted: then another connection can resume the offer.
     pub fn is_accepted(&self) -> bool {
         self.data.is_some()
     }
 
-    /// Chunks that need not be sent again, in any connection.
+    /// Number of durable chunks, which no connection has to send again.
     pub fn durable(&self) -> u64 {
         self.data.as_ref().map_or(0, |data| data.durable)
     }
 
-    /// Files that were longer when they were read than they were offered.
+    /// Files that had grown when they were read.
     pub fn grown(&self) -> &[u32] {
         &self.grown
     }
 
-    /// Sends all of it, and says what that was. The receiver hears of it in [`Sending::close`].
+    /// Sends everything, and returns the result. [`Sending::close`] confirms it to the receiver.
     pub fn run(&mut self, cancel: &Cancel) -> Result<Outcome<'a>, Error> {
         let walked = self.prepare(cancel)?;
         let arrived = self.carry(cancel)?;
         Ok(Outcome { walked, arrived })
     }
 
-    /// Waits until it is known what is to be offered, and offers it. The receiver hears meanwhile that somebody is there.
+    /// Waits until the offer is known, then offers it. Keeps the session alive meanwhile.
     fn prepare(&mut self, cancel: &Cancel) -> Result<&'a Walked, Error> {
         let walked = loop {
             if let Some(found) = self.walking.wait(LOOK_EVERY) {
@@ -127,7 +127,7 @@ impl<'a> Sending<'a> {
         let now = self.start.elapsed();
         self.machine.offer(now, Arc::clone(&walked.manifest));
         self.walked = Some(walked);
-        // While the receiver looks at the offer.
+        // While the receiver checks the offer.
         self.step(cancel)?;
         self.prepared = Some(Prepared::new(self.channel.device())?);
         Ok(walked)
@@ -143,7 +143,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Says the last words, which let the receiver forget what arrived, and ends the connection when it has heard them.
+    /// Sends the last message, which lets the receiver forget the transfer, and closes the
+    /// connection.
     pub fn close(mut self) {
         self.channel.say_rest(&mut self.session, || {
             self.machine.poll_message(self.start.elapsed())
@@ -151,7 +152,7 @@ impl<'a> Sending<'a> {
         self.channel.close(LAST_WORD);
     }
 
-    /// Does all that can be done now.
+    /// Does everything that is possible now.
     fn step(&mut self, cancel: &Cancel) -> Result<Option<Arrived>, Error> {
         let now = self.start.elapsed();
         let mut frames = 0;
@@ -164,7 +165,7 @@ impl<'a> Sending<'a> {
             self.handle_events()?;
         }
         if frames == FRAMES_AT_ONCE_MAX {
-            // More may be there.
+            // There may be more.
             self.channel.waker().wake_by_ref();
         }
         if self.machine.poll_timeout().is_some_and(|due| due <= now) {
@@ -272,7 +273,7 @@ impl<'a> Sending<'a> {
                 .channel
                 .write(sealed.region, sealed.bytes, &data.target, at);
             data.writing.push_back(write);
-            // It says so behind the write, on the same connection, which delivers in order.
+            // The message follows the write on the same connection, which delivers in order.
             self.machine.chunks_written(chunk + 1);
         }
         data.account.turn(data.wait());
@@ -284,7 +285,8 @@ impl<'a> Sending<'a> {
 }
 
 impl Data {
-    /// The receiver's disk has so many chunks. That may be news of long ago, and says what was waited for since the last such news.
+    /// Handles a report that the receiver's disk has `chunks`. It may be late, and tells what was
+    /// waited for since the last one.
     fn taken(&mut self, chunks: u64) {
         self.account.turn(self.wait());
         self.waiting = self.written.saturating_sub(chunks);
@@ -296,7 +298,8 @@ impl Data {
         if is_idle && self.sealed.is_empty() && self.written * CHUNK_BYTES < self.bytes_total {
             Wait::Reading
         } else if is_idle || self.waiting >= BEHIND {
-            // The rate follows the receiver's disk before its memory is full: then something is always under way.
+            // The rate follows the receiver's disk before its memory is full, so something is
+            // always in flight.
             Wait::Writing
         } else {
             Wait::Network
@@ -314,7 +317,7 @@ impl Data {
     }
 }
 
-/// What the peer is told of files that cannot be offered: no names of this host's.
+/// Text to the peer if files cannot be offered: without names of this host.
 const UNREAD: &str = "the sender cannot read what it was to offer";
-/// What the peer is told.
+/// Text to the peer if this end is cancelled.
 pub(crate) const CANCELLED: &str = "the other end was stopped; started again, it goes on";

@@ -1,4 +1,4 @@
-//! Where chunks go at the receiver: files below a directory, or a stream.
+//! Destination of chunks at the receiver: files below a directory, or a stream.
 
 use crate::error::Error;
 use crate::receive::Destination;
@@ -9,23 +9,23 @@ use std::fmt;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A pipe or such, for an offer of one file. It outlives connections: what was written is not sent again.
+/// A pipe for an offer of one file. It outlives connections: what was written is not sent again.
 pub struct Stream(Mutex<Option<Flow>>);
 
 enum Flow {
-    /// Nothing was written.
+    /// Nothing was written yet.
     New(Box<dyn Write + Send>),
-    /// A connection was lost on the way.
+    /// A connection was lost after the start.
     Begun(ManifestId, Pour),
 }
 
-/// One that is open.
+/// An open destination.
 pub(crate) enum Target<'a> {
     Directory(Box<Sink>),
     Stream(Flowing<'a>),
 }
 
-/// A stream that somebody writes to, and where it goes back to if that ends before its time.
+/// A stream in use, which is returned to its owner if the transfer ends early.
 pub(crate) struct Flowing<'a> {
     stream: &'a Stream,
     id: ManifestId,
@@ -33,7 +33,7 @@ pub(crate) struct Flowing<'a> {
 }
 
 impl Stream {
-    /// To `out`.
+    /// A stream to `out`.
     pub fn new(out: impl Write + Send + 'static) -> Self {
         Self(Mutex::new(Some(Flow::New(Box::new(out)))))
     }
@@ -81,7 +81,7 @@ fn taken() -> Error {
 }
 
 impl<'a> Target<'a> {
-    /// What taking an offer would mean; nothing is written.
+    /// What accepting an offer would mean; nothing is written.
     pub fn preview(
         destination: &Destination,
         manifest: &Arc<Manifest>,
@@ -132,7 +132,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Chunks that need not come again.
+    /// Number of durable chunks.
     pub fn durable(&self) -> u64 {
         match self {
             Self::Directory(sink) => sink.durable(),
@@ -145,7 +145,7 @@ impl<'a> Target<'a> {
             Self::Directory(sink) => Ok(sink.write(bytes)?),
             Self::Stream(flowing) => {
                 let mut pour = flowing.pour.take().ok_or_else(taken)?;
-                // One that failed in the middle of a chunk cannot go on.
+                // A stream that failed in the middle of a chunk cannot resume.
                 pour.write(bytes)?;
                 flowing.pour = Some(pour);
                 Ok(())
@@ -153,7 +153,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Begins to make durable what is there; the writing goes on.
+    /// Begins to make data durable in the background.
     pub fn checkpoint_beside(&mut self) -> Result<(), Error> {
         match self {
             Self::Directory(sink) => Ok(sink.checkpoint_beside()?),
@@ -168,7 +168,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Ends it; what is kept of it until the sender knows, too.
+    /// Ends the transfer; returns its sink until the sender knows.
     pub fn settle(self) -> Result<(Report, Option<Box<Sink>>), Error> {
         match self {
             Self::Directory(mut sink) => Ok((sink.settle()?, Some(sink))),

@@ -1,4 +1,6 @@
-//! The thread at the receiver's disk: looks what an offer means, asks whether to accept it, opens and writes chunks, finishes files.
+//! The disk's thread at the receiver.
+//!
+//! It previews an offer, asks whether to accept it, opens and writes chunks, and finishes files.
 
 use crate::SLOT_BYTES;
 use crate::cancel::Cancel;
@@ -15,14 +17,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// Places in the staging memory: what may be on its way, or wait for the disk.
+/// Slots in the staging memory, for chunks in flight or waiting for the disk.
 const SLOTS: u64 = 32;
-/// What is there is made durable so often; if nothing comes for so long, at once.
+/// Interval of checkpoints; also the pause in data after which one is made at once.
 const QUIET: Duration = Duration::from_secs(1);
-/// Names at the top that are shown to who decides.
+/// Most top-level names that are shown to the user.
 const NAMES_MAX: usize = 100;
 
-/// What was offered, and by whom.
+/// An offer and its sender.
 pub(crate) struct Offer {
     pub manifest: Arc<Manifest>,
     pub id: ManifestId,
@@ -32,17 +34,17 @@ pub(crate) struct Offer {
     pub address: IpAddr,
 }
 
-/// What the thread is told.
+/// Orders to the thread.
 pub(crate) enum Order {
-    /// This chunk lies in this slot.
+    /// A chunk lies in this slot.
     Take { chunk: u64, slot: u32 },
-    /// All were taken.
+    /// All chunks were received.
     Finish,
 }
 
-/// What it answers.
+/// Replies of the thread.
 pub(crate) enum Reply {
-    /// It is accepted.
+    /// The offer is accepted.
     Accepted {
         unwanted: Unwanted,
         first_chunk: u64,
@@ -50,15 +52,15 @@ pub(crate) enum Reply {
         staging: Arc<Shared>,
         bytes_total: u64,
     },
-    /// Chunks below `until` are taken.
+    /// Chunks below `until` were taken from their slots.
     Taken { until: u64, durable: u64 },
-    /// All is where it belongs.
+    /// All files have their names.
     Finished(Report),
-    /// It goes no further.
+    /// The transfer failed.
     Failed(Error),
 }
 
-/// The thread's work, for one connection.
+/// The thread's state, for one connection.
 pub(crate) struct Writer<'a> {
     pub lobby: &'a Lobby<'a>,
     pub device: Device,
@@ -66,12 +68,12 @@ pub(crate) struct Writer<'a> {
     pub orders: Receiver<Order>,
     pub replies: Sender<Reply>,
     pub waker: Waker,
-    /// Set when the connection is over.
+    /// Cancelled when the connection is over.
     pub over: Cancel,
 }
 
 impl Writer<'_> {
-    /// Until the connection is over.
+    /// Runs until the connection is over.
     pub fn run(self) {
         if let Err(error) = self.receive() {
             self.reply(Reply::Failed(error));
@@ -79,7 +81,7 @@ impl Writer<'_> {
     }
 
     fn reply(&self, reply: Reply) {
-        // A connection that is over wants none.
+        // Fails if the connection is over.
         let _ = self.replies.send(reply);
         self.waker.wake_by_ref();
     }
@@ -132,7 +134,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The sender did not hear that it was done.
+    /// Repeats the result to a sender that missed it.
     fn say_again(&self, report: Report, unwanted: Unwanted) -> Result<(), Error> {
         let plan = Plan::new(&self.offer.manifest, &unwanted);
         let _staging = self.accept(&plan, &unwanted, plan.chunks())?;
@@ -142,7 +144,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Says where chunks are to go, from `first_chunk` on.
+    /// Accepts chunks from `first_chunk` on.
     fn accept(
         &self,
         plan: &Plan,
@@ -166,7 +168,8 @@ impl Writer<'_> {
         let first_chunk = target.next();
         let staging = self.accept(target.plan(), &target.unwanted(), first_chunk)?;
         let mut opener = Opener::new(self.offer.cipher, &self.offer.key, first_chunk);
-        // A peer that writes where it may not any more finds its bytes nowhere: they are copied once, then opened.
+        // Chunks are copied once, then opened, so a peer that writes to a slot later changes
+        // nothing.
         let mut sealed = vec![0; SLOT_BYTES];
         let mut checked = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! Connections that are lost, say nothing, or come again: who has the place, and how long is waited for whom.
+//! Connections that are lost, silent, or repeated: which one has the seat, and how long each is
+//! waited for.
 #![allow(clippy::unwrap_used)]
 
 // Other tests use the rest of it.
@@ -29,11 +30,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), PORT);
-/// Where nothing has to happen meanwhile.
+/// Patience where nothing has to happen meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time for several connections on a busy machine.
+/// Patience for several connections on a busy machine.
 const LONG_PATIENCE: Duration = Duration::from_secs(6);
-/// Far more than anything takes but patience that does not end, and less than a handshake may take.
+/// More than any step takes except an endless wait, and less than a handshake may take.
 const SOON: Duration = Duration::from_secs(8);
 
 /// A receiver, and the senders that it knows.
@@ -45,7 +46,7 @@ struct Bench {
     /// How long either end waits for another connection.
     patience: Duration,
     config: Config,
-    /// What the receiver could not clean up.
+    /// Reports of files that the receiver could not remove.
     remains: Mutex<Vec<String>>,
 }
 
@@ -65,7 +66,7 @@ impl Bench {
         }
     }
 
-    /// Receives, and does something else meanwhile that can wait until a connection is lost.
+    /// Receives while `work` runs, which can wait until a connection is lost.
     fn receive(
         &self,
         ask: &Ask<'_>,
@@ -100,7 +101,7 @@ impl Bench {
         let (loses, lost) = mpsc::channel();
         let watch = |event| match event {
             Event::Listening { .. } => listens.send(()).unwrap(),
-            // Not everybody wants to know.
+            // Not every test waits for this event.
             Event::Lost(_) => drop(loses.send(())),
             Event::Remains(what) => self.remains.lock().unwrap().push(what),
             Event::Met { .. }
@@ -163,7 +164,10 @@ impl Bench {
         send(&job, &|_| {}, &self.cancel)
     }
 
-    /// Whoever connects is served by `serve`, which hears of how many came before, until `work` is done. How many came.
+    /// Serves each connection with `serve`, which gets the number of those before, until `work` is
+    /// done.
+    ///
+    /// Returns the number of connections.
     fn serve(&self, serve: impl Fn(u32, Line, &mut Door) + Sync, work: impl FnOnce()) -> u32 {
         let device = Device::open(&HERE.ip().to_string()).unwrap().sealed();
         let listener = device.listen(PORT).unwrap();
@@ -228,9 +232,9 @@ fn a_place_is_kept_for_who_was_accepted_and_lost() {
 }
 
 #[test]
-fn a_sender_that_comes_again_and_moves_nothing_is_not_waited_for_for_ever() {
+fn a_sender_that_returns_and_moves_nothing_times_out() {
     isolated(
-        "a_sender_that_comes_again_and_moves_nothing_is_not_waited_for_for_ever",
+        "a_sender_that_returns_and_moves_nothing_times_out",
         "",
         || {
             let bench = Bench::new("again");
@@ -252,7 +256,7 @@ fn a_sender_that_comes_again_and_moves_nothing_is_not_waited_for_for_ever() {
     );
 }
 
-/// As many as there is room for, and more, while another host is in the middle of its handshake.
+/// As many connections as there is room for, and more, while another host is in its handshake.
 #[test]
 fn a_host_that_floods_ends_no_handshake_of_another_host() {
     isolated(
@@ -273,7 +277,7 @@ fn a_host_that_floods_ends_no_handshake_of_another_host() {
                         .filter_map(|_| device.connect(HERE).wait().ok())
                         .collect();
                     assert!(flood.len() > 4, "{}", flood.len());
-                    // Connections that are shown out have gone by then.
+                    // Connections that were told to end have ended by then.
                     thread::sleep(Duration::from_millis(500));
                     let (confirming, third) = initiator.prove(&second).unwrap();
                     slow.say(&frame(&third));
@@ -288,7 +292,7 @@ fn a_host_that_floods_ends_no_handshake_of_another_host() {
     );
 }
 
-/// A sender that is known comes from two addresses, as often as there are places, and offers nothing.
+/// A known sender connects from two addresses, as often as there is room, and offers nothing.
 #[test]
 fn a_known_key_with_two_addresses_leaves_places_to_others() {
     isolated(
@@ -356,9 +360,9 @@ fn who_is_stopped_while_a_person_is_asked_has_not_refused() {
 }
 
 #[test]
-fn a_sender_whose_connection_ends_in_the_handshake_comes_again_three_times() {
+fn a_connection_lost_in_the_handshake_is_retried_three_times() {
     isolated(
-        "a_sender_whose_connection_ends_in_the_handshake_comes_again_three_times",
+        "a_connection_lost_in_the_handshake_is_retried_three_times",
         "",
         || {
             let bench = Bench::new("handshake");
@@ -372,9 +376,9 @@ fn a_sender_whose_connection_ends_in_the_handshake_comes_again_three_times() {
 }
 
 #[test]
-fn a_receiver_that_accepts_and_moves_nothing_is_not_tried_for_ever_though_it_was_busy_once() {
+fn a_receiver_that_accepts_and_moves_nothing_times_out() {
     isolated(
-        "a_receiver_that_accepts_and_moves_nothing_is_not_tried_for_ever_though_it_was_busy_once",
+        "a_receiver_that_accepts_and_moves_nothing_times_out",
         "",
         || {
             let mut bench = Bench::new("busy");
@@ -386,7 +390,7 @@ fn a_receiver_that_accepts_and_moves_nothing_is_not_tried_for_ever_though_it_was
                 let mut receiver = ByHand::admit(line, door);
                 receiver.take_offer();
                 if before == 1 {
-                    // As one that has not noticed yet that the first connection was lost.
+                    // As a sender that has not noticed yet that the first connection was lost.
                     receiver.say(&Message::Abort {
                         reason: Reason::Busy,
                         text: "busy".to_owned(),
@@ -409,15 +413,16 @@ fn a_receiver_that_accepts_and_moves_nothing_is_not_tried_for_ever_though_it_was
     );
 }
 
-/// A transfer is done, and its sender has not said that it knows: who comes then must not take the place of what became of it.
+/// A transfer is done, and its sender has not confirmed it: a new connection must not take the
+/// place of the result.
 #[test]
-fn who_comes_before_the_last_word_of_another_offer_is_told_to_wait() {
+fn a_sender_during_the_end_of_another_offer_has_to_wait() {
     isolated(
-        "who_comes_before_the_last_word_of_another_offer_is_told_to_wait",
+        "a_sender_during_the_end_of_another_offer_has_to_wait",
         "",
         || {
             let bench = Bench::new("unheard");
-            // No chunk has to be sent for it.
+            // It needs no chunk.
             let empty = manifest(&[("first", airdma_files::manifest::Kind::Directory)]);
             let received = bench.receive(&|_, _| true, |_| {
                 let finishes = |offered: &Manifest| {
@@ -443,11 +448,12 @@ fn who_comes_before_the_last_word_of_another_offer_is_told_to_wait() {
     );
 }
 
-/// The sender is killed between the last word of the receiver and its own, and comes again to a receiver that was started anew.
+/// The sender is killed between the receiver's last message and its own, and returns to a restarted
+/// receiver.
 #[test]
-fn who_did_not_say_that_it_knows_is_told_again_by_the_next_receiver() {
+fn a_sender_that_missed_the_end_learns_it_from_a_restart() {
     isolated(
-        "who_did_not_say_that_it_knows_is_told_again_by_the_next_receiver",
+        "a_sender_that_missed_the_end_learns_it_from_a_restart",
         "",
         || {
             let bench = Bench::new("told-again");
@@ -484,11 +490,11 @@ fn who_did_not_say_that_it_knows_is_told_again_by_the_next_receiver() {
     );
 }
 
-/// The sender knows that all arrived, and so does the receiver.
+/// Both ends know that everything arrived.
 #[test]
-fn what_cannot_be_cleaned_up_after_the_last_word_is_told_and_no_error() {
+fn files_left_after_the_end_are_reported_and_no_error() {
     isolated(
-        "what_cannot_be_cleaned_up_after_the_last_word_is_told_and_no_error",
+        "files_left_after_the_end_are_reported_and_no_error",
         "",
         || {
             let bench = Bench::new("remains");
@@ -515,29 +521,25 @@ fn what_cannot_be_cleaned_up_after_the_last_word_is_told_and_no_error() {
 }
 
 #[test]
-fn a_sender_takes_the_place_of_its_own_connection_that_is_still_there() {
-    isolated(
-        "a_sender_takes_the_place_of_its_own_connection_that_is_still_there",
-        "",
-        || {
-            let bench = Bench::new("replaced");
-            let asked = AtomicU32::new(0);
-            let ask = |_: &Offered, _: &Cancel| asked.fetch_add(1, Ordering::Relaxed) < 10;
-            let received = bench.receive(&ask, |_| {
-                let [mut first, mut second] = [(); 2].map(|()| {
-                    let mut sender = bench.meet(0).unwrap();
-                    sender.offer(&file("file"), &DataKey::draw());
-                    assert!(sender.is_accepted());
-                    sender
-                });
-                assert_eq!(first.last_word().unwrap().0, Reason::Busy);
-                bench.cancel.cancel();
-                assert_eq!(second.last_word().unwrap().0, Reason::Cancelled);
+fn a_sender_replaces_its_own_stale_connection() {
+    isolated("a_sender_replaces_its_own_stale_connection", "", || {
+        let bench = Bench::new("replaced");
+        let asked = AtomicU32::new(0);
+        let ask = |_: &Offered, _: &Cancel| asked.fetch_add(1, Ordering::Relaxed) < 10;
+        let received = bench.receive(&ask, |_| {
+            let [mut first, mut second] = [(); 2].map(|()| {
+                let mut sender = bench.meet(0).unwrap();
+                sender.offer(&file("file"), &DataKey::draw());
+                assert!(sender.is_accepted());
+                sender
             });
-            assert_eq!(received.unwrap_err().kind(), Kind::Cancelled);
-            assert_eq!(asked.load(Ordering::Relaxed), 1);
-        },
-    );
+            assert_eq!(first.last_word().unwrap().0, Reason::Busy);
+            bench.cancel.cancel();
+            assert_eq!(second.last_word().unwrap().0, Reason::Cancelled);
+        });
+        assert_eq!(received.unwrap_err().kind(), Kind::Cancelled);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    });
 }
 
 #[test]
@@ -556,7 +558,7 @@ fn who_does_not_hear_the_last_word_keeps_nobody_from_the_disk() {
                     sender
                 };
                 let deaf = accepted();
-                // Signs of life take all the memory that it receives into.
+                // Keepalives use up all the memory that it receives into.
                 thread::sleep(Duration::from_millis(300));
                 let start = Instant::now();
                 drop((accepted(), deaf));
@@ -605,9 +607,9 @@ fn what_arrived_before_a_sender_was_stopped_is_kept() {
 }
 
 #[test]
-fn who_came_by_the_code_and_was_lost_is_let_in_without_it_and_nobody_else_is() {
+fn a_lost_peer_that_used_the_code_returns_without_it() {
     isolated(
-        "who_came_by_the_code_and_was_lost_is_let_in_without_it_and_nobody_else_is",
+        "a_lost_peer_that_used_the_code_returns_without_it",
         "",
         || {
             let bench = Bench::new("met");
@@ -640,7 +642,7 @@ fn a_sender_that_came_by_a_code_needs_none_when_it_comes_again() {
         || {
             let bench = Bench::new("code");
             let serve = |before, line: Line, _: &mut Door| {
-                // The code is good once: whoever says it again is not let in.
+                // The code is valid once: a second use is refused.
                 let mut door = Door::new(bench.receiver.clone(), (before == 0).then(code));
                 let staging = line.device.allocate(2 << 20).unwrap();
                 let staging = staging.share(Rights::WRITE).unwrap();
@@ -682,7 +684,7 @@ fn a_sender_to_whom_nobody_answers_can_be_stopped() {
     );
 }
 
-/// A frame that no session of the sender's has sealed, as one forged packet makes it.
+/// A frame that the sender's session has not sealed, as a forged packet makes it.
 fn forged_record() -> Vec<u8> {
     airdma_files::session::frame(&[7; 100])
 }
@@ -806,11 +808,11 @@ fn a_forged_record_is_no_end_before_anything_is_accepted_either() {
     );
 }
 
-/// A peer that never stops talking does not keep a receiver from being stopped.
+/// A peer that never stops sending does not keep a receiver from being stopped.
 #[test]
-fn a_receiver_to_which_a_sender_never_stops_talking_can_be_stopped() {
+fn a_receiver_can_be_stopped_under_endless_messages() {
     isolated(
-        "a_receiver_to_which_a_sender_never_stops_talking_can_be_stopped",
+        "a_receiver_can_be_stopped_under_endless_messages",
         "",
         || {
             let bench = Bench::new("talking");
@@ -832,7 +834,7 @@ fn a_receiver_to_which_a_sender_never_stops_talking_can_be_stopped() {
     );
 }
 
-/// Before anything is accepted.
+/// Before any offer is accepted.
 #[test]
 fn one_long_list_of_files_is_held_at_a_time() {
     isolated("one_long_list_of_files_is_held_at_a_time", "", || {
@@ -845,12 +847,12 @@ fn one_long_list_of_files_is_held_at_a_time() {
                 sender
             };
             let first = begin(0);
-            // The same offer of the same sender takes over, and goes.
+            // The same offer of the same sender takes over, and disconnects.
             let second = begin(0);
             let mut other = begin(1);
             assert_eq!(other.last_word().unwrap().0, Reason::Busy);
             drop((first, second));
-            // A short one is no burden.
+            // A short list is not limited.
             let mut short = bench.meet(1).unwrap();
             short.offer(
                 &manifest(&[("a", airdma_files::manifest::Kind::Directory)]),
@@ -896,7 +898,7 @@ fn a_stream_is_shown_with_its_holes_and_none_is_filled_before() {
     );
 }
 
-/// Counts what is written.
+/// Counts writes.
 struct Counting(std::sync::Arc<AtomicU32>);
 
 impl std::io::Write for Counting {
@@ -910,7 +912,7 @@ impl std::io::Write for Counting {
     }
 }
 
-/// What takes the name of a receiver, and has not the code, tries a guess of its own in each handshake.
+/// An impostor with a receiver's name, without the code, tries one guess in each handshake.
 #[test]
 fn an_impostor_has_three_guesses_of_a_code() {
     isolated("an_impostor_has_three_guesses_of_a_code", "", || {
@@ -937,7 +939,7 @@ fn an_impostor_has_three_guesses_of_a_code() {
     });
 }
 
-/// As one forged packet makes it.
+/// As a forged packet makes it.
 #[test]
 fn a_forged_frame_in_a_handshake_is_a_lost_connection() {
     isolated(

@@ -1,4 +1,5 @@
-//! Whole transfers between a sender and a receiver in one process, over the loopback interface of a network of their own.
+//! Whole transfers between a sender and a receiver in one process, over the loopback interface of a
+//! new network namespace.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../engine/tests/common/isolated.rs"]
@@ -24,26 +25,26 @@ use std::thread;
 use std::time::Duration;
 
 const CODE: &str = "lusab-babad";
-/// More than the receiver can have in its staging memory.
+/// More than fits the receiver's staging memory.
 const LARGE: usize = 80 << 20;
 /// Less than that.
 const SMALL: usize = 20 << 20;
 
-/// The name under which all are met.
+/// The name that all peers are known under.
 const MET_AS: &str = "peer";
 
 fn met(key: PublicKey, role: Role) -> Pin {
     Pin::new(key, role, Place::Anywhere, MET_AS)
 }
 
-/// Two users, and a directory each.
+/// Two users with a directory each.
 struct World {
     root: PathBuf,
     sender: Home,
     receiver: Home,
 }
 
-/// What happened at the receiver.
+/// Events of the receiver.
 #[derive(Default)]
 struct Seen {
     offered: Mutex<Vec<Offered>>,
@@ -220,7 +221,7 @@ fn a_tree_arrives_by_a_code_and_the_next_one_without() {
             assert!(world.root.join("out/tree/empty").is_dir() && large.exists());
             assert_eq!(seen.offered.lock().unwrap()[0].names, ["tree"]);
             let received = world.receive(&seen, &|_| true, || {
-                // Others who were met under the same name are in nobody's way.
+                // Other peers that are known under the same name do not interfere.
                 for stranger in [(); 3].map(|()| Identity::draw().public()) {
                     let pin = met(stranger, Role::Receiver);
                     world.sender.pin(pin, false).unwrap();
@@ -237,7 +238,8 @@ fn a_tree_arrives_by_a_code_and_the_next_one_without() {
     );
 }
 
-/// Who is killed behind that cannot say it again: its offer would be refused, as its names exist.
+/// A sender that is killed after that cannot ask again: its offer would be refused, as its names
+/// exist.
 #[test]
 fn that_all_arrived_is_told_here_before_the_receiver_forgets_it() {
     isolated(
@@ -271,9 +273,9 @@ fn that_all_arrived_is_told_here_before_the_receiver_forgets_it() {
 }
 
 #[test]
-fn a_walk_that_fails_when_both_have_met_is_told_at_both_ends_and_the_receiver_goes_on_waiting() {
+fn a_failed_walk_is_reported_and_the_receiver_waits_on() {
     isolated(
-        "a_walk_that_fails_when_both_have_met_is_told_at_both_ends_and_the_receiver_goes_on_waiting",
+        "a_failed_walk_is_reported_and_the_receiver_waits_on",
         "",
         || {
             let world = World::new("walk");
@@ -304,9 +306,9 @@ fn a_walk_that_fails_when_both_have_met_is_told_at_both_ends_and_the_receiver_go
 }
 
 #[test]
-fn the_third_wrong_code_ends_the_receiver_and_nothing_is_written() {
+fn the_third_wrong_code_ends_the_receiver_without_a_write() {
     isolated(
-        "the_third_wrong_code_ends_the_receiver_and_nothing_is_written",
+        "the_third_wrong_code_ends_the_receiver_without_a_write",
         "",
         || {
             let world = World::new("codes");
@@ -327,9 +329,9 @@ fn the_third_wrong_code_ends_the_receiver_and_nothing_is_written() {
 }
 
 #[test]
-fn nothing_is_written_before_it_is_accepted_and_a_refusal_is_told() {
+fn nothing_is_written_before_the_offer_is_accepted() {
     isolated(
-        "nothing_is_written_before_it_is_accepted_and_a_refusal_is_told",
+        "nothing_is_written_before_the_offer_is_accepted",
         "",
         || {
             let world = World::new("refused");
@@ -484,7 +486,7 @@ fn a_sender_that_was_stopped_goes_on_where_it_was() {
     });
 }
 
-/// Takes so many MB/s.
+/// A disk that writes this many MB/s.
 struct SlowDisk(u64);
 
 impl Write for SlowDisk {
@@ -498,7 +500,7 @@ impl Write for SlowDisk {
     }
 }
 
-/// A transfer of so many bytes to a disk: both ends say that it is what is waited for.
+/// A transfer of `bytes` to a slow disk: both ends report that they wait for it.
 fn waits_for_the_disk(name: &'static str, setup: &str, bytes: usize, disk: SlowDisk) {
     isolated(name, setup, move || {
         let world = World::new("slow");
@@ -546,9 +548,9 @@ fn a_slow_disk_is_said_to_be_slow_though_the_rate_follows_it() {
 }
 
 #[test]
-fn a_slower_disk_is_said_to_be_slow_though_all_fits_the_memory_in_front_of_it() {
+fn a_slow_disk_is_reported_even_if_all_fits_its_memory() {
     waits_for_the_disk(
-        "a_slower_disk_is_said_to_be_slow_though_all_fits_the_memory_in_front_of_it",
+        "a_slow_disk_is_reported_even_if_all_fits_its_memory",
         "export AIRDMA_AIR=1",
         SMALL,
         SlowDisk(10),

@@ -1,4 +1,4 @@
-"""RDMA for applications: connections, messages, and memory that peers read and write, on every ordinary network interface.
+"""RDMA on ordinary network interfaces: connections, messages, memory that peers read and write.
 
 | noun       | what it is                                                                            |
 |------------|---------------------------------------------------------------------------------------|

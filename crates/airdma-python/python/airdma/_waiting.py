@@ -1,4 +1,4 @@
-"""How tasks wait for operations: one descriptor for each event loop, which says whose turn it is."""
+"""How tasks wait for operations: one descriptor for each event loop, which wakes its waits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Waits:
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Waits]] = (
     weakref.WeakKeyDictionary()
 )
-"""Weak at both ends: waits lead to their loop by their futures, and the loop's reader alone keeps them, until it is closed."""
+"""Weak in both directions: only the loop's reader keeps the waits, until the loop is closed."""
 
 
 def _waits_of(loop: asyncio.AbstractEventLoop) -> _Waits:

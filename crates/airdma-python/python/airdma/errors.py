@@ -6,7 +6,7 @@ __all__ = ["ClosedError", "Error", "HostError", "NetworkError", "PeerError", "Us
 
 
 class Error(Exception):
-    """What calls of this package raise. A region that was given to the operation has its memory again."""
+    """Base class of the package's errors. The operation's region has its memory again."""
 
 
 class UsageError(Error, ValueError):
@@ -18,12 +18,12 @@ class PeerError(Error, ConnectionError):
 
 
 class ClosedError(PeerError, EOFError):
-    """Nothing is wrong but that the peer, or you, closed the connection: what the end of a file is to a reader."""
+    """The connection was simply closed, by either side: the equivalent of end of file."""
 
 
 class NetworkError(Error, ConnectionError):
-    """The network's: nobody answers."""
+    """The network: no answer arrives."""
 
 
 class HostError(Error, OSError):
-    """The operating system's, or this library's: no memory, no descriptors, a port that is taken."""
+    """The operating system or this library: no memory or descriptors, a port in use."""

@@ -1,4 +1,4 @@
-//! Two ends of a connection in one process, and programs in a network of their own.
+//! Two ends of a connection in one process, and programs in a network namespace of their own.
 #![allow(dead_code, clippy::unwrap_used)]
 
 #[path = "../../../engine/tests/common/isolated.rs"]
@@ -12,10 +12,11 @@ pub use isolated::isolated;
 
 pub const PORT: u16 = 7471;
 
-/// How long anything may take: far more than it does, far less than a stuck test.
+/// Limit of every step: far more than it takes, far less than a stuck test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two devices, in the place of two programs, and a connection between them. In a network of the test's own.
+/// Two devices that stand for two programs, and a connection between them, in a network namespace
+/// of the test.
 pub struct Pair {
     pub here: Device,
     pub there: Device,

@@ -1,4 +1,5 @@
-//! An end of a transfer whose every word a test chooses: the connection and the handshake are in order, what follows need not be.
+//! One end of a transfer whose messages a test chooses freely; connection and handshake are
+//! correct.
 
 use airdma::{Device, Endpoint, Operation, Region, Remote, Shared};
 use airdma_files::manifest::{Builder, Content, Entry, Kind};
@@ -13,13 +14,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
-/// The peer may say that many messages before one is looked at.
+/// Messages that the peer may send before one is handled.
 const RECEIVES: usize = 8;
 const PIECE_BYTES: usize = 16 << 10;
-/// Messages of one that never stops talking, far more than a peer has receives for, and how many of them are under way at once.
+/// Messages of a peer that never stops sending, far more than the other has receives, and how many
+/// are in flight at once.
 const CHATTER: usize = 80;
 const CHATTER_AT_ONCE: usize = 8;
-/// Far more than anything takes, far less than a stuck test.
+/// Far more than any step takes, far less than a stuck test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Frames over a connection.
@@ -42,14 +44,15 @@ impl Line {
         }
     }
 
-    /// None if nobody is there.
+    /// Connects; `None` if no receiver is there.
     pub fn connect(to: SocketAddr) -> Option<Self> {
         let device = Device::towards(to).unwrap().sealed();
         let endpoint = device.connect(to).wait().ok()?;
         Some(Self::new(device, endpoint))
     }
 
-    /// The binding of the sealed connection; `None` when the connection ends before the keys are exchanged.
+    /// The binding of the sealed connection; `None` when the connection ends before the keys are
+    /// exchanged.
     pub fn binding(&mut self) -> Option<[u8; 32]> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -57,7 +60,7 @@ impl Line {
                 return Some(binding);
             }
             assert!(Instant::now() < until, "no keys");
-            // No data can arrive before the keys, so a receive that completes is one that failed.
+            // No data can arrive before the keys, so a receive that completes has failed.
             let first = self.receiving.front_mut()?;
             if let Some(ended) = first.wait_timeout(Duration::from_millis(1)) {
                 assert!(ended.is_err(), "data arrives before the keys");
@@ -66,12 +69,12 @@ impl Line {
         }
     }
 
-    /// Says bytes as they are; who is not there any more hears nothing.
+    /// Sends raw bytes; a peer that is gone does not receive them.
     pub fn say(&self, bytes: &[u8]) {
         self.say_at_once(&[bytes.to_vec()]);
     }
 
-    /// Says one behind the other, without a pause.
+    /// Sends frames without a pause.
     pub fn say_at_once(&self, all: &[Vec<u8>]) {
         let send = |bytes: &Vec<u8>| {
             let mut region = self.region(BYTES);
@@ -84,7 +87,7 @@ impl Line {
         }
     }
 
-    /// The next frame; none when the connection is over.
+    /// The next frame; `None` when the connection is over.
     pub fn hear(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(frame) = self.frames.take().unwrap() {
@@ -109,7 +112,7 @@ impl Line {
 /// Why there is no session.
 #[derive(Debug)]
 pub enum Unmet {
-    /// Nobody is there, or not any more.
+    /// The peer is gone.
     Gone,
     Refused(HandshakeError),
 }
@@ -120,7 +123,7 @@ pub struct ByHand {
 }
 
 impl ByHand {
-    /// As a sender.
+    /// Runs the handshake as a sender.
     pub fn meet(
         to: SocketAddr,
         identity: &Identity,
@@ -130,7 +133,7 @@ impl ByHand {
         Self::meet_over(line, identity, introduction)
     }
 
-    /// The same over a connection that is there.
+    /// As [`Self::meet`], over an existing connection.
     pub fn meet_over(
         mut line: Line,
         identity: &Identity,
@@ -147,7 +150,7 @@ impl ByHand {
         Ok(Self { line, session })
     }
 
-    /// As a receiver, which knows everybody.
+    /// Runs the handshake as a receiver that knows every peer.
     pub fn admit(mut line: Line, door: &mut Door) -> Self {
         let first = line.hear().unwrap();
         let (answer, second) = door.answer(&first, &line.binding().unwrap()).unwrap();
@@ -162,14 +165,15 @@ impl ByHand {
         self.say_sealed(&message.encode());
     }
 
-    /// Says them one behind the other, without a pause.
+    /// Sends messages without a pause.
     pub fn say_at_once(&mut self, messages: &[Message]) {
         let seal = |message: &Message| self.session.seal(&message.encode());
         let records: Vec<_> = messages.iter().map(seal).collect();
         self.line.say_at_once(&records);
     }
 
-    /// Says that it is there without a pause, as often as fits many messages; whether all of them were heard. `begin` is called at the first.
+    /// Sends keepalives without a pause; returns whether all were received. `begin` is called at
+    /// the first.
     pub fn chatter(&mut self, begin: impl FnOnce()) -> bool {
         let alive = Message::Alive.encode();
         let messages: Vec<Vec<u8>> = (0..CHATTER)
@@ -195,13 +199,13 @@ impl ByHand {
         true
     }
 
-    /// Says what need not be a message.
+    /// Sends bytes that need not be a message.
     pub fn say_sealed(&mut self, bytes: &[u8]) {
         let record = self.session.seal(bytes);
         self.line.say(&record);
     }
 
-    /// The next message but for signs of life; none when the connection is over.
+    /// The next message except keepalives; `None` when the connection is over.
     pub fn hear(&mut self) -> Option<Message> {
         loop {
             let frame = self.line.hear()?;
@@ -212,7 +216,7 @@ impl ByHand {
         }
     }
 
-    /// Offers a list of files in any bytes.
+    /// Offers a list of files in arbitrary bytes.
     pub fn offer_bytes(&mut self, offer: Offer, list: &[u8]) {
         self.say(&Message::Offer(offer));
         for piece in list.chunks(PIECE_BYTES) {
@@ -220,7 +224,7 @@ impl ByHand {
         }
     }
 
-    /// Offers a list of files that is in order.
+    /// Offers a valid list of files.
     pub fn offer(&mut self, manifest: &Manifest, key: &DataKey) {
         let list = manifest.encode();
         let offer = Offer {
@@ -233,7 +237,7 @@ impl ByHand {
         self.offer_bytes(offer, &list);
     }
 
-    /// Whether the receiver accepts, as far as the connection lasts.
+    /// Whether the receiver accepts while the connection lasts.
     pub fn is_accepted(&mut self) -> bool {
         std::iter::from_fn(|| self.hear()).any(|message| matches!(message, Message::Accept(_)))
     }
@@ -253,7 +257,7 @@ impl ByHand {
         }
     }
 
-    /// Writes a chunk to the place of `slot`, sealed as chunk `number`.
+    /// Writes a chunk to `slot`, sealed as chunk `number`.
     pub fn write(&self, chunk: &[u8], key: &DataKey, number: u64, accept: &Accept, slot: u64) {
         let mut region = self.line.region(chunk.len() + TAG_BYTES);
         region[..chunk.len()].copy_from_slice(chunk);
@@ -270,7 +274,7 @@ impl ByHand {
             .expect("it is written, or not")
     }
 
-    /// The receiver's last word, if it says one.
+    /// The receiver's abort, if it sends one.
     pub fn last_word(&mut self) -> Option<(Reason, String)> {
         loop {
             if let Message::Abort { reason, text } = self.hear()? {
@@ -281,7 +285,7 @@ impl ByHand {
 }
 
 impl ByHand {
-    /// The sender's offer, as far as it was said.
+    /// Receives the sender's offer.
     pub fn take_offer(&mut self) {
         let Some(Message::Offer(offer)) = self.hear() else {
             panic!("an offer comes first");
@@ -295,7 +299,7 @@ impl ByHand {
         }
     }
 
-    /// Accepts all of it; nothing is granted.
+    /// Accepts all of it without a grant.
     pub fn accept(&mut self, staging: &Shared) {
         self.say(&Message::Accept(Accept {
             first_chunk: 0,
@@ -310,7 +314,7 @@ impl ByHand {
     }
 }
 
-/// An offer of a list of files that says nothing true but how long it is.
+/// An offer whose only true field is the length of its list of files.
 pub fn offer_of(list: &[u8]) -> Offer {
     Offer {
         entries: 1,
@@ -322,7 +326,7 @@ pub fn offer_of(list: &[u8]) -> Offer {
     }
 }
 
-/// A list of these, none of them in a directory.
+/// A list of these files, none of them in a directory.
 pub fn manifest(kinds: &[(&str, Kind)]) -> Manifest {
     let mut builder = Builder::new(Limits::default());
     for (name, kind) in kinds {
@@ -343,7 +347,7 @@ pub fn manifest(kinds: &[(&str, Kind)]) -> Manifest {
     builder.finish()
 }
 
-/// A file of so many bytes.
+/// A file of `size` bytes.
 pub fn content(size: u64) -> Kind {
     Kind::File(Content {
         size,
