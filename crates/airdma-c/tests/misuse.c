@@ -55,7 +55,7 @@ int main(void)
     BLAMED(airdma_allocate(device, 0, &region), AIRDMA_YOU, "0 bytes");
     BLAMED(airdma_allocate(device, (size_t)-1, &region), AIRDMA_SYSTEM, "bytes of memory");
     BLAMED(airdma_listen(device, 7471, NULL), AIRDMA_YOU, "place for the result");
-    BLAMED(wait_for(airdma_connect(device, "127.0.0.1:9"), NULL), AIRDMA_PEER, "nobody listens");
+    BLAMED(wait_for(airdma_connect(device, "127.0.0.1:9"), NULL), AIRDMA_PEER, "no program listens");
     BLAMED(wait_for(airdma_connect(device, "nonsense"), NULL), AIRDMA_YOU, "HOST:PORT");
     BLAMED(wait_for(NULL, NULL), AIRDMA_YOU, "no operation");
     BLAMED(airdma_notify(NULL, 0), AIRDMA_YOU, "no operation");

@@ -595,9 +595,7 @@ fn nobody_answers(peer: IpAddr) -> Cause {
 fn refusal(reason: RejReason, peer: IpAddr) -> Cause {
     let message = match reason {
         RejReason::INVALID_SERVICE_ID => {
-            format!(
-                "nobody listens there at {peer}: start the listener first, and give the same port"
-            )
+            format!("no program listens at {peer}; start the listener first, with the same port")
         }
         RejReason::TIMEOUT => return nobody_answers(peer),
         reason => format!("{peer} refused the connection: {reason}"),

@@ -232,7 +232,7 @@ fn errors_before_a_connection_say_what_to_do() {
 
         let error = refused("127.0.0.1:9999");
         assert_eq!(error.blame(), Blame::Peer, "{error}");
-        assert!(error.to_string().contains("nobody listens"), "{error}");
+        assert!(error.to_string().contains("no program listens"), "{error}");
 
         let error = refused("no port");
         assert_eq!(error.blame(), Blame::You, "{error}");

@@ -1,4 +1,4 @@
-//! `airdma bench`, and the ends of its measurements.
+//! `airdma bench`, and its helper processes.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,19 +31,20 @@ pub struct Options {
     /// A few sizes, three samples of each, no large MTUs: some minutes in place of half an hour.
     #[arg(long)]
     quick: bool,
-    /// Only cases whose name (FIGURE/LINK/SERIES/SIZE, see --list) matches, and the peers that they are compared with.
+    /// Only cases whose name (FIGURE/LINK/SERIES/SIZE, see --list) matches, and the peers they are
+    /// compared with.
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
-    /// Without the peers, unless --only names them.
+    /// Leave out the peers, unless --only names them.
     #[arg(long)]
     no_peers: bool,
-    /// Print the names of the cases, and measure nothing.
+    /// Print the names of the cases and measure nothing.
     #[arg(long)]
     list: bool,
     /// Samples of each case [default: 5, with --quick 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
-    /// How long each sample of bandwidth takes, in seconds.
+    /// Length of each bandwidth sample, in seconds.
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// The files to write: STEM.json, STEM.md, and pictures of each link (STEM-LINK.svg, .png).
@@ -54,91 +55,97 @@ pub struct Options {
         overrides_with = "output"
     )]
     output: PathBuf,
-    /// Measure nothing: write page and plots of this JSON file again, beside it.
+    /// Measure nothing: write the page and plots of this JSON file again, next to it.
     #[arg(long, value_name = "JSON", conflicts_with_all = ["quick", "only", "no_peers", "list", "runs", "seconds", "output"])]
     render: Option<PathBuf>,
 }
 
 #[derive(clap::Subcommand)]
 enum Part {
-    /// Transports on an emulated Wi-Fi link (`airdma link`), each alone on it, in turns: goodput beside bare UDP, completion
-    /// time, ping beside it, CPU, answers.
+    /// Transports on an emulated Wi-Fi link (`airdma link`), each alone on it, in turns: goodput
+    /// next to bare UDP, completion time, ping under load, CPU, answers.
     ///
-    /// Signals: good (35 dB), fair (20), poor (10), loss of 0.1, 1 and 5 % at a good signal, walks away and toward; then what
-    /// each leaves to a flow of TCP beside it. Says first how long it takes. Writes STEM.json, after each run, and STEM.md and
-    /// pictures (STEM-FIGURE.svg, .png) at the end.
+    /// Signals: good (35 dB), fair (20), poor (10), loss of 0.1, 1 and 5 % at a good signal, walks
+    /// away and toward; then what each leaves to a TCP flow next to it. Prints first how long it
+    /// takes. Writes STEM.json after each run, and STEM.md and pictures (STEM-FIGURE.svg, .png) at
+    /// the end.
     Wireless(WirelessOptions),
-    /// Files by `airdma send` and `airdma recv`, scp, rsync, QUIC, and cat or tar through TCP, on a plain veth and on emulated Wi-Fi links.
+    /// Files by `airdma send` and `airdma recv`, scp, rsync, QUIC, and cat or tar through TCP, on a
+    /// plain veth and on emulated Wi-Fi links.
     ///
-    /// 1 GB, 10 MB, and 10,000 files of 4 KiB, from disk to disk; the contents are compared after each. scp and rsync need root.
-    /// Writes STEM.json, after each run, and STEM.md and pictures (STEM-FIGURE.svg, .png) at the end.
+    /// 1 GB, 10 MB, and 10,000 files of 4 KiB, from disk to disk; the contents are compared after
+    /// each. scp and rsync need root. Writes STEM.json, after each run, and STEM.md and pictures
+    /// (STEM-FIGURE.svg, .png) at the end.
     Files(FilesOptions),
 }
 
 #[derive(clap::Args)]
 struct FilesOptions {
-    /// A small file and a hundred smaller ones on a veth, once: some seconds, to see that all of it works.
+    /// A small file and a hundred smaller ones on a veth, once: some seconds, to check that
+    /// everything works.
     #[arg(long)]
     quick: bool,
     /// Only cases whose name (LINK/PEER/FILES, see --list) matches: 'veth/', 'airdma/10MB'.
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
-    /// Print the names of the cases, and measure nothing.
+    /// Print the names of the cases and measure nothing.
     #[arg(long)]
     list: bool,
     /// Samples of each [default: 3, with --quick 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
-    /// Where the files are, twice: a directory on the disk that is to be measured.
+    /// Directory for both copies of the files, on the disk to be measured.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     folder: PathBuf,
     /// The files to write.
     #[arg(long, value_name = "STEM", default_value = "airdma-files")]
     output: PathBuf,
-    /// Measure the chosen cases, and keep the others that STEM.json has.
+    /// Measure the chosen cases and keep the others in STEM.json.
     #[arg(long)]
     merge: bool,
-    /// Measure nothing: write page and pictures of this JSON file again, beside it.
+    /// Measure nothing: write the page and pictures of this JSON file again, next to it.
     #[arg(long, value_name = "JSON", conflicts_with_all = ["quick", "only", "list", "runs", "merge"])]
     render: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
 struct WirelessOptions {
-    /// The kernel's TCP (CUBIC and BBR), QUIC (quinn, CUBIC and BBR), and scp and rsync over ssh (as root), too.
+    /// Also measure the kernel's TCP (CUBIC and BBR), QUIC (quinn, CUBIC and BBR), and scp and
+    /// rsync over ssh (as root).
     #[arg(long)]
     peers: bool,
-    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT, messages/TRANSPORT/BYTES, see --list) matches: 'good/.*', 'airdma_write'.
+    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT, messages/TRANSPORT/BYTES, see
+    /// --list) matches: 'good/.*', 'airdma_write'.
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
-    /// Print the names of the cases and how long they take, and measure nothing.
+    /// Print the names and durations of the cases and measure nothing.
     #[arg(long)]
     list: bool,
-    /// How much is moved, in MB: one or more, with commas [default: 10, 100 and once 1000 at a good signal, 10 and 100 at a
-    /// fair and a poor one, 10 with loss].
+    /// Sizes in MB, separated by commas [default: 10, 100 and once 1000 at a good signal, 10 and
+    /// 100 at a fair and a poor one, 10 with loss].
     #[arg(long, value_name = "MB", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=100_000))]
     megabytes: Vec<u64>,
     /// Samples of each [default: 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
-    /// Which radio: a name, or FILE.toml.
+    /// Profile of the radio: a name, or FILE.toml.
     #[arg(long, value_name = "NAME", default_value = "wifi5-80")]
     profile: String,
     /// The files to write.
     #[arg(long, value_name = "STEM", default_value = "airdma-wireless")]
     output: PathBuf,
-    /// Go on with an interrupted run: keep what STEM.json has, and measure what is missing in it.
+    /// Resume an interrupted run: keep what STEM.json has, and measure what is missing.
     #[arg(long, conflicts_with = "merge")]
     resume: bool,
-    /// Measure the chosen cases, and keep the others that STEM.json has.
+    /// Measure the chosen cases and keep the others in STEM.json.
     #[arg(long)]
     merge: bool,
-    /// Measure nothing: write page and pictures of this JSON file again, beside it.
+    /// Measure nothing: write the page and pictures of this JSON file again, next to it.
     #[arg(long, value_name = "JSON", conflicts_with_all = ["peers", "only", "list", "megabytes", "runs", "resume", "merge"])]
     render: Option<PathBuf>,
 }
 
-/// Measures.
+/// Runs a benchmark.
 pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
     match options.part.take() {
         Some(Part::Wireless(options)) => return wireless(options),
@@ -266,7 +273,7 @@ impl ManyPairsOptions {
     }
 }
 
-/// Is one end of a measurement.
+/// Runs one end of a measurement.
 pub fn end(options: EndOptions) -> anyhow::Result<ExitCode> {
     let end = match options.end {
         EndCommand::UdpReceive { port, offload } => End::UdpReceive { port, offload },

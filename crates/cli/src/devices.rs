@@ -1,4 +1,4 @@
-//! `airdma devices`: what `ibv_devices` and `ibv_devinfo` would print, and the counters by name.
+//! `airdma devices`: the output of `ibv_devices` and `ibv_devinfo`, and the counters by name.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use crate::complain;
 
 mod link;
 
-/// Prints the devices. Exits with 1, and says what to do, if there are none.
+/// Prints the devices. Without any, prints what to do and exits with 1.
 pub fn print(verbose: bool, as_json: bool) -> Result<ExitCode> {
     let devices = devices().context("cannot list the network interfaces")?;
     let mut out = io::stdout().lock();
@@ -203,7 +203,7 @@ fn interfaces() -> Vec<String> {
     names(&table)
 }
 
-/// The names in the text of `/proc/net/dev`: what stands before the colon, after two lines of titles.
+/// The names in the text of `/proc/net/dev`: what precedes the colon, after two title lines.
 fn names(table: &str) -> Vec<String> {
     table
         .lines()
@@ -213,7 +213,7 @@ fn names(table: &str) -> Vec<String> {
         .collect()
 }
 
-/// Why there is none, and what to do.
+/// Why there is no device, and what to do.
 pub fn why_no_device() -> String {
     why_none(&interfaces())
 }

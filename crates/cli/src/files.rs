@@ -18,7 +18,7 @@ pub use send::{GREW, HELP as SEND_HELP, SendOptions, send};
 
 use show::Show;
 
-/// What both commands say about their end.
+/// Exit statuses, in the help of both commands.
 macro_rules! exit_status {
     () => {
         "\
@@ -32,27 +32,30 @@ Exit status:
   6  files: a name that exists, no room, no permission, a broken disk
   7  some files or links did not arrive, or not whole: they changed, could not be read, or cannot be there; all others did
   8  interrupted: the same command goes on
-  9  the other end speaks another protocol, or somebody interfered
+  9  the peer speaks another protocol, or a third party interfered
   130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP; the same command goes on"
     };
 }
 pub(crate) use exit_status;
 
-/// A command line that cannot be.
+/// The command line is invalid.
 const USAGE: u8 = 2;
-/// Nobody is there, or no way leads there.
+/// No peer answers, or there is no route.
 const UNREACHABLE: u8 = 3;
-/// Files that did not arrive, while others did.
+/// Some files did not arrive, while others did.
 const FLAWED: u8 = 7;
 
-/// Takes as many descriptors as the hard limit allows: on a host with hundreds of interfaces a receiver needs thousands, and the usual limit
-/// of 1,024 is there for programs that use `select(2)`.
+/// Raises the limit of descriptors to the hard limit.
+///
+/// On a host with hundreds of interfaces a receiver needs thousands; the usual limit of 1,024
+/// protects programs that use `select(2)`.
 pub fn take_descriptors() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: room for one limit, which the second call reads. A refusal leaves the limit as it was.
+    // SAFETY: room for one limit, which the second call reads. A refusal leaves the limit as it
+    // was.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;
@@ -75,7 +78,7 @@ fn status(error: &Error) -> u8 {
     }
 }
 
-/// The word for programs.
+/// Kind of an error, for programs.
 pub fn word(error: &Error) -> &'static str {
     match error.kind() {
         Kind::System => "system",
@@ -89,12 +92,12 @@ pub fn word(error: &Error) -> &'static str {
     }
 }
 
-/// The exit status where all arrived, or some.
+/// Exit status if everything has arrived, or some files.
 fn arrived(end: &show::End) -> ExitCode {
     ExitCode::from(if end.flaws.is_empty() { 0 } else { FLAWED })
 }
 
-/// The user's key and peers, with a word about what is wrong with them.
+/// The user's key and known peers; prints a warning about invalid lines.
 fn home(show: &Show) -> std::io::Result<Home> {
     let home = Home::open()?;
     if let Some(warning) = home.warning() {
@@ -103,7 +106,7 @@ fn home(show: &Show) -> std::io::Result<Home> {
     Ok(home)
 }
 
-/// Keeps the key of a receiver that was met; what a person should hear about that.
+/// Stores the key of a receiver; returns messages for the user.
 pub fn meet(home: &Home, peer: &Peer, key: PublicKey) -> Vec<String> {
     let name = printable(peer.name.as_bytes());
     let Some(pin) = peer.pin(key) else {
@@ -124,7 +127,7 @@ pub fn meet(home: &Home, peer: &Peer, key: PublicKey) -> Vec<String> {
     }
 }
 
-/// Says the end, and gives the exit status.
+/// Prints the result, and returns the exit status.
 fn conclude(show: &Show, result: Result<show::End, Error>) -> ExitCode {
     match result {
         Ok(end) => {

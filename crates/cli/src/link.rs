@@ -42,17 +42,18 @@ Examples:
 pub enum LinkCommand {
     /// Make a link between two new hosts, A and B; it stays until `down`.
     ///
-    /// The hosts are network namespaces, made without root (in a user namespace), with root also known to `ip netns`
-    /// as NAME-a and NAME-b. A process in the background drives the link.
+    /// The hosts are network namespaces, made without root (in a user namespace), with root also
+    /// known to `ip netns` as NAME-a and NAME-b. A process in the background drives the link.
     Up(UpOptions),
     /// Run a command on host A or B.
     ///
-    /// It finds the address of the other host in AIRDMA_LINK_PEER. Exits as the command does, with 127 if it is not found.
+    /// It finds the address of the other host in AIRDMA_LINK_PEER. Exits as the command does, with
+    /// 127 if it is not found.
     Exec {
-        /// A or B.
+        /// A or B
         #[arg(value_parser = parse_side)]
         host: Side,
-        /// Which link.
+        /// Name of the link
         #[arg(long, value_name = "NAME", default_value = NAME)]
         name: String,
         /// The command and its arguments.
@@ -64,70 +65,73 @@ pub enum LinkCommand {
         )]
         command: Vec<OsString>,
     },
-    /// Say how links are: rate, airtime by use, queue, retries, loss.
+    /// Print the state of links: rate, airtime by use, queue, retries, loss
     Status {
-        /// Which link; all that are up if not given.
+        /// Name of the link [default: all]
         #[arg(value_name = "NAME")]
         name: Option<String>,
-        /// The same, as for `up`.
+        /// Same as NAME
         #[arg(long = "name", value_name = "NAME", conflicts_with = "name")]
         named: Option<String>,
-        /// Again every half second, until Ctrl-C.
+        /// Repeat every half second, until Ctrl-C
         #[arg(short, long)]
         watch: bool,
-        /// As JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// End a link and the programs on it, and leave nothing behind.
+    /// End a link and the programs on it, and leave nothing behind
     Down {
-        /// Which.
+        /// Name of the link
         #[arg(value_name = "NAME", default_value = NAME)]
         name: String,
-        /// The same, as for `up`.
+        /// Same as NAME
         #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["name", "all"])]
         named: Option<String>,
-        /// All links of this user, and what is left of those that crashed.
+        /// All links of this user, and the remains of those that crashed
         #[arg(long)]
         all: bool,
     },
-    /// List the profiles that come with airdma, or print one: a beginning of your own.
+    /// List the built-in profiles, or print one as a template
     Profiles {
-        /// Which to print.
+        /// Profile to print
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
-    /// Print the SNR over time of somebody who walks, as a trace for --trace.
+    /// Print the SNR over time of a walking station, as a trace for --trace
     Walk {
         /// toward, away or random.
         #[arg(value_parser = parse_walk)]
         walk: Walk,
-        /// Path loss and noise are those of this profile.
+        /// Profile whose path loss and noise apply
         #[arg(long, value_name = "NAME", default_value = "wifi5-80")]
         profile: String,
-        /// Another walk for each.
+        /// Seed: another walk for each
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
     },
-    /// Measure what links do, beside what they should, and print it as a page (Markdown).
+    /// Measure links against their targets, and print a page (Markdown).
     ///
-    /// UDP against the analytic table, TCP's share, what acknowledgements cost, round trips under load, loss by signal, how fast
-    /// throughput changes, what the emulation costs. For a machine that does nothing else; some ten minutes.
+    /// UDP against the analytic table, TCP's share, the cost of acknowledgements, round trips under
+    /// load, loss by signal, how fast throughput changes, the cost of the emulation. For an
+    /// otherwise idle machine; takes some ten minutes.
     Calibrate {
-        /// Only these: goodput, tcp, acks, delay, loss, changes, cpu.
+        /// Only these sections: goodput, tcp, acks, delay, loss, changes, cpu
         #[arg(long, value_name = "SECTION", value_delimiter = ',')]
         only: Vec<String>,
-        /// How long each flow lasts, in seconds.
+        /// Length of each flow, in seconds
         #[arg(long, value_name = "S", default_value_t = 5.0)]
         seconds: f64,
-        /// How often each is measured.
+        /// Samples of each measurement
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
         runs: u32,
     },
-    /// Forward frames between a plain RoCEv2 host and a radio, so that no queue overflows: in the foreground, until Ctrl-C.
+    /// Forward frames between a plain RoCEv2 host and a radio, so that no queue overflows: in the
+    /// foreground, until Ctrl-C.
     ///
-    /// RoCE waits here and goes to the radio as fast as the radio carries it; all else goes first. When too much waits,
-    /// the host is asked to stop by priority flow control (IEEE 802.1Qbb). Needs CAP_NET_RAW and CAP_NET_ADMIN.
+    /// RoCE waits here and goes to the radio as fast as the radio carries it; all else goes first.
+    /// When too much waits, the host is asked to stop by priority flow control (IEEE 802.1Qbb).
+    /// Needs CAP_NET_RAW and CAP_NET_ADMIN.
     Controller(ControllerOptions),
     /// A NIC that honours priority flow control, for tests of `controller`.
     #[command(hide = true)]
@@ -151,24 +155,26 @@ const NAME: &str = "air";
 pub struct UpOptions {
     #[command(flatten)]
     link: LinkOptions,
-    /// What to call it.
+    /// Name of the link
     #[arg(long, value_name = "NAME", default_value = NAME)]
     name: String,
-    /// Between two interfaces that are there and can reach each other, in place of two new hosts: each is INTERFACE,
-    /// NETNS:INTERFACE (of `ip netns`) or PROCESS:INTERFACE. What they send is queued, what they get is lost. Needs
-    /// CAP_NET_ADMIN over them; what was put there goes with the link.
+    /// Connect two existing interfaces that can reach each other, instead of two new hosts. Each is
+    /// INTERFACE, NETNS:INTERFACE (of `ip netns`) or PROCESS:INTERFACE. What they send is queued,
+    /// what they receive is lost. Needs CAP_NET_ADMIN over them; the queues are removed with the
+    /// link
     #[arg(long, value_name = "A,B", conflicts_with = "plain")]
     between: Option<String>,
-    /// Stay in the foreground, say how it is, and end it on Ctrl-C.
+    /// Stay in the foreground, print the state, and end the link on Ctrl-C
     #[arg(short, long)]
     foreground: bool,
 }
 
-/// What a link is like.
+/// Properties of a link.
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("signal").args(["snr", "distance", "trace", "walk"])))]
 pub struct LinkOptions {
-    /// wifi4-40, wifi5-80, wifi5-160, wifi6-80, wifi6-160, wifi7-320, or a file of your own (FILE.toml).
+    /// wifi4-40, wifi5-80, wifi5-160, wifi6-80, wifi6-160, wifi7-320, or a file of your own
+    /// (FILE.toml).
     #[arg(long, value_name = "NAME", default_value = "wifi5-80")]
     profile: String,
     /// Signal to noise, in dB [default: the profile's, 35].
@@ -180,13 +186,13 @@ pub struct LinkOptions {
     /// Signal to noise, or rate, over time: CSV below a line "time_s,snr_db" or "time_s,rate_mbit".
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Somebody walks: toward, away or random.
+    /// A walking station: toward, away or random
     #[arg(long, value_name = "HOW", value_parser = parse_walk)]
     walk: Option<Walk>,
-    /// Other stations on the channel, each with bursts of its own.
+    /// Number of other stations on the channel, each with its own bursts
     #[arg(long, value_name = "N", default_value_t = 0)]
     stations: usize,
-    /// Loss of each packet, beside what the MAC loses: 0 to 1.
+    /// Probability of a packet's loss, in addition to the MAC's: 0 to 1
     #[arg(
         long,
         value_name = "P",
@@ -194,19 +200,19 @@ pub struct LinkOptions {
         allow_hyphen_values = true
     )]
     loss: f64,
-    /// Of all that is random.
+    /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// One scheme in place of rate control.
+    /// Use one scheme instead of rate control
     #[arg(long, value_name = "N")]
     mcs: Option<u8>,
-    /// No radio: the bare veth pair, to compare with.
+    /// No radio: the bare veth pair, for comparison
     #[arg(long)]
     plain: bool,
 }
 
 impl LinkOptions {
-    /// In the words of the library.
+    /// The options of the library.
     pub fn options(self) -> Options {
         Options {
             profile: self.profile,
@@ -238,7 +244,7 @@ fn parse_walk(word: &str) -> Result<Walk, String> {
     }
 }
 
-/// Does what was asked.
+/// Runs a subcommand.
 pub fn link(command: LinkCommand) -> anyhow::Result<ExitCode> {
     match command {
         LinkCommand::Up(options) => up(options),
@@ -301,7 +307,7 @@ fn up(up: UpOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Drives a link; says on standard output that it is up, or why not, and then nothing.
+/// Drives a link; prints on standard output that it is up, or why not, and then nothing.
 fn serve(name: &str, options: &str) -> anyhow::Result<ExitCode> {
     let folder = Folder::of(name)?;
     let options: Options = serde_json::from_str(options)?;
@@ -319,7 +325,7 @@ fn serve(name: &str, options: &str) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Whoever reads our output can see its end. The working directory is nobody's business any more.
+/// Closes standard output, so that its reader sees the end, and leaves the working directory.
 fn silence() {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         // SAFETY: both descriptors are open.

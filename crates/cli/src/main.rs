@@ -1,4 +1,5 @@
-//! The `airdma` command: runs programs on airdma devices, lists the devices, checks the machine.
+//! The `airdma` command: runs programs on airdma devices, lists the devices, transfers files,
+//! checks the machine.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -29,24 +30,24 @@ struct Arguments {
 enum Command {
     /// Run a program written for libibverbs, unmodified, on airdma devices.
     ///
-    /// Where the host has rdma-core's libraries, sets LD_PRELOAD to libairdma.so, which stands before them:
-    /// rdma-core's rsockets run on it. On other hosts sets LD_LIBRARY_PATH to the folder `dropin`, where
-    /// airdma has the names of rdma-core's libraries, and LD_PRELOAD to what is in there. Then becomes the
-    /// program. libairdma.so is found beside this binary (same folder, ../lib, ../lib/airdma) or named by
-    /// AIRDMA_LIB, `dropin` beside it. Exits with 127 if the program or the library is not found, with 126 if
-    /// it cannot be run.
+    /// Where the host has rdma-core's libraries, sets LD_PRELOAD to libairdma.so, which stands
+    /// before them: rdma-core's rsockets run on it. On other hosts sets LD_LIBRARY_PATH to the
+    /// folder `dropin`, where airdma has the names of rdma-core's libraries, and LD_PRELOAD to what
+    /// is in there. Then becomes the program. libairdma.so is found beside this binary (same
+    /// folder, ../lib, ../lib/airdma) or named by AIRDMA_LIB, `dropin` beside it. Exits with 127 if
+    /// the program or the library is not found, with 126 if it cannot be run.
     ///
-    /// Before that it checks on loopback that this kernel numbers packets as RoCE peers need it (10 ms),
-    /// and warns if it does not.
+    /// Before that it checks on loopback that this kernel numbers packets as RoCE peers need it (10
+    /// ms), and warns if it does not.
     Run {
-        /// Say which library is used and what the check on loopback found.
+        /// Print which library is used and the result of the check on loopback
         #[arg(short, long)]
         verbose: bool,
-        /// Say what would be set and why, which devices the program will see, and what is in its way; run
-        /// nothing. Exits with 0 if it will work, with 1, and what to do next, if not.
+        /// Print what would be set and why, which devices CMD will see and what blocks it; run
+        /// nothing. Exits with 0 if it will work, with 1 if not
         #[arg(long)]
         explain: bool,
-        /// Use the folder `dropin` on a host with rdma-core too.
+        /// Use the folder `dropin` even on a host with rdma-core
         #[arg(long)]
         dropin: bool,
         /// The program and its arguments.
@@ -67,55 +68,60 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Check what this kernel offers for RoCEv2 over sockets, and say what was found.
+    /// Check what this kernel offers for RoCEv2 over sockets
     Selftest,
-    /// Send files and directories to a host on which `airdma recv` waits.
+    /// Send files and directories to a host where `airdma recv` waits.
     ///
-    /// Encrypted and authenticated always. At a first contact the receiver shows a code, which is asked for here; later the two
-    /// know each other. Interrupted at either end, the same command goes on where it stopped.
+    /// Always encrypted and authenticated. At the first contact the receiver shows a code, which is
+    /// asked for here; later the two know each other. After an interruption at either end, the same
+    /// command resumes.
     #[command(after_long_help = files::SEND_HELP)]
     Send(files::SendOptions),
     /// Receive files and directories from a host with `airdma send`.
     ///
-    /// Shows a code that the sender is to give, waits for one offer, asks, and writes nothing before that. Files have their
-    /// names once they are whole.
+    /// Shows a code for the sender, waits for one offer, asks, and writes nothing before that.
+    /// Files have their names once they are complete.
     #[command(after_long_help = files::RECV_HELP)]
     Recv(files::RecvOptions),
-    /// Keep a queue of files to be sent, for programs and for `airdma queue`.
+    /// Keep a queue of files to send, for programs and for `airdma queue`.
     ///
-    /// Jobs are sent one at a time, first come, first served. They survive what ends the service, and a job that was on its way goes
-    /// on where it stopped. A receiver that is away or busy is tried again, up to a day. Receivers are known already (`airdma send`
-    /// has met them), or the job has their code.
+    /// Jobs are sent one at a time, first come, first served. They survive a restart of the
+    /// service, and an interrupted job resumes. An absent or busy receiver is retried for up to a
+    /// day. Receivers must be known already (from `airdma send`), or the job has their code.
     #[command(after_long_help = serve::HELP)]
     Serve(serve::Options),
-    /// Queue files to be sent by `airdma serve`, and see what becomes of them.
+    /// Queue files for `airdma serve`, and show their state
     #[command(after_long_help = queue::HELP)]
     Queue(queue::Options),
-    /// Run random worlds in virtual time, and let a reference model judge them.
+    /// Run random worlds in virtual time, judged by a reference model.
     ///
-    /// Hosts, queue pairs, programs and a network that loses, repeats, reorders and damages packets all follow from one seed.
-    /// A failure prints it, and --seed N --trace replays it. Exits with 0 if the model was content, with 1 if not.
+    /// Hosts, queue pairs, programs and a network that loses, repeats, reorders and damages packets
+    /// all follow from one seed. A failure prints the seed, and --seed N --trace replays it. Exits
+    /// with 0 if the model agreed, with 1 if not.
     Sim(sim::Options),
     /// Measure airdma beside kernel TCP and others, in turns, on links made for it.
     ///
-    /// Makes two hosts as network namespaces joined by a veth, with root or, without, in a user namespace; measures
-    /// airdma by perftest, and beside it iperf3, sockperf, bare UDP, ucx_perftest and fi_pingpong, at each size in
-    /// turns, one core a side; prints a table while it runs; writes every sample (JSON), a page with tables, the
-    /// targets and where airdma loses (Markdown), and plots (SVG, PNG). Run it on a machine that does nothing else.
-    /// Leaves nothing behind, after Ctrl-C, too, and then writes what it has.
+    /// Makes two hosts as network namespaces joined by a veth, with root or, without, in a user
+    /// namespace; measures airdma by perftest, and beside it iperf3, sockperf, bare UDP,
+    /// ucx_perftest and fi_pingpong, at each size in turns, one core a side; prints a table while
+    /// it runs; writes every sample (JSON), a page with tables, the targets and where airdma loses
+    /// (Markdown), and plots (SVG, PNG). Run it on a machine that does nothing else. Leaves nothing
+    /// behind, after Ctrl-C, too, and then writes what it has.
     ///
-    /// Programs that are not installed are named, with the Debian package that has them, and left out; without
-    /// perftest nothing can be measured.
+    /// Programs that are not installed are named, with the Debian package that has them, and left
+    /// out; without perftest nothing can be measured.
     ///
-    /// Exits with 0 if all was measured, with 1 if a run failed (what both ends said is in the JSON file), with 2 if
-    /// nothing can be measured here, with 128 and the signal's number if it was stopped.
+    /// Exits with 0 if all was measured, with 1 if a run failed (what both ends said is in the JSON
+    /// file), with 2 if nothing can be measured here, with 128 and the signal's number if it was
+    /// stopped.
     #[command(after_long_help = bench::EXAMPLES)]
     Bench(bench::Options),
     /// An emulated Wi-Fi link between two hosts on this machine, in real time and without root.
     ///
-    /// One medium for both directions, frames in aggregates, a rate that moves, a driver's queue, and the loss that the
-    /// MAC did not repair. Two network namespaces are joined by a veth pair; HTB, a queue and nftables at each end follow
-    /// a model of the Wi-Fi MAC, several hundred times a second.
+    /// One medium for both directions, frames in aggregates, a rate that moves, a driver's queue,
+    /// and the loss that the MAC did not repair. Two network namespaces are joined by a veth pair;
+    /// HTB, a queue and nftables at each end follow a model of the Wi-Fi MAC, several hundred times
+    /// a second.
     #[command(after_long_help = link::EXAMPLES, subcommand)]
     Link(link::LinkCommand),
     /// One end of a measurement of `airdma bench`.
@@ -159,14 +165,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// A reader that went away (`airdma devices | head -1`) is no failure.
+/// A closed pipe (`airdma devices | head -1`) is not an error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()
         .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// One line on standard error. Nobody can be told if that is closed.
+/// Prints a line on standard error; if that is closed, the line is lost.
 fn complain(message: &str) {
     let message = words::printable_lines(message);
     let _ = writeln!(io::stderr(), "airdma: {message}");

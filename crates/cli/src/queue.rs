@@ -36,17 +36,18 @@ const NO_JOB: u8 = 4;
 const OVER: u8 = 5;
 const FLAWED: u8 = 7;
 const FAILED: u8 = 8;
-/// How often who waits asks.
+/// Interval of checks while waiting for a job.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(clap::Args)]
 pub struct Options {
     #[command(subcommand)]
     command: Command,
-    /// The socket of the service. $AIRDMA_QUEUE, $XDG_RUNTIME_DIR/airdma-queue.sock, or queue.sock in the state directory.
+    /// Socket of the service [default: $AIRDMA_QUEUE, $XDG_RUNTIME_DIR/airdma-queue.sock, or
+    /// queue.sock in the state directory]
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
-    /// JSON on standard output, as docs/queue-protocol.md has jobs.
+    /// Print JSON, with jobs as in docs/queue-protocol.md
     #[arg(long, global = true)]
     json: bool,
 }
@@ -55,25 +56,25 @@ pub struct Options {
 enum Command {
     /// Queue files and directories, and print the number of the job.
     Add(AddOptions),
-    /// What waits and what runs.
+    /// List waiting and running jobs
     List {
-        /// Also what is over: the last 100 jobs.
+        /// Also list the last 100 ended jobs
         #[arg(short, long)]
         all: bool,
     },
-    /// Everything about a job.
+    /// Show everything about a job
     Status {
-        /// Its number.
+        /// Number of the job
         id: u64,
     },
-    /// Wait until a job is over.
+    /// Wait until a job has ended
     Wait {
-        /// Its number.
+        /// Number of the job
         id: u64,
     },
-    /// Give jobs up.
+    /// Cancel jobs
     Cancel {
-        /// Their numbers.
+        /// Numbers of the jobs
         #[arg(required = true)]
         ids: Vec<u64>,
     },
@@ -81,26 +82,26 @@ enum Command {
 
 #[derive(clap::Args)]
 struct AddOptions {
-    /// Files and directories; and last, unless there is --to, whom to send them to.
+    /// Files and directories; last the receiver, unless --to names it
     #[arg(required = true, value_name = "PATH... [PEER]")]
     words: Vec<PathBuf>,
-    /// Whom to send to: an address or a name, with a port behind a colon if it is another one.
+    /// Receiver: an address or a name, with :PORT if it is not the default
     #[arg(long, value_name = "PEER")]
     to: Option<String>,
-    /// 1 to 100: what is higher goes first.
+    /// 1 to 100: higher ones go first
     #[arg(short, long, value_name = "N", default_value_t = PRIORITY,
         value_parser = clap::value_parser!(u8).range(*PRIORITIES.start() as i64..=*PRIORITIES.end() as i64))]
     priority: u8,
-    /// The code that the receiver shows, if it is not known yet. AIRDMA_CODE in the environment says the same, and other users do
-    /// not see it.
+    /// Code that the receiver shows, if it is not known yet. AIRDMA_CODE in the environment does
+    /// the same, hidden from other users
     #[arg(long)]
     code: Option<String>,
-    /// Wait until the job is over.
+    /// Wait until the job has ended
     #[arg(short, long)]
     wait: bool,
 }
 
-/// Why a command did not do what it was to do: the exit status, and what to say.
+/// A failed command: exit status and message.
 struct Failed(u8, String);
 
 pub fn queue(options: &Options) -> ExitCode {
@@ -114,7 +115,7 @@ pub fn queue(options: &Options) -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<u8, Failed> {
-    // What is wrong with the command line is said with or without a service.
+    // An invalid command line is reported with or without a service.
     let order = match &options.command {
         Command::Add(add) => Some(order(add)?),
         Command::List { .. }
@@ -152,7 +153,7 @@ fn run(options: &Options) -> Result<u8, Failed> {
     Ok(0)
 }
 
-/// What the words of `add` mean.
+/// The order that an `add` command means.
 fn order(add: &AddOptions) -> Result<Order, Failed> {
     let usage = |message: String| Failed(USAGE, message);
     let mut paths = add.words.clone();
@@ -188,7 +189,7 @@ fn order(add: &AddOptions) -> Result<Order, Failed> {
     })
 }
 
-/// A path as the service understands it, which runs elsewhere.
+/// A path for the service, which runs in another directory.
 fn found(path: &Path) -> Result<FilePath, Failed> {
     if path.as_os_str() == "-" {
         let message = "standard input cannot wait in a queue: `airdma send -` sends it";
@@ -243,7 +244,7 @@ fn wait(client: &mut Client, id: u64, json: bool) -> Result<u8, Failed> {
     }
 }
 
-/// All that can be are given up; the first that cannot be decides the status.
+/// Cancels all jobs that can be; the first that cannot determines the status.
 fn cancel(client: &mut Client, ids: &[u64], json: bool) -> Result<u8, Failed> {
     let mut status = 0;
     for &id in ids {
@@ -273,7 +274,7 @@ fn print(text: &str) -> Result<(), Failed> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failed(1, format!("standard output: {error}")))
         }
-        // A reader that went away has read enough.
+        // A closed pipe is not an error.
         Ok(()) | Err(_) => Ok(()),
     }
 }

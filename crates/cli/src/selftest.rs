@@ -1,4 +1,4 @@
-//! `airdma selftest`: what this kernel does with our packets.
+//! `airdma selftest`: how this kernel treats airdma's packets.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use airdma_engine::selftest;
 use anyhow::Result;
 
-/// Prints the findings. Exits with 1 if one says that other RoCE hosts would drop our packets.
+/// Prints the findings. Exits with 1 if other RoCE hosts would drop the packets.
 pub fn print() -> Result<ExitCode> {
-    // It forks; nothing in this process has started a thread.
+    // It forks; this process has not started a thread yet.
     let findings = selftest::run();
     let mut out = io::stdout().lock();
     writeln!(out, "{findings}")?;

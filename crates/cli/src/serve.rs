@@ -1,4 +1,4 @@
-//! `airdma serve`: the queue of `airdma-queue`, carried by `airdma-transfer`.
+//! `airdma serve`: the queue of `airdma-queue`, with transfers by `airdma-transfer`.
 
 use crate::complain;
 use crate::files::{GREW, meet, stop, take_descriptors, word};
@@ -30,19 +30,20 @@ Examples:
 
 Exit status: 0 after SIGTERM, SIGINT or SIGHUP; 1 if it cannot serve (another one does, no room for the journal).";
 
-/// How long to go on trying inside of one attempt when the connection is lost.
+/// How long one attempt retries after a lost connection.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// The socket to listen at, for this user alone. $AIRDMA_QUEUE, $XDG_RUNTIME_DIR/airdma-queue.sock, or queue.sock in the state
-    /// directory.
+    /// Socket to listen on, for this user only [default: $AIRDMA_QUEUE,
+    /// $XDG_RUNTIME_DIR/airdma-queue.sock, or queue.sock in the state directory]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Where jobs are kept. $STATE_DIRECTORY, $XDG_STATE_HOME/airdma or ~/.local/state/airdma.
+    /// Directory of the jobs [default: $STATE_DIRECTORY, $XDG_STATE_HOME/airdma or
+    /// ~/.local/state/airdma]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// How long a receiver may take to accept, in seconds: others wait meanwhile.
+    /// How long a receiver may take to accept, in seconds; other jobs wait meanwhile
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     accept_within: u64,
 }
@@ -86,7 +87,7 @@ pub fn serve(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a service listens, unless it is told otherwise.
+/// Default socket of a service.
 pub fn socket_path() -> Option<PathBuf> {
     let runtime = || Some(set("XDG_RUNTIME_DIR")?.join("airdma-queue.sock"));
     let in_state = || Some(state_directory()?.join("queue.sock"));
@@ -104,7 +105,8 @@ fn set(name: &str) -> Option<PathBuf> {
     value.map(PathBuf::from)
 }
 
-/// What systemd wants to know of a service of `Type=notify` (sd_notify(3)). Without systemd nothing happens.
+/// Notifies systemd of the state of a service of `Type=notify` (sd_notify(3)). Without systemd
+/// nothing happens.
 fn tell_systemd(state: &str) {
     let Some(name) = set("NOTIFY_SOCKET") else {
         return;
@@ -120,10 +122,10 @@ fn tell_systemd(state: &str) {
     }
 }
 
-/// Carries orders as `airdma send` does, with nobody to ask.
+/// Transfers orders as `airdma send` does, without a user to ask.
 struct Transfers {
     accept_within: Duration,
-    /// Of the codes of jobs that were tried and not done.
+    /// Tries of the codes of jobs that are not done.
     code_tries: Mutex<HashMap<String, Arc<CodeTries>>>,
 }
 
@@ -153,7 +155,7 @@ impl Carrier for Transfers {
 }
 
 impl Transfers {
-    /// All attempts of a job, however far apart, show its code so often and no more.
+    /// Tries of an order's code, counted over all attempts of its job.
     fn code_tries(&self, order: &Order) -> Arc<CodeTries> {
         let mut tries = self
             .code_tries
@@ -182,7 +184,7 @@ impl Transfers {
         tell: &dyn Fn(News),
         cancel: &Cancel,
     ) -> std::result::Result<Arrived, Error> {
-        // Other programs meet peers, too.
+        // Other programs may add peers, too.
         let home = Home::open()?;
         if let Some(warning) = home.warning() {
             complain(warning);
@@ -231,8 +233,10 @@ impl Transfers {
     }
 }
 
-/// By what the job says, a code or a key; else by the keys that were met under the name, and never by what is announced, about which no person
-/// can be asked.
+/// How the receiver of an order is identified.
+///
+/// By the job's code or key; else by the keys that are known under the name. An announced key never
+/// counts: no user can confirm it.
 fn introduction(
     order: &Order,
     peer: &Peer,
@@ -300,7 +304,7 @@ fn flaw_of(skipped: &Skipped) -> Flaw {
 const OTHER_KEY: &str = "; queue the job again with it (--code)";
 const NO_CODE: &str = "this receiver is not known yet: queue the job with the code that it shows (--code), or meet it once with `airdma send`";
 
-/// Whether another time may do better.
+/// Whether a retry may succeed.
 fn outcome_of(error: &Error) -> Outcome {
     let is_stranger = matches!(
         error,
@@ -315,7 +319,8 @@ fn outcome_of(error: &Error) -> Outcome {
     };
     let kind = word(error).into();
     let trouble = Trouble { kind, message };
-    // A receiver that has another sender, and an interface that is down or has no way there: both pass.
+    // The receiver is busy with another sender, or the interface is down or has no route: both are
+    // temporary.
     let passes = matches!(
         error,
         Error::Rdma(_)

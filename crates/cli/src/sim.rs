@@ -1,4 +1,5 @@
-//! `airdma sim`: random worlds in virtual time, judged by the reference model; one of them in detail.
+//! `airdma sim`: random worlds in virtual time, judged by the reference model; and details of one
+//! of them.
 
 mod air;
 mod congestion;
@@ -21,56 +22,61 @@ use crate::link::LinkOptions;
 pub struct Options {
     #[command(subcommand)]
     part: Option<Part>,
-    /// Run the world of this seed, and say how it went.
+    /// Run the world of this seed, and print its result
     #[arg(long, value_name = "N", conflicts_with_all = ["worlds", "hours"])]
     seed: Option<u64>,
-    /// Run the world that these bytes make: what the fuzz target `world` found.
+    /// Run the world of these bytes, as found by the fuzz target `world`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["worlds", "hours"])]
     bytes: Option<PathBuf>,
-    /// With one world: print the event log, and write it and a capture of each host's packets to a folder.
+    /// With one world: print the event log, and write it and a capture of each host's packets to a
+    /// folder
     #[arg(long, requires = "world")]
     trace: bool,
-    /// With one world: if it fails, leave out what can be left out, and print what remains.
+    /// With one world: if it fails, remove what is not needed for the failure, and print the rest
     #[arg(long, requires = "world")]
     shrink: bool,
-    /// The folder for --trace; airdma-sim-SEED, or airdma-sim-NAME after the file, if not given.
+    /// Folder for --trace [default: airdma-sim-SEED, or airdma-sim-NAME after the file]
     #[arg(long, value_name = "DIR", requires = "trace")]
     out: Option<PathBuf>,
-    /// Run this many worlds.
+    /// Number of worlds to run
     #[arg(long, value_name = "N", default_value_t = 1000)]
     worlds: u64,
-    /// The seed of the first.
+    /// Seed of the first world
     #[arg(long, value_name = "N", default_value_t = 0)]
     first: u64,
-    /// Run worlds for this long instead.
+    /// Run worlds for this many hours instead
     #[arg(long, value_name = "H", conflicts_with = "worlds")]
     hours: Option<f64>,
-    /// Threads; as many as there are processors if not given.
+    /// Number of threads [default: the number of processors]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Print what the Wi-Fi model says of ideal goodput, beside the figures it is calibrated with, and what acknowledgements cost.
+    /// Print the Wi-Fi model's ideal goodput next to the figures that it is calibrated with, and
+    /// the cost of acknowledgements
     #[arg(long, conflicts_with_all = ["world", "worlds", "hours"])]
     wifi: bool,
-    /// Print what was counted as JSON.
+    /// Print the counters as JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(clap::Subcommand)]
 enum Part {
-    /// A link of `airdma link` in virtual time: the same profiles, signals and stations, the same again from the same seed.
+    /// A link of `airdma link` in virtual time: the same profiles, signals and stations, repeatable
+    /// from a seed.
     ///
-    /// A sends packets of 1,500 bytes as fast as they go, B answers as asked. Prints a row of CSV for each interval.
+    /// A sends packets of 1,500 bytes as fast as possible, B answers as configured. Prints a row of
+    /// CSV for each interval.
     Link(TwinOptions),
-    /// Transfers between two devices on simulated Wi-Fi, by plain RoCEv2 and in air mode: a table in Markdown, the same on every machine.
+    /// Transfers between two devices on simulated Wi-Fi, by plain RoCEv2 and in air mode: a table
+    /// in Markdown, the same on every machine.
     Air(TableOptions),
-    /// Devices that share a queue which marks, by DCQCN, by DCTCP and without either: a table of the same kind.
+    /// Devices that share a marking queue, with DCQCN, DCTCP and neither: a table as above
     Congestion(TableOptions),
 }
 
 #[derive(clap::Args)]
 struct TableOptions {
-    /// Print nothing, and fail if this file does not hold the table.
+    /// Print nothing, and fail if this file does not hold the table
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
 }
@@ -102,16 +108,16 @@ fn table(options: &TableOptions, part: &str, table: &str) -> anyhow::Result<Exit
 struct TwinOptions {
     #[command(flatten)]
     link: LinkOptions,
-    /// For how long, in virtual seconds [default: as long as the trace or walk, or 10].
+    /// Virtual seconds to run [default: as long as the trace or walk, or 10]
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
-    /// How long a row stands for, in seconds: a multiple of 0.01.
+    /// Length of a row's interval in seconds: a multiple of 0.01
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     every: f64,
-    /// B answers one of so many packets, with 52 bytes; none if 0.
+    /// B answers every N-th packet with 52 bytes; 0 for no answers
     #[arg(long, value_name = "N", default_value_t = 0)]
     acks: u64,
-    /// A keeps so many packets in its queue [default: the profile's]; TCP keeps about 1 ms.
+    /// Packets that A keeps in its queue [default: the profile's]; TCP keeps about 1 ms
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     queue: Option<u32>,
 }
@@ -137,7 +143,7 @@ fn twin(options: TwinOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Exits with 0 if the model was content with all worlds, with 1 if not.
+/// Runs worlds. Exits with 0 if the model agreed with all of them, with 1 if not.
 pub fn sim(mut options: Options) -> anyhow::Result<ExitCode> {
     match options.part.take() {
         Some(Part::Link(twin_options)) => return twin(twin_options),
@@ -149,7 +155,7 @@ pub fn sim(mut options: Options) -> anyhow::Result<ExitCode> {
     }
     let options = &options;
     if options.seed.is_none() && options.bytes.is_none() {
-        // A world that panics is a failure like any other, and says so in its turn.
+        // A world that panics is reported like any other failure.
         std::panic::set_hook(Box::new(|_| {}));
     }
     if options.wifi {
@@ -281,7 +287,7 @@ fn in_words(counts: &Counts) -> String {
     )
 }
 
-/// Runs one world, which is named so in words and in names of files.
+/// Runs one world, with a description and a name for files.
 fn one(words: &str, name: &str, plan: Plan, options: &Options) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout();
     let outcome = run(plan.clone(), options.trace);
@@ -319,7 +325,7 @@ fn one(words: &str, name: &str, plan: Plan, options: &Options) -> anyhow::Result
     Ok(code(outcome.failure.is_none()))
 }
 
-/// What there is, then everything that happened, in the order of time.
+/// The plan, then all events in order of time.
 fn log_of(plan: &Plan, outcome: &Outcome) -> String {
     let mut log = String::new();
     let Plan {

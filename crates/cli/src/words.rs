@@ -1,15 +1,15 @@
-//! How what comes from outside is written: names of files and hosts, and what peers and services say.
+//! Output of untrusted text: names of files and hosts, and messages of peers and services.
 
 use airdma_files::is_hidden;
 pub use airdma_files::printable_lines;
 use std::fmt::{Display, Write};
 
-/// JSON in one line, with its exact texts: characters that are not seen are written by their numbers.
+/// JSON in one line with exact texts; invisible characters are escaped.
 pub fn json_line(json: &impl Display) -> String {
     json.to_string()
         .chars()
         .fold(String::new(), |mut out, character| {
-            // Outside of texts JSON has none, and within them this is the same character.
+            // JSON has such characters only within strings, where the escape means the same.
             if is_hidden(character) {
                 for unit in character.encode_utf16(&mut [0; 2]) {
                     // Writing to a string does not fail.

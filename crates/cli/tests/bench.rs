@@ -1,4 +1,5 @@
-//! `airdma bench` as its users see it. What takes other programs is in tests/system; these bring their own.
+//! `airdma bench` from the outside. Tests that need other programs are in tests/system; these bring
+//! their own.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A folder of its own for each test: what it writes, and the only place where programs are found.
+/// A folder for each test: its output, and the only place where programs are found.
 struct Bench {
     folder: PathBuf,
 }
@@ -23,7 +24,7 @@ impl Bench {
         Bench { folder }
     }
 
-    /// A program that is found by this name.
+    /// Adds a program of this name.
     fn program(&self, name: &str, script: &str) {
         let path = self.folder.join("bin").join(name);
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -41,7 +42,7 @@ impl Bench {
         command
     }
 
-    /// None where the machine lets nobody make namespaces.
+    /// Runs the command; `None` if the machine does not allow namespaces.
     fn run(&self, arguments: &[&str]) -> Option<Output> {
         let output = self.command(arguments).output().unwrap();
         (!said(&output).contains("needs root or unprivileged user namespaces")).then_some(output)
@@ -109,7 +110,7 @@ fn a_measurement_ends_with_samples_page_and_plots() {
     assert!(png.starts_with(b"\x89PNG") && png.len() > 5000);
     assert_eq!(bench.leftovers(), Vec::<String>::new());
 
-    // The page can be written again from the samples.
+    // The page can be rewritten from the samples.
     let page = bench.page();
     fs::remove_file(bench.file(".md")).unwrap();
     let json = bench.file(".json");
@@ -194,7 +195,7 @@ fn a_link_that_cannot_be_made_does_not_cost_the_others() {
 }
 
 #[test]
-fn without_perftest_nothing_is_measured_and_the_message_says_what_to_do() {
+fn without_perftest_nothing_is_measured_and_help_is_printed() {
     let bench = Bench::new("no-perftest");
     let output = bench.command(&["--only", "write_bw"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -273,9 +274,9 @@ fn ctrl_c_keeps_what_was_measured_and_leaves_nothing() {
     let mut command = bench.command(&["--only", only, "--runs", "1"]);
     let bench_process = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = bench_process.spawn().unwrap();
-    // The first size is kept when it is done; the second runs then.
+    // The first size is kept when it is done; the second one is running then.
     wait_for_sample(&bench, &mut process);
-    // SAFETY: a child of ours that was not waited for.
+    // SAFETY: our own child, not reaped yet.
     unsafe { libc::kill(process.id() as libc::pid_t, libc::SIGINT) };
     let output = process.wait_with_output().unwrap();
     if said(&output).contains("needs root or unprivileged user namespaces") {

@@ -1,4 +1,4 @@
-//! `airdma devices` on the one interface that every machine has.
+//! `airdma devices` on the interface that every machine has.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,7 @@
-//! `airdma recv` and a sender that knows the code and lies: nothing is outside of the directory, nothing is under its name that is not
-//! whole, and both ends are told why.
+//! `airdma recv` against a sender that has the code and lies.
+//!
+//! Nothing is written outside of the directory, no incomplete file has its name, and both ends
+//! report the reason.
 #![allow(clippy::unwrap_used)]
 
 // Other tests use the rest of it.
@@ -29,10 +31,10 @@ const FILES: i32 = 6;
 const FLAWED: i32 = 7;
 const INTERRUPTED: i32 = 8;
 const PROTOCOL: i32 = 9;
-/// What a receiver may have grown by, whatever it was told: its staging memory is 32 MiB, and is given back.
+/// Most growth of a receiver's memory: its staging memory of 32 MiB is freed again.
 const GROWTH_BYTES_MAX: u64 = 24 << 20;
 
-/// A directory to receive into, and things beside it that nobody may touch.
+/// A directory to receive into, and files next to it that must not change.
 struct Bench {
     root: PathBuf,
     sender: Identity,
@@ -52,7 +54,7 @@ impl Bench {
     }
 
     fn recv(&self) -> Recv {
-        // With this test it ends, too.
+        // Killed when this test ends.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_airdma"), "recv"])
@@ -75,7 +77,8 @@ impl Bench {
         ByHand::meet(here(), &self.sender, introduction).unwrap()
     }
 
-    /// Offers a list of files in any bytes; what both ends say, and that nothing was written.
+    /// Offers a list of files in arbitrary bytes; checks what both ends report, and that nothing
+    /// was written.
     fn is_refused(&self, offer: Offer, list: &[u8], reason: Reason, status: i32, words: &str) {
         let recv = self.recv();
         let mut sender = self.meet();
@@ -87,7 +90,7 @@ impl Bench {
         assert_eq!(fs::read_dir(self.root.join("out")).unwrap().count(), 0);
     }
 
-    /// Nothing is under its name, and nothing outside was touched.
+    /// Checks that no file has its name, and nothing outside was changed.
     fn is_untouched(&self) {
         let names = |directory: &Path| -> Vec<String> {
             let entries = fs::read_dir(directory).unwrap();
@@ -117,7 +120,7 @@ struct Recv {
 }
 
 impl Recv {
-    /// It ends with this status, and says these words. All that it said.
+    /// Checks its exit status and these words; returns its output.
     fn ends(mut self, status: i32, words: &str) -> String {
         let mut said = String::new();
         self.output.read_to_string(&mut said).unwrap();
@@ -138,7 +141,7 @@ fn here() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
 
-/// An entry as it is on the wire, whether it may be or not.
+/// An entry as encoded on the wire, valid or not.
 fn entry(tag: u8, depth: u8, name: &[u8], rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![tag, depth, name.len() as u8];
     bytes.extend_from_slice(name);
@@ -185,7 +188,7 @@ fn forged_lists_of_files_are_refused_and_nothing_is_written() {
                 (vec![file(0, b"", 1)], name),
                 (vec![file(0, b"up\0.txt", 1)], name),
                 (vec![directory(0, b".airdma-0123456789abcdef")], reserved),
-                // The top of one transfer may be in the way of the next.
+                // The top of one transfer may clash with the next.
                 (
                     vec![
                         directory(0, b"a"),
@@ -201,7 +204,7 @@ fn forged_lists_of_files_are_refused_and_nothing_is_written() {
                     ],
                     reserved,
                 ),
-                // A link, and then something below it or in its place.
+                // A link, then an entry below it or in its place.
                 (
                     vec![link(0, b"a", b"../outside"), file(1, b"evil", 1)],
                     parent,
@@ -247,9 +250,9 @@ fn forged_lists_of_files_are_refused_and_nothing_is_written() {
 }
 
 #[test]
-fn links_where_none_are_taken_and_files_that_no_disk_holds_are_refused_and_nothing_is_written() {
+fn unwanted_links_and_impossible_sizes_are_refused() {
     isolated(
-        "links_where_none_are_taken_and_files_that_no_disk_holds_are_refused_and_nothing_is_written",
+        "unwanted_links_and_impossible_sizes_are_refused",
         "",
         || {
             let bench = Bench::new("links");
@@ -274,18 +277,18 @@ fn links_where_none_are_taken_and_files_that_no_disk_holds_are_refused_and_nothi
     );
 }
 
-/// What a sender does that was accepted, with its key and the chunk that is due.
+/// A step of an accepted sender, with its key and the next chunk.
 type Trick = fn(&mut ByHand, &DataKey, &[u8]);
 
 #[test]
-fn chunks_that_are_forged_repeated_or_not_granted_end_it_and_no_file_has_its_name() {
+fn forged_repeated_or_ungranted_chunks_end_the_transfer() {
     isolated(
-        "chunks_that_are_forged_repeated_or_not_granted_end_it_and_no_file_has_its_name",
+        "forged_repeated_or_ungranted_chunks_end_the_transfer",
         "",
         || {
             let forged = "data arrived that the sender did not send";
             let tricks: [(Trick, i32, &str); 5] = [
-                // One of them may be forged: the sender is waited for.
+                // One of them may be forged, so the receiver waits for the sender.
                 (under_another_key, INTERRUPTED, forged),
                 (the_same_twice, INTERRUPTED, forged),
                 (
@@ -300,7 +303,7 @@ fn chunks_that_are_forged_repeated_or_not_granted_end_it_and_no_file_has_its_nam
                 let bench = Bench::new(&format!("chunks-{number}"));
                 let recv = bench.recv();
                 let mut sender = bench.meet();
-                // Two chunks, of which the first is full.
+                // Two chunks, the first of which is full.
                 let size = CHUNK_BYTES;
                 let key = DataKey::draw();
                 sender.offer(&manifest(&[("file", content(size))]), &key);
@@ -344,16 +347,16 @@ fn with_another_hash(sender: &mut ByHand, key: &DataKey, chunk: &[u8]) {
 fn beyond_the_memory_that_was_given(sender: &mut ByHand, _: &DataKey, _: &[u8]) {
     let mut staging = sender.accepted().staging;
     let length = u64::from_be_bytes(staging[16..].try_into().unwrap());
-    // Its own end must not be what keeps it from it.
+    // The sender's own end must not be what prevents it.
     staging[16..].copy_from_slice(&u64::MAX.to_be_bytes());
     let region = sender.line.device.allocate(4096).unwrap();
     assert!(sender.write_at(region, &staging, length).is_err());
 }
 
 #[test]
-fn who_breaks_the_protocol_before_an_offer_is_turned_away_and_leaves_nothing() {
+fn a_sender_that_breaks_the_protocol_early_leaves_nothing() {
     isolated(
-        "who_breaks_the_protocol_before_an_offer_is_turned_away_and_leaves_nothing",
+        "a_sender_that_breaks_the_protocol_early_leaves_nothing",
         "",
         || {
             let bench = Bench::new("turned");
@@ -389,28 +392,28 @@ fn who_breaks_the_protocol_before_an_offer_is_turned_away_and_leaves_nothing() {
             };
             assert_eq!(send(&job, &|_| {}, &Cancel::default()).unwrap().files, 1);
             let said = recv.ends(0, r#""event":"end""#);
-            // Of 40, as many as are told in a minute.
+            // There were 40; this many are printed in a minute.
             assert_eq!(said.matches(r#""event":"turned""#).count(), 10, "{said}");
             assert_eq!(fs::read(bench.root.join("out/honest")).unwrap(), b"content");
         },
     );
 }
 
-/// Something that nobody says who speaks the protocol.
+/// Sends something that violates the protocol.
 fn nonsense(sender: &mut ByHand, which: u32) {
     let list = list(&[file(0, b"a", 1)]);
     match which {
-        // A record that is none of the session's.
+        // A record that is not the session's.
         0 => sender
             .line
             .say(&[&1000_u16.to_be_bytes()[..], &[7; 1000]].concat()),
-        // A frame that is longer than any.
+        // An overlong frame.
         1 => sender.line.say(&[0xff; 100]),
-        // No message.
+        // Not a message.
         2 => sender.say_sealed(&[77; 1000]),
-        // One out of turn.
+        // A message out of order.
         3 => sender.say(&Message::Arrived { until: 1 }),
-        // A list that is not the one that was offered.
+        // A list that differs from the offered one.
         _ => sender.offer_bytes(offer_of(&list), &list),
     }
 }

@@ -1,4 +1,5 @@
-//! `airdma recv` on networks that change or are odd: interfaces without end, ports that are taken, addresses that come and go.
+//! `airdma recv` on changing or unusual networks: many interfaces, ports in use, addresses that
+//! come and go.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../engine/tests/common/isolated.rs"]
@@ -30,7 +31,7 @@ fn ip(arguments: &str) {
     assert!(status.unwrap().success(), "ip {arguments}");
 }
 
-/// `airdma recv --keep` and what it says, gone with it.
+/// `airdma recv --keep` and its output, ended with the test.
 struct Recv {
     child: Child,
     events: Receiver<Value>,
@@ -122,7 +123,7 @@ fn addresses(event: &Value) -> Vec<String> {
 fn who_has_too_few_descriptors_for_all_interfaces_says_so_once() {
     let name = "who_has_too_few_descriptors_for_all_interfaces_says_so_once";
     isolated(name, SETUP, || {
-        // Room for some of what three interfaces want: what is missing is another thing each time.
+        // Room for only some of what three interfaces need: something else is missing each time.
         for limit in 28..=55 {
             let limit = format!("--nofile={limit}:{limit}");
             let recv = Recv::start("few", &["prlimit", &limit]);
@@ -135,8 +136,8 @@ fn who_has_too_few_descriptors_for_all_interfaces_says_so_once() {
 }
 
 #[test]
-fn a_receiver_listens_at_more_interfaces_than_the_soft_limit_allows() {
-    let name = "a_receiver_listens_at_more_interfaces_than_the_soft_limit_allows";
+fn a_receiver_may_exceed_the_soft_limit_of_descriptors() {
+    let name = "a_receiver_may_exceed_the_soft_limit_of_descriptors";
     let many = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6
         for number in $(seq 15); do
             ip link add one$number type veth peer name two$number
@@ -153,8 +154,8 @@ fn a_receiver_listens_at_more_interfaces_than_the_soft_limit_allows() {
 }
 
 #[test]
-fn a_receiver_that_no_other_host_could_reach_does_not_wait_for_one() {
-    let name = "a_receiver_that_no_other_host_could_reach_does_not_wait_for_one";
+fn an_unreachable_receiver_does_not_wait() {
+    let name = "an_unreachable_receiver_does_not_wait";
     isolated(name, SETUP, || {
         let taken = ["10.9.1.1:4791", "10.9.2.1:4791"].map(|at| UdpSocket::bind(at).unwrap());
         let mut recv = Recv::start("taken", &[]);
@@ -199,12 +200,12 @@ fn a_receiver_follows_interfaces_and_addresses() {
         ip("link set one up");
         ip("address add 10.9.1.3/24 dev one");
         recv.until("10.9.1.3", true);
-        // It is not only said.
+        // The event is true.
         send_to("10.9.1.3", &recv.directory);
     });
 }
 
-/// A file arrives there.
+/// Sends a file there, and checks that it arrives.
 fn send_to(to: &str, directory: &Path) {
     let (said, status) = sent(to, directory);
     assert!(status.success(), "{to}: {said}");
@@ -213,7 +214,7 @@ fn send_to(to: &str, directory: &Path) {
     std::fs::remove_file(arrived).unwrap();
 }
 
-/// What `airdma send` says, and its exit status.
+/// Output and exit status of `airdma send`.
 fn sent(to: &str, directory: &Path) -> (String, ExitStatus) {
     std::fs::write(directory.join("file"), to).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_airdma"));
@@ -240,7 +241,7 @@ fn two_receivers_of_one_name_are_told_apart() {
         other.next("listening");
         let until = Instant::now() + SOON;
         loop {
-            // Until both have told their names.
+            // Until both have announced their names.
             let (said, status) = sent("anna", &recv.directory);
             if status.code() == Some(2) {
                 assert!(said.contains("10.9.1.1, 10.9.2.1"), "{said}");
@@ -250,14 +251,14 @@ fn two_receivers_of_one_name_are_told_apart() {
             for receiver in [&recv, &other] {
                 std::fs::remove_file(receiver.directory.join("in/file")).ok();
             }
-            // One that was met is meant from then on.
+            // From then on the known receiver is meant.
             std::fs::remove_dir_all(recv.directory.join("sender")).ok();
         }
         drop(other);
     });
 }
 
-/// A host, and nothing but link-local addresses.
+/// A host with link-local addresses only.
 const LINK_LOCAL: &str = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
     echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode
     ip link add one type veth peer name two

@@ -1,4 +1,4 @@
-//! `airdma selftest` says what it found, and does not fail where nothing is wrong.
+//! `airdma selftest` prints its findings, and succeeds if nothing is wrong.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! `airdma sim` as its users see it.
+//! `airdma sim` from the outside.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ fn a_seed_is_replayed_with_its_log_and_its_packets() {
     assert!(log.contains(" posts receive ") && log.contains(" completes, "));
     for host in ["host0.pcap", "host1.pcap"] {
         let capture = std::fs::read(out.join(host)).unwrap();
-        // Nanoseconds, little-endian.
+        // Nanosecond timestamps, little-endian.
         assert_eq!(capture[..4], [0x4d, 0x3c, 0xb2, 0xa1]);
         assert!(capture.len() > 24, "{host} has no packets");
     }
@@ -54,7 +54,7 @@ fn worlds_are_counted() {
     assert_eq!(counts["worlds"], 20);
     assert_eq!(counts["failures"], 0);
     assert!(counts["packets"].as_u64().unwrap() > 100);
-    // The same seeds, the same worlds.
+    // The same seeds give the same worlds.
     let again = sim(&[
         "--worlds",
         "20",

@@ -1,10 +1,10 @@
-//! What the kernel tells about the link of a device, one line for each thing that it tells.
+//! The kernel's facts about the link of a device, one line each.
 
 use std::time::Instant;
 
 use airdma_radio::{LinkView, Station, Survey, Unreadable};
 
-/// Of the interface with this number: label and value.
+/// Facts about the interface with this number: label and value.
 pub fn facts(index: u32) -> Vec<(String, String)> {
     let mut view = LinkView::open(index);
     let link = view.read(Instant::now());

@@ -33,88 +33,92 @@ Examples:
     super::exit_status!()
 );
 
-/// A sender is known by the name that this user gave it as a receiver, if any; else by the address at which it was met.
+/// A sender is shown by its name as a known receiver, if it has one, else by the address where it
+/// became known.
 const NAMED_BY: [Role; 2] = [Role::Receiver, Role::Sender];
 
 #[derive(clap::Args)]
 pub struct RecvOptions {
-    /// Where files go: a directory that exists, or `-` for standard output.
+    /// Where files go: an existing directory, or `-` for standard output
     #[arg(value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// Accept without asking. Who is neither known nor has the code does not come that far.
+    /// Accept without asking. Unknown senders without the code are refused in any case
     #[arg(short, long)]
     yes: bool,
-    /// Receive one offer after the other, until it is stopped or a code was wrong three times. Each offer has a new code.
+    /// Keep receiving, with a new code per offer, until stopped or a code is wrong three times
     #[arg(short, long)]
     keep: bool,
     /// Show this code instead of a new one: two words of five letters, such as lusab-babad.
     #[arg(long, value_parser = super::send::code, conflicts_with = "no_code")]
     code: Option<Code>,
-    /// Show no code: only who was met before is let in.
+    /// Show no code: admit known senders only
     #[arg(long)]
     no_code: bool,
-    /// Listen at this interface or address alone. May be given several times.
+    /// Listen on this interface or address only. May be given several times
     #[arg(long, value_name = "IFACE")]
     on: Vec<String>,
-    /// The port of RDMA CM to listen at.
+    /// Port to listen on, in the port space of RDMA CM
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// The name under which senders on this network find it [default: the host's].
+    /// Name to announce on this network [default: the host's]
     #[arg(long)]
     name: Option<String>,
-    /// Tell nobody on this network that it waits.
+    /// Do not announce the receiver on this network
     #[arg(long, conflicts_with = "name")]
     no_name: bool,
-    /// What to do about names that exist.
+    /// What to do about existing names
     #[arg(long, value_enum, default_value_t = Exists::Refuse, value_name = "POLICY")]
     if_exists: Exists,
-    /// Which symbolic links to make.
+    /// Which symbolic links to create
     #[arg(long, value_enum, default_value_t = Links::Inside, value_name = "WHICH")]
     symlinks: Links,
-    /// Keep permissions as they are at the sender, though this user's umask takes some (as `tar -p`). Never setuid, setgid and sticky.
+    /// Keep the sender's permissions regardless of the umask (as `tar -p`), except setuid, setgid
+    /// and sticky
     #[arg(long)]
     preserve_permissions: bool,
-    /// Give files the permissions that new ones get here.
+    /// Give files the default permissions of new ones
     #[arg(long, conflicts_with = "preserve_permissions")]
     no_permissions: bool,
-    /// Give files the time at which they arrive. `--if-exists skip-same` does not take them for the same afterwards.
+    /// Give files the time of their arrival. `--if-exists skip-same` then does not recognise them
     #[arg(long)]
     no_times: bool,
-    /// Take room for the holes of sparse files.
+    /// Fill the holes of sparse files
     #[arg(long)]
     no_holes: bool,
-    /// How long to wait for a sender that was lost, in seconds.
+    /// How long to wait for a lost sender, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
-    /// One JSON object for each event on standard output (standard error, if DIR is `-`), and nothing for people.
+    /// Print one JSON object for each event on standard output (standard error if DIR is `-`), and
+    /// nothing for people
     #[arg(long)]
     json: bool,
-    /// Say nothing but the code and what went wrong.
+    /// Print only the code and errors
     #[arg(short, long)]
     quiet: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Exists {
-    /// Take nothing at all.
+    /// Refuse the offer
     Refuse,
-    /// Another name: "name (1)".
+    /// Choose another name: "name (1)"
     Rename,
-    /// Merge directories, replace files.
+    /// Merge directories, replace files
     Overwrite,
-    /// Merge directories, keep files of the same size and time, and take nothing at all if anything else exists.
+    /// Merge directories, skip files of the same size and time, refuse the offer if anything else
+    /// exists
     SkipSame,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Links {
-    /// None: an offer with one is refused.
+    /// Refuse an offer with links
     Refuse,
-    /// None: they are left out.
+    /// Leave links out
     Skip,
-    /// Those that stay inside of what is sent; others are left out, and told.
+    /// Create links that stay inside of the offer; leave out and report others
     Inside,
-    /// Wherever they lead.
+    /// Create all links
     All,
 }
 
@@ -241,7 +245,7 @@ fn receive(
     }
 }
 
-/// Whether the next offer may do better.
+/// Whether the next offer may succeed.
 fn is_of_one_offer(error: &Error) -> bool {
     match error.kind() {
         Kind::Interrupted | Kind::Refused | Kind::Files | Kind::Protocol => true,
@@ -269,7 +273,7 @@ fn end_of(received: Received) -> End {
     }
 }
 
-/// Directories are counted, too.
+/// Directories count, too.
 fn counted(count: u64) -> String {
     match count {
         1 => "1 file or directory".to_owned(),
@@ -290,7 +294,7 @@ fn decide(terminal: &mut File, offered: &Offered, home: &Home, over: &[&Cancel])
     answer.is_some_and(|answer| matches!(&*answer.trim().to_lowercase(), "" | "y" | "yes"))
 }
 
-/// Who offers what.
+/// Sender and contents of an offer.
 fn summary(offered: &Offered, home: &Home) -> String {
     let who = name(offered, home);
     let names = match &offered.names[..] {
@@ -397,10 +401,12 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
     }
 }
 
-/// Reasons that a person is told why peers cannot connect at interfaces.
+/// Most reasons that are printed why peers cannot connect.
 const REASONS_MAX: usize = 4;
 
-/// Tells at which interfaces peers cannot connect: one line for each reason, and a bound of lines, however many interfaces there are.
+/// Prints at which interfaces peers cannot connect.
+///
+/// Prints one line for each reason, and a bounded number of lines for any number of interfaces.
 fn tell_shut(shut: &[Shut], show: &Show) {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for Shut { interface, why } in shut {
@@ -427,7 +433,7 @@ fn words<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> Vec<String> {
     addresses.into_iter().map(ToString::to_string).collect()
 }
 
-/// The first three, and the number of the others.
+/// The first three, and the number of others.
 fn some_of(words: &[String]) -> String {
     match words {
         [first, second, third, rest @ ..] if !rest.is_empty() => {

@@ -30,32 +30,32 @@ Examples:
     super::exit_status!()
 );
 
-/// A walk that takes longer is worth a word.
+/// Time after which a walk is reported.
 const LONG_WALK: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub struct SendOptions {
-    /// Files and directories, `-` for standard input; and last whom to send them to, if that is not the only one who waits on
-    /// this network.
+    /// Files and directories, or `-` for standard input; last the receiver, unless it is the only
+    /// one on this network
     #[arg(required = true, value_name = "PATH... [PEER]")]
     words: Vec<PathBuf>,
-    /// Whom to send to: an address or a name, with a port behind a colon if it is another one.
+    /// Receiver: an address or a name, with :PORT if it is not the default
     #[arg(long, value_name = "PEER")]
     to: Option<String>,
-    /// The code that the receiver shows; asked for where it is needed and there is a terminal.
-    /// AIRDMA_CODE in the environment says the same, and other users do not see it.
+    /// Code that the receiver shows; asked for if needed and there is a terminal. AIRDMA_CODE in
+    /// the environment does the same, hidden from other users
     #[arg(long, value_parser = code)]
     code: Option<Code>,
-    /// How long to try again when the connection is lost, in seconds.
+    /// How long to retry after the connection is lost, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
-    /// How long the receiver may take to accept, in seconds.
+    /// How long the receiver may take to accept, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     accept_within: u64,
-    /// One JSON object for each event on standard output, and nothing for people.
+    /// Print one JSON object for each event on standard output, and nothing for people
     #[arg(long)]
     json: bool,
-    /// Say nothing but what went wrong.
+    /// Print only errors
     #[arg(short, long)]
     quiet: bool,
 }
@@ -64,15 +64,15 @@ pub(super) fn code(typed: &str) -> Result<Code, NoCode> {
     Code::parse(typed)
 }
 
-/// What the words of the command line mean.
+/// Meaning of the command line.
 struct Wanted {
     paths: Vec<PathBuf>,
     peer: Peer,
-    /// The code of the environment.
+    /// The code in the environment.
     code: Option<Code>,
 }
 
-/// Why the words of the command line mean nothing.
+/// Why the command line is invalid.
 enum Senseless {
     Usage(String),
     Nobody(NoPeer),
@@ -106,7 +106,7 @@ pub fn send(options: SendOptions) -> ExitCode {
         }
     };
     match send_to(&options, &wanted, &show, &cancel) {
-        // It was shown before the receiver heard of it.
+        // It was printed before the receiver knew of the end.
         Ok(end) => arrived(&end),
         Err(error) => conclude(&show, Err(error)),
     }
@@ -139,7 +139,7 @@ fn send_to(
     let is_ready = || ready(&walking, &wanted.peer, show, cancel);
     let mut introduction = introduction(options, wanted, &home, cancel, is_ready)?;
     loop {
-        // A code that was asked for is another one.
+        // A code that is asked for is a new one.
         let code_tries = CodeTries::default();
         let job = SendJob {
             code_tries: &code_tries,
@@ -155,11 +155,11 @@ fn send_to(
         };
         match airdma_transfer::send(&job, &watch, cancel) {
             Ok(sent) => return Ok(end_of(sent)),
-            // One of the two has forgotten the other, or another one has its name.
+            // One of the two has lost the other's key, or another host has its name.
             Err(Error::Handshake(
                 error @ (HandshakeError::NotKnown(_) | HandshakeError::NotKnownThere),
             )) if matches!(introduction, Introduction::Known(_)) => {
-                // Without a terminal that is the end, which says so itself.
+                // Without a terminal this is the final error.
                 let Some(terminal) = terminal_of(options) else {
                     return Err(error.into());
                 };
@@ -171,11 +171,11 @@ fn send_to(
     }
 }
 
-/// What is told of a log that goes on, say.
+/// Note on a file that grew, such as a log.
 pub const GREW: &str =
     "it grew while it was sent: what arrived ends where it ended when it was offered";
 
-/// What came of it, with what could not be read to be offered.
+/// The result, with paths that could not be offered.
 fn end_of(sent: Sent, unread: &[(String, String)]) -> End {
     let flaws = sent.flaws.into_iter();
     let flaws = flaws.map(|(path, flaw)| (path, flaw.to_string()));
@@ -190,7 +190,10 @@ fn end_of(sent: Sent, unread: &[(String, String)]) -> End {
     }
 }
 
-/// By the code that was given; else by a key that was met under the name, or that a person says is meant; else by a code.
+/// How the receiver is identified.
+///
+/// By the given code; else by a key that is known under the name, or that the user confirms; else
+/// by a code.
 fn introduction(
     options: &SendOptions,
     wanted: &Wanted,
@@ -225,7 +228,8 @@ fn introduction(
     Ok(Introduction::Code(ask_code(terminal, "", cancel)?))
 }
 
-/// Before a person goes for the code: whether all can be offered, and the receiver is there.
+/// Checks, before the user is asked for the code, that the files can be offered and the receiver is
+/// there.
 fn ready(walking: &Walking, peer: &Peer, show: &Show, cancel: &Cancel) -> Result<(), Error> {
     let mut is_told = false;
     let found = loop {
@@ -243,13 +247,14 @@ fn ready(walking: &Walking, peer: &Peer, show: &Show, cancel: &Cancel) -> Result
     airdma_transfer::contact(&peer.addresses, cancel)
 }
 
-/// The terminal to ask at, if there is one.
+/// The terminal for questions, if there is one.
 fn terminal_of(options: &SendOptions) -> Option<File> {
     let is_data = options.words.iter().any(|word| stdin::is_meant(word));
     terminal::open(is_data)
 }
 
-/// What a person should know of a receiver that is not the one that was met, before the code that it shows is typed.
+/// Warning about a receiver that is not the known one, before the user types the code that it
+/// shows.
 fn stranger(
     error: HandshakeError,
     introduction: &Introduction,
@@ -274,7 +279,7 @@ fn stranger(
     text + "\nThat is a new installation, another host with the name, or an attack. The code that the receiver which is meant shows decides.\n"
 }
 
-/// Asks for the code, behind what a person should know before.
+/// Prints `before`, and asks for the code.
 fn ask_code(mut terminal: File, before: &str, cancel: &Cancel) -> Result<Code, Error> {
     let mut question = format!("{before}code that the receiver shows: ");
     loop {
@@ -305,7 +310,7 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
             }));
             let expected = wanted.peer.expected(home);
             let is_new = !matches!(expected, Expected::Met(keys) if keys.contains(&peer));
-            // By a code, or by a person's word that another name means it.
+            // By a code, or by the user's confirmation of another name.
             if by_code || is_new {
                 for line in meet(home, &wanted.peer, peer) {
                     show.must(&format!("airdma: {line}"));
@@ -329,7 +334,7 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
     }
 }
 
-/// Says what is not offered, and gives what should have been: paths that cannot be read, and why.
+/// Prints what is not offered; returns unreadable paths, and why.
 fn tell_skipped(skipped: &[Skipped], show: &Show) -> Vec<(String, String)> {
     let mut unread = Vec::new();
     for skipped in skipped {
@@ -349,7 +354,10 @@ fn tell_skipped(skipped: &[Skipped], show: &Show) -> Vec<(String, String)> {
 }
 
 impl Wanted {
-    /// The last word is the peer unless it is a file, or an option says who that is. Without any it is the only one who waits.
+    /// Interprets the command line.
+    ///
+    /// The last word is the receiver unless it is a file, or an option names the receiver. Without
+    /// one, it is the only receiver that waits.
     fn read(options: &SendOptions) -> Result<Self, Senseless> {
         let given = std::env::var("AIRDMA_CODE").unwrap_or_default();
         let given = (!given.is_empty()).then(|| code(&given)).transpose();

@@ -1,4 +1,5 @@
-//! What a transfer shows: a bar on a terminal, objects for programs, and nothing but what must be said elsewhere.
+//! Output of a transfer: a bar on a terminal, JSON objects for programs, and otherwise only what is
+//! necessary.
 
 mod link;
 mod meter;
@@ -15,17 +16,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use turned::Turned;
 
-/// How often a program is told of progress.
+/// Interval of progress objects.
 const OBJECT_EVERY: Duration = Duration::from_millis(500);
 
-/// Which end this is: what is waited for has other names there.
+/// Which end this is: the slowest part has other names there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Sender,
     Receiver,
 }
 
-/// Where and how things are said.
+/// Output of a transfer.
 pub struct Show {
     side: Side,
     style: Style,
@@ -36,9 +37,9 @@ pub struct Show {
 enum Style {
     /// Lines and a bar on a terminal.
     People,
-    /// Standard error is no terminal: only what must be known.
+    /// Standard error is not a terminal: only what is necessary.
     Quiet,
-    /// Objects on standard output, or on standard error where that is data.
+    /// JSON objects on standard output, or on standard error if standard output is data.
     Objects { to_error: bool },
 }
 
@@ -50,13 +51,13 @@ struct State {
     turned: Turned,
 }
 
-/// What came of it.
+/// Result of a transfer.
 pub struct End {
     pub files: u64,
     pub bytes: u64,
-    /// Paths, printable, and why they did not arrive.
+    /// Files that did not arrive: printable paths, and why.
     pub flaws: Vec<(String, String)>,
-    /// What else is to be known of files that arrived.
+    /// Notes on files that arrived.
     pub notes: Vec<String>,
     pub reconnects: u32,
 }
@@ -85,21 +86,21 @@ impl Show {
         }
     }
 
-    /// For people at a terminal.
+    /// Prints a line on a terminal.
     pub fn line(&self, text: &str) {
         if self.style == Style::People {
             self.must(text);
         }
     }
 
-    /// For people, in pipes too: without it nothing goes on.
+    /// Prints a line in pipes, too: the user must act on it.
     pub fn must(&self, text: &str) {
         if matches!(self.style, Style::Objects { .. }) {
             return;
         }
         let text = printable_lines(text);
         let write = || {
-            // Nobody can be told if that is closed.
+            // If standard error is closed, the line is lost.
             let _ = writeln!(io::stderr(), "{text}");
         };
         match &self.state().bar {
@@ -108,7 +109,7 @@ impl Show {
         }
     }
 
-    /// For programs.
+    /// Prints an object for programs.
     pub fn object(&self, object: &Value) {
         let line = || json_line(object);
         let _ = match self.style {
@@ -118,12 +119,12 @@ impl Show {
         };
     }
 
-    /// It goes over this interface.
+    /// Notes the interface of the transfer.
     pub fn over(&self, interface: &str) {
         self.state().link = Some(Link::of(interface, self.side));
     }
 
-    /// A connection was not let in, or left before anything was accepted.
+    /// Reports a connection that was refused, or left before an offer was accepted.
     pub fn turned(&self, why: &str) {
         let Some(silent) = self.state().turned.next(Instant::now()) else {
             return;
@@ -138,7 +139,7 @@ impl Show {
         ));
     }
 
-    /// Data moves from here on.
+    /// Notes that data moves from now on.
     pub fn accepted(&self, progress: &Progress) {
         self.object(&json!({"event": "start", "bytes": progress.bytes, "bytes_total": progress.bytes_total}));
         let mut state = self.state();
@@ -224,7 +225,7 @@ impl Show {
     }
 
     fn words(&self, progress: &Progress, reading: &Reading, link: Option<f64>) -> String {
-        // What matters least comes last: a narrow terminal cuts it off.
+        // The least important comes last: a narrow terminal cuts it off.
         let mut words = format!("{}/s", DecimalBytes(reading.bytes_per_second as u64));
         if let Some(link) = link {
             let share = 800.0 * reading.bytes_per_second / link;
@@ -251,7 +252,7 @@ impl Show {
 fn bar(bytes_total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(bytes_total), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{percent:>3}% [{bar:16}] {wide_msg}");
-    // The template is a constant; with another one the bar would be plainer.
+    // The template is a constant; if it were invalid, the bar would be plainer.
     bar.with_style(
         style
             .unwrap_or_else(|_| ProgressStyle::default_bar())
@@ -270,7 +271,7 @@ fn time(time: Duration) -> String {
         0..10 => format!("{:.1} s", time.as_secs_f64()),
         seconds @ 10..60 => format!("{seconds} s"),
         seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        // What never ends is as good as this.
+        // A longer time is shown as this.
         seconds @ 3600.. => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
     }
 }

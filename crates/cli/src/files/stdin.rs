@@ -1,5 +1,8 @@
-//! What has no length before it is read, as a file: an offer says how long it is, so it is read to its end first. Standard input, pipes with
-//! and without a name, and files that the kernel makes up as they are read (/proc).
+//! Input of unknown length as a file: it is read to its end first, since an offer states its
+//! length.
+//!
+//! These are standard input, pipes with and without a name, and files that the kernel generates as
+//! they are read (/proc).
 
 use super::terminal::is_readable;
 use airdma_transfer::{Cancel, Error};
@@ -10,25 +13,25 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The name under which it is offered is this one's.
+/// The name that it is offered under comes from this path.
 const PATH: &str = "/dev/stdin";
 
-/// Whether a path stands for standard input.
+/// Whether a path means standard input.
 pub fn is_meant(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// What is to be sent, and what has to be open for that.
+/// A path to send, and the file that must stay open for it.
 pub struct Source {
-    /// Its own, where the path has another one.
+    /// The name to offer, if the path has another one.
     name: Option<OsString>,
     path: PathBuf,
-    /// What was read.
+    /// The file that the input was copied to.
     _spooled: Option<File>,
 }
 
 impl Source {
-    /// A path that was named, or what is read from there.
+    /// The named path, or the copy of its input.
     pub fn of(path: &Path, cancel: &Cancel) -> Result<Self, Error> {
         let as_it_is = |path| Self {
             name: None,
@@ -49,13 +52,14 @@ impl Source {
         })
     }
 
-    /// Under which name what is offered.
+    /// The name and path to offer.
     pub fn named(&self) -> (Option<OsString>, PathBuf) {
         (self.name.clone(), self.path.clone())
     }
 }
 
-/// What is at a path, open, if its length is known only when it was read. What cannot be opened is told by who sends it.
+/// Opens a path if its length is known only after reading. If it cannot be opened, the sender
+/// reports that.
 fn unsized_at(path: &Path) -> io::Result<Option<File>> {
     let Ok(metadata) = path.metadata() else {
         return Ok(None);
@@ -65,7 +69,7 @@ fn unsized_at(path: &Path) -> io::Result<Option<File>> {
     if !says_nothing {
         return Ok(None);
     }
-    // A pipe that no program writes to yet is waited for where that can be stopped.
+    // A pipe without a writer yet is waited for where the wait can be cancelled.
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let Ok(file) = opened else {
@@ -76,12 +80,14 @@ fn unsized_at(path: &Path) -> io::Result<Option<File>> {
     Ok(is_unsized.then_some(file))
 }
 
-/// A path at which what comes on standard input is a file. That it is one already is mostly so in scripts; otherwise it goes to a
-/// temporary one, without a name, in place of standard input.
+/// A path where standard input is a file.
+///
+/// In scripts it mostly is one already; otherwise it is copied to a temporary file without a name,
+/// which replaces it.
 pub fn as_file(cancel: &Cancel) -> Result<PathBuf, Error> {
     if !is_whole_file() {
         let spooled = spool(&mut io::stdin().lock(), cancel)?;
-        // SAFETY: two open descriptors; nobody reads what was standard input any more.
+        // SAFETY: two open descriptors; the old standard input is not read any more.
         if unsafe { libc::dup2(spooled.as_raw_fd(), libc::STDIN_FILENO) } < 0 {
             return Err(io::Error::last_os_error().into());
         }
@@ -89,9 +95,9 @@ pub fn as_file(cancel: &Cancel) -> Result<PathBuf, Error> {
     Ok(PATH.into())
 }
 
-/// Whether opening it again gives what reading it would: a file of which nothing was read yet.
+/// Whether standard input is a file at its beginning, so that opening it again gives all of it.
 fn is_whole_file() -> bool {
-    // SAFETY: a number that stands for a descriptor, or for none, which is an error then.
+    // SAFETY: a plain number; if it is not an open descriptor, the call fails.
     let position = unsafe { libc::lseek(libc::STDIN_FILENO, 0, libc::SEEK_CUR) };
     let opened = File::open(PATH).and_then(|file| file.metadata());
     position == 0 && opened.is_ok_and(|metadata| metadata.is_file())
@@ -120,12 +126,12 @@ fn temporary() -> io::Result<File> {
     let template = std::env::temp_dir().join("airdma-stdin-XXXXXX");
     let mut template = template.into_os_string().into_encoded_bytes();
     template.push(0);
-    // SAFETY: a string with a NUL, in which the call replaces the last letters.
+    // SAFETY: a string with a NUL, whose last letters the call replaces.
     let fd = unsafe { libc::mkostemp(template.as_mut_ptr().cast(), libc::O_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was made just now, and is nobody else's.
+    // SAFETY: a descriptor that was just created, and that nothing else owns.
     let file = unsafe { File::from_raw_fd(fd) };
     // SAFETY: the name that the call left there.
     unsafe { libc::unlink(template.as_ptr().cast()) };

@@ -1,10 +1,11 @@
-//! Standard output as the place where a file goes: a reader that has stopped reading does not keep the program from ending.
+//! Standard output as the destination of a file: a reader that stops reading does not keep the
+//! program from ending.
 
 use airdma_transfer::Cancel;
 use std::io::{self, Stdout, Write};
 use std::os::fd::AsRawFd;
 
-/// How often a write looks whether it is to end.
+/// Interval at which a write checks whether it was cancelled.
 const LOOK_EVERY_MS: libc::c_int = 100;
 
 /// Standard output, until it is cancelled.
@@ -21,7 +22,7 @@ impl Output {
         }
     }
 
-    /// Whether there is room for a piece, after a moment.
+    /// Waits briefly; returns whether there is room for a piece.
     fn has_room(&self) -> bool {
         let mut entry = libc::pollfd {
             fd: self.stdout.as_raw_fd(),
@@ -43,7 +44,8 @@ impl Write for Output {
                 break;
             }
         }
-        // For so much a pipe that can be written to has room: more could block. Past the buffer of `Stdout`, which would write when it likes.
+        // A writable pipe has room for this much; more could block. Bypasses the buffer of
+        // `Stdout`, which may write later.
         let piece = &bytes[..bytes.len().min(libc::PIPE_BUF)];
         // SAFETY: bytes that live as long as the call.
         let written =

@@ -1,4 +1,6 @@
-//! Ctrl-C and its like end a transfer in an orderly way; the second time at once. A limit of file sizes does not end it by a signal.
+//! Signals: Ctrl-C and similar ones cancel a transfer, and the second one ends the program at once.
+//!
+//! A file size limit is an error of the write, not a signal.
 
 use airdma_transfer::Cancel;
 use std::io;
@@ -6,10 +8,10 @@ use std::sync::OnceLock;
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Which one it was.
+/// The signal that cancelled the transfer.
 static STOPPED_BY: OnceLock<libc::c_int> = OnceLock::new();
 
-/// Lets signals cancel. To be called before any other thread is started: they inherit that they take none.
+/// Lets signals cancel. Call it before starting threads: they inherit the blocked signals.
 pub fn on_signals(cancel: &Cancel) -> io::Result<()> {
     let cancel = cancel.clone();
     then(move || cancel.cancel())
@@ -17,7 +19,8 @@ pub fn on_signals(cancel: &Cancel) -> io::Result<()> {
 
 /// Lets signals call `stop`. As [`on_signals`].
 pub fn then(stop: impl Fn() + Send + 'static) -> io::Result<()> {
-    // SAFETY: an all-zero signal set is a valid one to initialise, and all calls get pointers to it; no handler is installed.
+    // SAFETY: an all-zero signal set is a valid one to initialise, and all calls get pointers to
+    // it; no handler is installed.
     let set = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -25,7 +28,7 @@ pub fn then(stop: impl Fn() + Send + 'static) -> io::Result<()> {
             libc::sigaddset(&raw mut set, signal);
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-        // A file that would grow beyond `ulimit -f` is an error of its write then, which can be told.
+        // A write beyond `ulimit -f` then fails with an error, which can be reported.
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         set
     };
@@ -47,7 +50,7 @@ pub fn then(stop: impl Fn() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// The exit status of a program that a signal ended, as shells have it.
+/// Exit status of a program that was ended by a signal, as in shells.
 pub fn status() -> u8 {
     let signal = STOPPED_BY.get().copied().unwrap_or(libc::SIGINT);
     128 + signal as u8

@@ -1,4 +1,4 @@
-//! Questions to a person.
+//! Questions to the user.
 
 use crate::words::printable_lines;
 use airdma_transfer::Cancel;
@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsRawFd;
 
-/// How often a question looks whether it still matters.
+/// Interval at which a question checks whether it is obsolete.
 const LOOK_EVERY_MS: libc::c_int = 100;
-/// More than anybody types.
+/// Most bytes of a typed line.
 const LINE_BYTES_MAX: usize = 1000;
 
-/// The terminal of the user, if there is one to ask at. `is_data`: standard input is for something else.
+/// The user's terminal, if there is one for questions. `is_data`: standard input is data.
 pub fn open(is_data: bool) -> Option<File> {
     if !io::stdin().is_terminal() && !is_data {
         return None;
@@ -19,11 +19,11 @@ pub fn open(is_data: bool) -> Option<File> {
     File::open("/dev/tty").ok()
 }
 
-/// Asks, and waits for a line; none when the terminal is closed, or the question does not matter any more.
+/// Asks, and waits for a line; `None` if the terminal is closed, or the question is obsolete.
 pub fn ask(terminal: &mut File, question: &str, over: &[&Cancel]) -> Option<String> {
     let mut out = io::stderr();
     let question = printable_lines(question);
-    // The answer may come though the question was not seen.
+    // The user may answer even if the question could not be printed.
     let _ = write!(out, "{question}").and_then(|()| out.flush());
     let line = read_line(terminal, over);
     if line.is_none() {
@@ -50,7 +50,7 @@ fn read_line(terminal: &mut File, over: &[&Cancel]) -> Option<String> {
     }
 }
 
-/// Waits a moment for something to read.
+/// Waits briefly; returns whether there is input.
 pub fn is_readable(file: &impl AsRawFd) -> bool {
     let mut entry = libc::pollfd {
         fd: file.as_raw_fd(),

@@ -7,27 +7,28 @@ use airdma_pfc_box::{Controller, Options};
 
 #[derive(clap::Args)]
 pub struct ControllerOptions {
-    /// The interface to the plain host.
+    /// Interface to the plain host
     #[arg(long, value_name = "IFACE")]
     host: String,
-    /// The interface to the air: an access point's or a station's with `4addr on`, an emulated link's, or the cable to one.
+    /// Interface to the air: an access point's or a station's with `4addr on`, an emulated link's,
+    /// or the cable to one
     #[arg(long, value_name = "IFACE")]
     radio: String,
-    /// What the radio carries, in Mb/s [default: what leaves its queue, or what its driver says].
+    /// Rate of the radio in Mb/s [default: measured at its queue, or its driver's estimate]
     #[arg(long, value_name = "MBIT", allow_hyphen_values = true)]
     rate: Option<f64>,
-    /// What may wait here, in bytes; the host is asked to stop at 256 KiB.
+    /// Capacity of the queue in bytes; the host is paused at 256 KiB
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     queue: usize,
-    /// Which priority of the host's carries RoCE, 0 to 7.
+    /// Priority that carries the host's RoCE, 0 to 7
     #[arg(long, value_name = "PRIORITY", default_value_t = PRIORITY)]
     pfc: u8,
-    /// Say nothing while it works, and all at the end, as JSON.
+    /// Print nothing but the counters at the end, as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What most guides to RoCE give it.
+/// The priority of most RoCE guides.
 const PRIORITY: u8 = 3;
 
 #[derive(clap::Args)]
@@ -40,7 +41,7 @@ pub struct NicOptions {
     pfc: u8,
 }
 
-/// Forwards until a signal comes.
+/// Forwards until a signal arrives.
 pub fn run(options: &ControllerOptions) -> anyhow::Result<ExitCode> {
     let mut controller = Controller::open(&Options {
         host: options.host.clone(),
@@ -69,7 +70,7 @@ pub fn run(options: &ControllerOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Passes frames until a signal comes.
+/// Passes frames until a signal arrives.
 pub fn nic(options: &NicOptions) -> anyhow::Result<ExitCode> {
     let held = airdma_pfc_box::nic(&options.inside, &options.cable, options.pfc)?;
     writeln!(io::stdout(), "{}", serde_json::to_string(&held)?)?;

@@ -1,4 +1,4 @@
-//! `airdma link traffic`: the ends of measurements.
+//! `airdma link traffic`: the ends of a measurement.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ enum TrafficEnd {
     },
 }
 
-/// Is that end, and prints what it found.
+/// Runs one end, and prints its result.
 pub fn traffic(options: TrafficOptions) -> anyhow::Result<ExitCode> {
     let time = |seconds: f64| Duration::try_from_secs_f64(seconds).context("a time");
     let traffic = match options.end {

@@ -1,4 +1,4 @@
-//! Jobs in words for people.
+//! Jobs as text for display.
 
 use airdma_files::printable;
 use airdma_queue::{Job, State};
@@ -6,7 +6,7 @@ use indicatif::HumanBytes;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// One line for each, below titles.
+/// A table with one line for each job.
 pub fn table(jobs: &[Job]) -> String {
     let mut rows = vec![["job", "state", "priority", "to", "files", ""].map(str::to_owned)];
     rows.extend(jobs.iter().map(|job| {
@@ -40,7 +40,7 @@ pub fn line(job: &Job) -> String {
     format!("job {} is {}  {}", job.id, state(job), news(job))
 }
 
-/// All about a job.
+/// Everything about a job.
 pub fn details(job: &Job) -> String {
     let mut text = format!("job       {}\nstate     {}\n", job.id, state(job));
     let mut put = |title: &str, value: &str| {
@@ -73,7 +73,7 @@ fn state(job: &Job) -> &'static str {
     }
 }
 
-/// The first path, and how many more there are.
+/// The first path, and the number of others.
 fn files(job: &Job) -> String {
     let mut paths = job.order.paths.iter();
     let first = paths
@@ -85,7 +85,7 @@ fn files(job: &Job) -> String {
     }
 }
 
-/// What there is to say about how it goes.
+/// Progress or result of a job.
 fn news(job: &Job) -> String {
     let trouble = job.trouble.as_ref().map_or("", |trouble| &trouble.message);
     match job.state {

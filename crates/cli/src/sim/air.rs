@@ -1,4 +1,5 @@
-//! `airdma sim air`: transfers on simulated Wi-Fi, in virtual time, as a table that is the same on every machine.
+//! `airdma sim air`: transfers on simulated Wi-Fi, in virtual time, as a table that is the same on
+//! every machine.
 
 use airdma_engine::{PathMtu, RateControl};
 use airdma_link::{Profile as Radio, Signal, Walk};
@@ -10,18 +11,18 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 const SEED: u64 = 1;
-/// For so long each row is looked at.
+/// Time that each row measures.
 const TIME: Duration = Duration::from_secs(4);
-/// Where chance matters less, or millions of packets are dropped.
+/// Time where randomness matters less, or millions of packets are dropped.
 const SHORT_TIME: Duration = Duration::from_secs(1);
 const GOOD_DB: f64 = 35.0;
 const FAIR_DB: f64 = 22.0;
-/// There the radio's rate goes up and down, and one world says little.
+/// Worlds at a fair signal, where the radio's rate varies and a single world is not representative.
 const FAIR_SEEDS: u64 = 8;
 const LOSSES: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
 
 const AIR: Sender = Sender::air(RateControl::Buffers);
-/// Who sends, by name.
+/// Senders by name.
 const SENDERS: [(&str, Sender); 3] = [
     ("RoCEv2", Sender::ROCE),
     ("air", AIR),
@@ -37,7 +38,7 @@ fn setting(profile: Profile, snr_db: f64, loss: f64) -> Setting {
     }
 }
 
-/// All of it, in Markdown.
+/// The whole table in Markdown.
 pub fn table() -> anyhow::Result<String> {
     let mut text = String::from(INTRODUCTION);
     signals(&mut text)?;
@@ -136,7 +137,7 @@ fn losses(text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// How packets leave in air mode: each by itself, in datagrams of up to 64 KB, and longer than the interface takes.
+/// How packets leave in air mode: singly, in datagrams of up to 64 KB, and longer than the MTU.
 const AGGREGATES: [(&str, Sender); 3] = [
     ("long packets", AIR),
     (
@@ -216,7 +217,7 @@ fn sizes(text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// Bytes of a message, and what people call them.
+/// Sizes of messages in bytes, and their names.
 const MESSAGES: [(u32, &str); 9] = [
     (2, "2 B"),
     (64, "64 B"),
@@ -229,7 +230,7 @@ const MESSAGES: [(u32, &str); 9] = [
     (1 << 20, "1 MiB"),
 ];
 
-/// How much is sent at once when nothing holds it back: with reports and selective repeat, and by go-back-N.
+/// Senders without rate control: with reports and selective repeat, and with go-back-N.
 const UNCONTROLLED: [Sender; 2] = [
     Sender {
         air: Some(RateControl::Window),
@@ -310,7 +311,7 @@ fn reads(text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// For so long shares are looked at.
+/// Time over which shares are measured.
 const SHARING_TIME: Duration = Duration::from_secs(2);
 
 fn sharing(text: &mut String) -> std::fmt::Result {
@@ -352,7 +353,7 @@ fn sharing(text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// The least and the greatest share, of an equal one.
+/// The least and the greatest share, relative to an equal one.
 fn extremes(seen: &Seen) -> [f64; 2] {
     let equal = seen.mbit / seen.shares_mbit.len() as f64;
     let least = seen.shares_mbit.iter().copied().fold(f64::MAX, f64::min);
@@ -397,7 +398,7 @@ fn walks(text: &mut String) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of the walks; that of `airdma bench wireless`.
+/// Seed of the walks; the same as in `airdma bench wireless`.
 const WALK_SEED: u64 = 3;
 
 fn foreground(text: &mut String) -> std::fmt::Result {

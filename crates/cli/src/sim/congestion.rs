@@ -1,4 +1,5 @@
-//! `airdma sim congestion`: senders that share a marking queue, in virtual time, as a table that is the same on every machine.
+//! `airdma sim congestion`: senders that share a marking queue, in virtual time, as a table that is
+//! the same on every machine.
 
 use airdma_engine::RateControl;
 use airdma_sim::Marking;
@@ -8,19 +9,19 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 const SENDERS: [usize; 5] = [1, 2, 4, 8, 16];
-/// Each begins so much after the one before.
+/// Time between the starts of two senders.
 const APART: Duration = Duration::from_millis(2);
 
-/// Who sends, and into what.
+/// The senders and the queue of a case.
 struct Case {
     name: &'static str,
     air: bool,
     control: RateControl,
     line_mbps: u32,
     marking: Marking,
-    /// Before shares are looked at, and for so long they are.
+    /// Time before shares are measured, and time of the measurement.
     times: [Duration; 2],
-    /// The second of two senders begins then, and a row of their rates stands for so long.
+    /// Start of the second of two senders, and length of a row of their rates.
     joins: [Duration; 2],
 }
 
@@ -30,7 +31,7 @@ const CASES: [Case; 2] = [
         air: false,
         control: RateControl::Dcqcn,
         line_mbps: 40_000,
-        // 5.2 of the paper.
+        // Section 5.2 of the paper.
         marking: Marking::Ramp {
             kmin: 5_000,
             kmax: 200_000,
@@ -44,7 +45,7 @@ const CASES: [Case; 2] = [
         air: true,
         control: RateControl::Dctcp,
         line_mbps: 10_000,
-        // 65 packets of 1,500 bytes: 4.1 of the paper.
+        // 65 packets of 1,500 bytes: section 4.1 of the paper.
         marking: Marking::Above(100_000),
         times: [Duration::from_millis(100), Duration::from_millis(200)],
         joins: [Duration::from_millis(50), Duration::from_millis(25)],
@@ -65,7 +66,7 @@ impl Case {
     }
 }
 
-/// All of it, in Markdown.
+/// The whole table in Markdown.
 pub fn table() -> Result<String, std::fmt::Error> {
     let mut text = String::from(INTRODUCTION);
     shares(&mut text)?;
@@ -136,7 +137,7 @@ fn share(text: &mut String, name: &str, case: &Case, setting: Setting) -> std::f
     )
 }
 
-/// Rates while a second sender joins a first.
+/// Rates while a second sender joins a first one.
 fn joins(text: &mut String, case: &Case) -> std::fmt::Result {
     let [begins, every] = case.joins;
     writeln!(

@@ -1,16 +1,16 @@
-//! What the link could carry, as the kernel tells: a cable's speed, or what a radio sends and receives with just now.
+//! Capacity of the link by the kernel: a cable's speed, or a radio's present bit rate.
 
 use super::Side;
 use airdma_radio::LinkView;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A radio changes its mind often; people do not want to read it as often.
+/// Interval of readings: a radio changes its rate more often than is readable.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 pub struct Link {
     side: Side,
-    /// Where the kernel describes the interface.
+    /// Directory of the interface in sysfs.
     described: PathBuf,
     view: Option<LinkView>,
     told: Option<(Instant, Option<f64>)>,
@@ -28,7 +28,7 @@ impl Link {
         }
     }
 
-    /// Nothing where nobody knows, as on an access point with several stations.
+    /// `None` if the rate is unknown, as on an access point with several stations.
     pub fn bits_per_second(&mut self) -> Option<f64> {
         if let Some((when, told)) = self.told
             && when.elapsed() < ASK_EVERY
@@ -54,7 +54,7 @@ impl Link {
     }
 
     fn cable(&self) -> Option<f64> {
-        // -1, or an error, where it has none.
+        // -1, or an error, without a cable.
         let mbit = number(&self.described.join("speed")).filter(|mbit| *mbit > 0)?;
         Some(mbit as f64 * 1e6)
     }

@@ -1,13 +1,13 @@
-//! Rate, time left, and what is waited for: out of the last few seconds.
+//! Rate, remaining time and slowest part, from the last few seconds.
 
 use super::Side;
 use airdma_transfer::{Progress, Waits};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What is looked back on.
+/// Time that is averaged.
 const WINDOW: Duration = Duration::from_secs(3);
-/// Out of less nothing is said.
+/// Least time for an estimate.
 const LEAST: Duration = Duration::from_millis(300);
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub struct Meter {
     samples: VecDeque<(Instant, Progress)>,
 }
 
-/// What the last seconds say.
+/// Estimates from the last seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     pub bytes_per_second: f64,
@@ -24,7 +24,7 @@ pub struct Reading {
     pub slowest: Option<Slowest>,
 }
 
-/// Which of the three buffers on the way was waited for most.
+/// The slowest of the three parts of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slowest {
     Reading,
@@ -33,7 +33,7 @@ pub enum Slowest {
 }
 
 impl Meter {
-    /// Another connection begins; the clock runs on.
+    /// Starts a new connection; the clock goes on.
     pub fn start(&mut self, progress: &Progress) {
         self.started.get_or_insert_with(Instant::now);
         self.samples = [(Instant::now(), *progress)].into();
@@ -63,7 +63,7 @@ impl Meter {
         let left = progress.bytes_total.saturating_sub(progress.bytes) as f64;
         Reading {
             bytes_per_second: rate,
-            // Without any progress there is nothing to say.
+            // Without progress there is no estimate.
             left: Duration::try_from_secs_f64(left / rate).ok(),
             slowest: slowest(before.waits, progress.waits),
         }
@@ -81,7 +81,8 @@ fn slowest(before: Waits, now: Waits) -> Option<Slowest> {
 }
 
 impl Slowest {
-    /// For people. A receiver with nothing to write cannot tell whether the network or the sender is slow.
+    /// Text for display. A receiver with nothing to write cannot tell whether the network or the
+    /// sender is slow.
     pub fn words(self, side: Side) -> &'static str {
         match (self, side) {
             (Self::Reading, _) => "this disk",
@@ -92,7 +93,7 @@ impl Slowest {
         }
     }
 
-    /// For programs.
+    /// Word for programs.
     pub fn word(self, side: Side) -> &'static str {
         match (self, side) {
             (Self::Reading, _) => "sender_disk",

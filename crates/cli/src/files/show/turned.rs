@@ -1,12 +1,12 @@
-//! Lines about connections that were not let in: any host can make as many as it likes.
+//! Limits lines about refused connections, of which any host can make many.
 
 use std::time::{Duration, Instant};
 
-/// Lines in a minute. More are counted.
+/// Most lines in a minute. Further ones are counted.
 const LINES_MAX: u32 = 10;
 const WHILE: Duration = Duration::from_secs(60);
 
-/// What was said in the last minute.
+/// Lines of the last minute.
 #[derive(Debug, Default)]
 pub struct Turned {
     since: Option<Instant>,
@@ -15,7 +15,8 @@ pub struct Turned {
 }
 
 impl Turned {
-    /// One more at `now`. `Some`: a line is due, and so many came before it without one.
+    /// Counts one at `now`; `Some` if a line is due, with the number that came before it without
+    /// one.
     pub fn next(&mut self, now: Instant) -> Option<u64> {
         if self
             .since
