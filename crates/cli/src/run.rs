@@ -1,4 +1,4 @@
-//! `airdma run`: becomes a program that has airdma in place of rdma-core's libraries.
+//! `airdma run`: executes a program with airdma in place of rdma-core's libraries.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,22 +25,21 @@ mod program;
 mod search;
 mod wrapper;
 
-/// Exit status when something was not found, and when it was but cannot be run (as POSIX shells
-/// have it).
+/// Exit statuses if something was not found, or was found but cannot be run (as in POSIX shells).
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
 /// How to run a program.
 pub struct Options {
-    /// Say what is done.
+    /// Print what is done.
     pub verbose: bool,
-    /// Say what would be done, and whether it will work, and do nothing.
+    /// Print what would be done and whether it will work, and do nothing.
     pub explain: bool,
-    /// The drop-in directory, whatever the host has.
+    /// Use the drop-in directory regardless of the host's libraries.
     pub drop_in: bool,
 }
 
-/// Becomes `command`; returns only if that fails, or if the caller wants an explanation.
+/// Executes `command`; returns only if that fails, or if only an explanation was requested.
 pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
         complain("no command given: airdma run -- CMD ARGS");
@@ -48,7 +47,7 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     };
     let host = Host::look();
     let started = wrapper::look_through(command);
-    // What cannot be found or read is told where it is started.
+    // A program that cannot be found or read is reported when it is started.
     let found = Program::find(&started.command[0]);
     let found = found.as_ref();
     let imports = found
@@ -61,7 +60,7 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     if let Ok(choice) = &mut chosen {
         choice.arrange(found.ok(), &host);
     }
-    // It forks; nothing in this process has started a thread.
+    // It forks; this process has not started a thread yet.
     let findings = selftest::run();
     if options.explain {
         return explain::print(&started, found, &host, &chosen, &imports, &findings);
@@ -106,11 +105,11 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     })
 }
 
-/// What follows when the self-test fails.
+/// Consequence of a failed self-test.
 const REFUTED: &str =
     "hosts that are not airdma will drop what this one sends over IPv4; use IPv6 addresses";
 
-/// What is set, as a shell would.
+/// The settings in the syntax of a shell.
 fn settings(choice: &Choice) -> Vec<String> {
     let variables = choice.variables.iter();
     variables

@@ -1,4 +1,4 @@
-//! `airdma run` as users and scripts see it: environment, exit status, messages.
+//! `airdma run` from the outside: environment, exit status, messages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A shared object that is surely there and does nothing when preloaded again: the C library.
+/// A shared object that surely exists and is harmless when preloaded again: the C library.
 fn some_library() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let path = maps
@@ -32,16 +32,17 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Copies the program under test. A process of its own does: a descriptor of ours, open for
-/// writing, would live on in whatever child another test forks at that moment, and the copy could
-/// not be started (ETXTBSY).
+/// Copies the program under test by a separate process.
+///
+/// A descriptor of this process, open for writing, would be inherited by a child that another test
+/// forks at that moment, and the copy could not be started (ETXTBSY).
 fn copy_program(to: &Path) {
     let mut copy = Command::new("cp");
     let status = copy.arg(env!("CARGO_BIN_EXE_airdma")).arg(to).status();
     assert!(status.unwrap().success());
 }
 
-/// A fresh folder that goes away with its guard.
+/// A new folder that is removed with its guard.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -59,7 +60,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn the_program_runs_with_the_library_preloaded_and_its_status_is_ours() {
+fn run_preloads_the_library_and_returns_the_program_status() {
     let output = airdma()
         .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD; exit 7"])
         .output()
@@ -159,8 +160,8 @@ fn the_library_of_an_installed_tree_is_found() {
     assert!(stdout(&output).trim().ends_with("/lib/airdma/libairdma.so"));
 }
 
-/// A tree as packages install it, with what looks like both artefacts; what `sh` prints of its
-/// environment in it.
+/// An installed tree with dummies for both artefacts; returns the environment that `sh` prints in
+/// it.
 fn in_installed_tree(name: &str, arguments: &[&str], path: Option<&str>) -> Output {
     let folder = Folder::new(name);
     let (bin, lib) = (folder.0.join("bin"), folder.0.join("lib/airdma"));
@@ -230,7 +231,7 @@ fn a_drop_in_directory_that_is_not_there_is_said() {
     }
 }
 
-/// What `airdma run --explain` prints of a command, and its exit status.
+/// Output and exit status of `airdma run --explain` for a command.
 fn explained(command: &[&str]) -> (String, Option<i32>) {
     let output = airdma()
         .env("AIRDMA_LOOPBACK", "1")
@@ -418,6 +419,6 @@ fn verbose_says_what_the_self_test_found_and_quiet_says_nothing() {
     for finding in ["identification 0", "segments of one send", "LD_PRELOAD="] {
         assert!(said.contains(finding), "{said}");
     }
-    // A kernel that breaks the rule would be warned of; none that this is tested on does.
+    // A kernel that breaks the rule would cause a warning; no kernel of the test machines does.
     assert_eq!(stderr(&run(&["--", "true"])), "");
 }

@@ -1,9 +1,9 @@
-//! The two artefacts: where they lie, and which of them a program gets.
+//! The two artefacts: where they are installed, and which of them a program gets.
 //!
-//! *The preload*, `libairdma.so`, stands before rdma-core's libraries, which the host has;
+//! *The preload*, `libairdma.so`, precedes rdma-core's libraries on hosts that have them;
 //! rdma-core's rsockets then run on it. *The drop-in directory* has airdma under the names of
 //! rdma-core's libraries, for hosts without them. It is preloaded as well, because a library with
-//! an RPATH of its own would find rdma-core's libraries before it; being one file it is there once.
+//! an RPATH of its own would find rdma-core's libraries first; being one file, it is loaded once.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -16,10 +16,10 @@ use super::program::Program;
 use super::search::Search;
 
 const LIBRARY: &str = "libairdma.so";
-/// The folder's name. It lies beside [`LIBRARY`].
+/// Name of the folder, which is next to [`LIBRARY`].
 const DROP_IN: &str = "dropin";
 
-/// What is installed: at least one of the two.
+/// The installed artefacts: at least one of the two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     pub preload: Option<PathBuf>,
@@ -27,24 +27,24 @@ pub struct Installed {
     pub drop_in: Option<PathBuf>,
 }
 
-/// What a program gets.
+/// The artefact for a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Variables of its environment.
+    /// Environment variables to set.
     pub variables: Vec<(&'static str, OsString)>,
     /// Whether it is the drop-in directory.
     pub drop_in: bool,
-    /// The file that has the symbols.
+    /// The file with the symbols.
     pub library: PathBuf,
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub because: String,
 }
 
 impl Installed {
-    /// Looks where `AIRDMA_LIB` says, or in places relative to this binary.
+    /// Searches `AIRDMA_LIB`, or places relative to this binary.
     ///
     /// # Errors
-    /// A message when nothing is there.
+    /// A message if nothing is installed.
     pub fn look() -> Result<Installed, String> {
         if let Some(given) = env::var_os("AIRDMA_LIB").filter(|value| !value.is_empty()) {
             let given = PathBuf::from(given);
@@ -72,11 +72,13 @@ impl Installed {
         Ok(installed)
     }
 
-    /// Chooses; `forced`: the drop-in directory whatever the host has; `too_new`: why the loader
-    /// would refuse the program on what the host has.
+    /// Chooses an artefact.
+    ///
+    /// `forced`: the drop-in directory regardless of the host; `too_new`: why the loader would
+    /// refuse the program with the host's libraries.
     ///
     /// # Errors
-    /// A message when what is needed is not installed, or lies where the loader could not find it.
+    /// A message if the artefact is not installed, or the loader could not find it.
     pub fn choose(
         &self,
         host: &Host,
@@ -181,7 +183,7 @@ pub fn how_to_get_drop_in(library: &Path) -> String {
     )
 }
 
-/// Where the artefacts may lie, best first.
+/// Where the artefacts may be installed, best first.
 fn folders(binary: &Path) -> [PathBuf; 3] {
     ["", "../lib", "../lib/airdma"].map(|folder| binary.join(folder))
 }
@@ -202,7 +204,7 @@ fn missing(folders: &[PathBuf]) -> String {
     message
 }
 
-/// A variable with a list of paths: ours first, then what was there.
+/// A variable with a list of paths: ours first, then its old value.
 fn before(variable: &'static str, path: &Path) -> Result<(&'static str, OsString), String> {
     Ok((variable, list(path, env::var_os(variable))?))
 }
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preload_is_for_hosts_with_rdma_core_and_the_drop_in_for_others() {
+    fn hosts_with_rdma_core_get_the_preload_others_the_drop_in() {
         let chosen = |host, forced| installed(true, true).choose(&host, forced, None).unwrap();
         assert!(!chosen(host(true, true), false).drop_in);
         assert!(chosen(host(true, true), true).drop_in);
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_newer_than_the_hosts_libraries_gets_the_drop_in() {
+    fn a_program_newer_than_the_hosts_libraries_gets_the_drop_in() {
         let too_new = || Some("it needs IBVERBS_1.15".to_owned());
         let choice = installed(true, true).choose(&host(true, true), false, too_new());
         assert_eq!(choice.unwrap().because, "it needs IBVERBS_1.15");

@@ -1,4 +1,4 @@
-//! The little of an ELF file that decides whether a preload reaches it.
+//! The parts of an ELF file that decide whether a preload takes effect.
 
 use std::fs::File;
 use std::io;
@@ -9,19 +9,19 @@ mod symbols;
 
 pub use symbols::{Symbol, Symbols};
 
-/// For which machine a file is: class (32 or 64 bits) and the number of the processor.
+/// Machine that a file is for: class (32 or 64 bits) and processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     class: u8,
     processor: u16,
 }
 
-/// What was read. For another machine than ours nothing but that.
+/// Properties of an ELF file. For another machine, only the machine is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elf {
-    /// For which machine it is.
+    /// Machine that it is for.
     pub machine: Machine,
-    /// The loader that it asks for; a program without one is static.
+    /// Loader that it requests; a program without one is static.
     pub interpreter: Option<String>,
     /// The libraries that it links.
     pub needed: Vec<String>,
@@ -30,15 +30,15 @@ pub struct Elf {
     /// DT_RUNPATH, as it stands: the same behind `LD_LIBRARY_PATH`, for its own libraries only.
     /// Takes the place of DT_RPATH.
     pub runpath: Option<String>,
-    /// It refers to `rsocket(3)`.
+    /// Whether it refers to `rsocket(3)`.
     pub rsockets: bool,
 }
 
 impl Machine {
-    /// That of this program.
+    /// The machine of this program.
     ///
     /// # Errors
-    /// What reading `/proc/self/exe` fails with, on processors whose number is not known here.
+    /// Those of reading `/proc/self/exe`, on processors whose number is not known here.
     pub fn ours() -> io::Result<Machine> {
         let known = [
             ("x86_64", 62),
@@ -58,20 +58,20 @@ impl Machine {
         Machine::of(Path::new("/proc/self/exe"))?.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// That of a file; `None` if it is no ELF file.
+    /// The machine of a file; `None` if it is not an ELF file.
     ///
     /// # Errors
-    /// What opening the file fails with.
+    /// Those of opening the file.
     pub fn of(path: &Path) -> io::Result<Option<Machine>> {
         Ok(Bytes(File::open(path)?).machine())
     }
 }
 
 impl Elf {
-    /// Reads a file; `None` if it is no ELF file.
+    /// Reads a file; `None` if it is not an ELF file.
     ///
     /// # Errors
-    /// What opening the file fails with.
+    /// Those of opening the file.
     pub fn read(path: &Path) -> io::Result<Option<Elf>> {
         let bytes = Bytes(File::open(path)?);
         let Some(machine) = bytes.machine() else {
@@ -86,14 +86,14 @@ impl Elf {
             rsockets: false,
         };
         if Machine::ours().is_ok_and(|ours| ours == machine) && machine.class == CLASS_64 {
-            // What a damaged file does not tell is not there.
+            // Fields that a damaged file lacks stay empty.
             let _ = bytes.fill(&mut elf);
         }
         Ok(Some(elf))
     }
 }
 
-/// A file that is read at offsets. Answers `None` behind its end, and to sizes that no sound file
+/// A file that is read at offsets. Returns `None` behind its end, and for sizes that no valid file
 /// has.
 struct Bytes(File);
 
@@ -187,7 +187,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// The string that begins there and ends with a zero.
+/// The string at an offset, up to its NUL.
 fn string(bytes: &[u8], at: usize) -> Option<String> {
     let text = bytes.get(at..)?.split(|byte| *byte == 0).next()?;
     Some(String::from_utf8_lossy(text).into_owned())
@@ -204,7 +204,7 @@ const STRINGS: u64 = 5;
 const STRINGS_LEN: u64 = 10;
 const RPATH: u64 = 15;
 const RUNPATH: u64 = 29;
-/// No table that is looked at is longer.
+/// Most bytes of a table that is read.
 const READ_MAX: usize = 64 << 20;
 
 #[cfg(test)]

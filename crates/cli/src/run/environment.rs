@@ -1,17 +1,16 @@
-//! Variables of the environment that decide whether programs use the devices: airdma's own, and
-//! those of the libraries that are built on verbs.
+//! Environment variables that decide whether programs use the devices: airdma's own, and those of
+//! libraries built on verbs.
 
-/// What there is to say about a variable that is set.
+/// A remark on a variable that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// It does no harm: what it is for.
+    /// It is harmless; its purpose.
     Fine(&'static str),
-    /// It keeps the program from the devices, or is without effect: what to do.
+    /// It keeps the program from the devices, or has no effect; what to do.
     Careful(String),
 }
 
-/// Says what a variable does; `devices` are the names of the devices that there are. `None` for one
-/// that does not matter.
+/// The effect of a variable, given the names of the existing devices; `None` if it does not matter.
 pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
     let ours = OURS.iter().find(|(known, _)| *known == name);
     if let Some((_, meaning)) = ours {
@@ -66,7 +65,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
     }
 }
 
-/// airdma's, and what each does.
+/// Variables of airdma, and the effect of each.
 const OURS: [(&str, &str); 13] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
@@ -113,7 +112,7 @@ const OURS: [(&str, &str); 13] = [
     ("AIRDMA_TRACE", "verbs prints the calls"),
 ];
 
-/// Beginnings of the names of UCX transports that use verbs, and of the words that contain them.
+/// Prefixes of the names of UCX transports that use verbs, and of their aliases.
 const UCX_TRANSPORTS: [&str; 4] = ["rc", "ud", "ib", "all"];
 
 #[cfg(test)]
@@ -121,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_that_keep_a_program_from_the_devices_are_told_and_others_are_fine() {
+    fn only_harmful_variables_are_reported() {
         let devices = ["airdma_eth0".to_owned()];
         let is_fine = |name: &str, value: &str| {
             remark(name, value, &devices).map(|remark| matches!(remark, Remark::Fine(_)))

@@ -1,4 +1,4 @@
-//! `airdma run --explain`: what would be done and why, and whether it will work.
+//! `airdma run --explain`: prints what would be done and why, and whether it will work.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -17,8 +17,8 @@ use super::program::{Deaf, Program};
 use super::wrapper::Started;
 use crate::devices::why_no_device;
 
-/// Prints it. Exits with 0 if the program will find airdma's devices and can use them, with 1 if
-/// not.
+/// Prints the explanation. Exits with 0 if the program will find and can use airdma's devices, with
+/// 1 if not.
 pub fn print(
     started: &Started<'_>,
     found: Result<&Program, &io::Error>,
@@ -38,7 +38,7 @@ pub fn print(
         report.line("kernel", format!("self-test on loopback:\n{findings}"));
         report.careful(super::REFUTED.to_owned());
     }
-    // A reader that went away is no failure of what was asked.
+    // A closed pipe is not an error.
     let _ = io::stdout().write_all(report.text().as_bytes());
     if report.problems.is_empty() {
         ExitCode::SUCCESS
@@ -47,11 +47,11 @@ pub fn print(
     }
 }
 
-/// What is printed, in the order of the lines.
+/// The explanation, line by line.
 #[derive(Default)]
 struct Report {
     lines: Vec<(&'static str, String)>,
-    /// Why it will not work, each with what to do.
+    /// Why it will not work, each with its remedy.
     problems: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Report {
         self.lines.push((label, text));
     }
 
-    /// Something to look at, which does not keep it from working.
+    /// Adds a warning, which does not keep it from working.
     fn careful(&mut self, text: String) {
         self.line("careful", text);
     }
@@ -167,7 +167,7 @@ impl Report {
         }
     }
 
-    /// What the program imports, against what it gets.
+    /// Compares the program's imports with the chosen libraries.
     fn imports(&mut self, host: &Host, chosen: &Result<Choice, String>, imports: &Imports) {
         let Ok(choice) = chosen else { return };
         if let Some(summary) = imports.summary() {
@@ -217,7 +217,7 @@ impl Report {
         let (mut free, mut taken) = (Vec::new(), false);
         for row in devices.iter().flat_map(|device| &device.gids) {
             let place = format!("UDP {PORT} at {}", row.address);
-            // One that shares it helps nothing where another does not.
+            // A process that shares the address does not help if another does not.
             let (shared, others) = port.relations(row.address);
             if let Some(advice) = others {
                 self.line("port", format!("{place}: taken"));
@@ -299,7 +299,7 @@ impl Report {
     }
 }
 
-/// Why the library will not be in the program, and what to do.
+/// Why the library will not be loaded into the program, and what to do.
 pub fn obstacle(started: &Started<'_>, program: Option<&Program>) -> Option<String> {
     if started.lost.is_some() {
         return started.lost.clone();
@@ -310,7 +310,7 @@ pub fn obstacle(started: &Started<'_>, program: Option<&Program>) -> Option<Stri
     Some(format!("{} {advice}", last.display()))
 }
 
-/// Addresses that several devices have, and the names of those.
+/// Addresses that several devices have, with the names of those.
 fn shared_addresses(devices: &[DeviceInfo]) -> Vec<(String, Vec<&str>)> {
     let mut owners: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for device in devices {
@@ -324,7 +324,7 @@ fn shared_addresses(devices: &[DeviceInfo]) -> Vec<(String, Vec<&str>)> {
         .collect()
 }
 
-/// The first device whose port another program has, and what to do.
+/// The first device whose port another program holds, and what to do.
 pub fn taken_port() -> Option<String> {
     let port = holder::Port::look();
     let devices = if port.is_free() {
@@ -339,7 +339,7 @@ pub fn taken_port() -> Option<String> {
     })
 }
 
-/// Why a program is deaf, and what to do about it.
+/// Why a preload does not reach a program, and what to do.
 fn advice(deaf: Deaf, command: &OsStr, name: &OsStr) -> String {
     let command = command.to_string_lossy();
     match deaf {
@@ -361,11 +361,11 @@ fn advice(deaf: Deaf, command: &OsStr, name: &OsStr) -> String {
     }
 }
 
-/// Programs that run others as somebody else.
+/// Programs that run others as another user.
 const CHANGERS: [&str; 4] = ["sudo", "su", "doas", "pkexec"];
-/// Those that start Open MPI's ranks.
+/// Programs that start Open MPI's ranks.
 const MPI: [&str; 3] = ["mpirun", "mpiexec", "orterun"];
-/// Programs that start theirs where the variables do not always reach.
+/// Programs that start others where the variables may not reach.
 const ELSEWHERE: [(&str, &str); 3] = [
     ("mpirun", REMOTE_RANKS),
     ("mpiexec", REMOTE_RANKS),

@@ -1,5 +1,6 @@
-//! Who has UDP port 4791: from the tables of the kernel, without a socket, since a socket would
-//! take part in what it looks at.
+//! The processes that hold UDP port 4791, from the kernel's tables.
+//!
+//! No socket is opened for this: it would take part in what is observed.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -17,28 +18,28 @@ pub const PORT: u16 = 4791;
 struct Holder {
     address: IpAddr,
     user: u32,
-    /// 0 for a socket of the kernel's own.
+    /// Inode of the socket; 0 for one of the kernel.
     inode: u64,
 }
 
-/// How a program of this user fares with it.
+/// How it affects a program of this user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Relation {
     /// An airdma process of this user, with which others share the address.
     Shared(String),
-    /// Somebody else's: who, and what to do.
+    /// Another program: its name, and what to do.
     Taken(String),
 }
 
-/// The sockets at the port, and the processes that have them.
+/// The sockets at the port, and their processes.
 pub struct Port {
     holders: Vec<Holder>,
-    /// By the inode of their socket, as far as we may look into them.
+    /// Processes by the inode of their socket, as far as visible.
     processes: HashMap<u64, Process>,
 }
 
 impl Port {
-    /// That of this network namespace.
+    /// The port in this network namespace.
     pub fn look() -> Port {
         let tables = ["/proc/net/udp", "/proc/net/udp6"].into_iter();
         let holders: Vec<Holder> = tables
@@ -73,7 +74,7 @@ impl Holder {
         self.address == address || self.address.is_unspecified()
     }
 
-    /// What it is to us. `process` has it, as far as we may see.
+    /// Its relation to this user. `process` holds it, as far as visible.
     fn relation(&self, process: Option<&Process>) -> Relation {
         if self.inode == 0 {
             return Relation::Taken(
@@ -94,7 +95,7 @@ impl Holder {
                 ))
             }
             Some(process) => Relation::Taken(format!("{process} has it; end it")),
-            // In another PID namespace, as in a container with the network of the host.
+            // In another PID namespace, as in a container with the host's network.
             None if self.user == ours => Relation::Shared(format!(
                 "a process that is not visible here, if it is airdma's and has the same /run/airdma-{ours}"
             )),
@@ -106,8 +107,8 @@ impl Holder {
     }
 }
 
-/// The lines of a table that are about the port: slot, local address, remote address, state,
-/// queues, timer, retransmissions, user, timeout, inode.
+/// The lines of a table about the port: slot, local address, remote address, state, queues, timer,
+/// retransmissions, user, timeout, inode.
 fn holders(table: &str) -> Vec<Holder> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
@@ -123,7 +124,7 @@ fn holders(table: &str) -> Vec<Holder> {
     table.lines().skip(1).filter_map(parse).collect()
 }
 
-/// Words of 32 bits in hexadecimal, each in the byte order of the machine.
+/// Parses 32-bit words in hexadecimal, each in the machine's byte order.
 fn address_of(text: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = text.get(at * 8..at * 8 + 8)?;
@@ -144,12 +145,12 @@ struct Process {
     kinship: Kinship,
 }
 
-/// How a process stands to those that are started here.
+/// Relation of a process to those started here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kinship {
     /// It has the registry open that they will open.
     Shares,
-    /// It has another file of the same name open: its directories are others.
+    /// It has another file of the same name open: its directories differ.
     Apart,
     Stranger,
 }
@@ -160,8 +161,7 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// The processes that have the wanted sockets, of those that we may look into: all in one pass,
-/// since there are as many descriptors as the host has.
+/// The visible processes that have the wanted sockets, in one pass: a host has many descriptors.
 fn processes_of(mut wanted: HashSet<u64>) -> HashMap<u64, Process> {
     let mut found = HashMap::new();
     let shared = runtime_dir::shared_directories();
@@ -198,13 +198,14 @@ fn processes_of(mut wanted: HashSet<u64>) -> HashMap<u64, Process> {
     found
 }
 
-/// The inode in `socket:[INODE]`, the target of the link of a socket's descriptor.
+/// The inode in `socket:[INODE]`, the link of a socket's descriptor.
 fn inode_of(link: &Path) -> Option<u64> {
     let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
     inode.parse().ok()
 }
 
-/// Members of the registry have its file open. `links`: descriptors, and what they lead to by name.
+/// Whether a process has the registry's file open. `links`: descriptors, and the names that they
+/// refer to.
 fn kinship(links: &[(PathBuf, PathBuf)], shared: &[PathBuf]) -> Kinship {
     let is_one = |link: &Path| shared.iter().any(|shared| link.starts_with(shared));
     let mut members = links.iter().filter(|(_, link)| is_one(link)).peekable();
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_this_user_that_is_not_visible_may_share_and_one_of_another_does_not() {
+    fn an_invisible_process_of_this_user_may_share_the_port() {
         // SAFETY: geteuid has no arguments and cannot fail.
         let ours = unsafe { libc::geteuid() };
         let holder = |user| Holder {

@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 use super::elf::Machine;
 use super::search::Search;
 
-/// Names by which programs link the two libraries.
+/// Names of the two libraries in programs.
 pub const VERBS: &str = "libibverbs.so.1";
 pub const CM: &str = "librdmacm.so.1";
 
-/// Where this host has them.
+/// Libraries of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     pub verbs: Option<PathBuf>,
     pub cm: Option<PathBuf>,
-    /// What ldconfig(8) has written.
+    /// The cache written by ldconfig(8).
     pub(super) cache: Vec<u8>,
 }
 
 impl Host {
-    /// Looks for them.
+    /// Reads the cache and the search path.
     pub fn look() -> Host {
         let cache = fs::read(CACHE).unwrap_or_default();
         let path = env::var_os("LD_LIBRARY_PATH");
@@ -53,7 +53,7 @@ impl Host {
             .or_else(|| find(name, None, &self.cache))
     }
 
-    /// The names of those that are not there.
+    /// Names of the missing libraries.
     pub fn missing(&self) -> Vec<&'static str> {
         let libraries = [(VERBS, &self.verbs), (CM, &self.cm)];
         let missing = libraries.into_iter().filter(|(_, path)| path.is_none());
@@ -77,16 +77,17 @@ fn in_given(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
         .find(|path| is_for_us(path))
 }
 
-/// Whether it is a library that programs of this machine can load.
+/// Whether programs of this machine can load the library.
 fn is_for_us(path: &Path) -> bool {
     let machine = Machine::of(path).ok().flatten();
     machine.is_some() && machine == Machine::ours().ok()
 }
 
-/// The files that the cache has under a name. Its layout, in the byte order of the machine:
-/// "glibc-ld.so.cache1.1", number of entries (4 bytes) and more, 48 bytes in all; then entries of
-/// 24 bytes: flags, name and path (4 bytes each; the latter two are offsets of strings from the
-/// start), and more. Behind older headers, if those are there.
+/// The files that the cache has under a name.
+///
+/// Its layout, in the machine's byte order: "glibc-ld.so.cache1.1", number of entries (4 bytes) and
+/// more, 48 bytes in all; then entries of 24 bytes: flags, name and path (4 bytes each; the latter
+/// two are offsets of strings from the start), and more. Older headers may precede it.
 fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
     let start = cache
         .windows(CACHE_MAGIC.len())
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_the_users_comes_first_unless_its_file_is_for_nobody() {
+    fn a_user_folder_comes_first_if_its_file_is_loadable() {
         let folder = env::temp_dir().join(format!("airdma-host-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let cache = fs::read(CACHE).unwrap();

@@ -1,6 +1,8 @@
-//! What a program and the libraries that it links import of libibverbs and librdmacm, and whether
-//! they will find it: by the version node, without which the loader refuses to start the program,
-//! and by the name.
+//! The imports of a program and its libraries from libibverbs and librdmacm, and whether they will
+//! be found.
+//!
+//! The loader refuses to start a program without a required version node; a missing name matters
+//! only when called.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -10,22 +12,22 @@ use super::elf::{Elf, Symbol, Symbols};
 use super::host::{CM, Host, VERBS};
 use super::search::Search;
 
-/// Files that are looked at: the program, and libraries, and theirs.
+/// Most files that are read: the program, its libraries, and theirs.
 const FILES_MAX: usize = 512;
 
-/// Names that a message has at most.
+/// Most names in a message.
 const NAMES_MAX: usize = 4;
 
-/// A symbol of one of the two libraries, and which file imports it.
+/// An imported symbol of the two libraries, and the file that imports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Import {
     symbol: Symbol,
-    /// The library that it is of.
+    /// Library that exports it.
     of: &'static str,
     by: PathBuf,
 }
 
-/// What is imported of the two libraries.
+/// Imports from the two libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imports {
     symbols: Vec<Import>,
@@ -34,17 +36,17 @@ pub struct Imports {
     cm: Option<PathBuf>,
 }
 
-/// What will happen for want of a symbol.
+/// Consequence of a missing symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// The program does not start.
     NotLoaded(String),
-    /// It starts, and these calls answer that they are not supported.
+    /// It starts, and these calls fail as not supported.
     Refused(String),
 }
 
 impl Imports {
-    /// Reads the file of a program and the libraries that it links.
+    /// Reads a program and the libraries that it links.
     pub fn of(program: &Path, host: &Host) -> Imports {
         let (mut imports, mut seen) = (Imports::default(), HashSet::new());
         // `$ORIGIN` of a program is where the file lies to which symbolic links lead.
@@ -70,7 +72,7 @@ impl Imports {
                     continue;
                 }
                 let found = host.library(&name, &search);
-                // What rdma-core's own two libraries import of each other is theirs.
+                // What rdma-core's two libraries import from each other does not count.
                 match name.as_str() {
                     VERBS => imports.verbs = found,
                     CM => imports.cm = found,
@@ -91,8 +93,8 @@ impl Imports {
         }
     }
 
-    /// Whether the host's libraries are older than what the program was built against, so that the
-    /// loader would refuse it although every symbol is preloaded.
+    /// Why the loader would refuse the program although every symbol is preloaded: the host's
+    /// libraries are older than those it was built with.
     pub fn too_new_for(&self, host: &Host) -> Option<String> {
         for (name, path) in [(VERBS, &host.verbs), (CM, &host.cm)] {
             let Some(symbols) = path.as_deref().and_then(|path| Symbols::read(path).ok()) else {
@@ -115,8 +117,7 @@ impl Imports {
         None
     }
 
-    /// How many symbols of either library, and the newest version of each; `None` if there are
-    /// none.
+    /// Number of symbols of each library, and the newest version; `None` without any.
     pub fn summary(&self) -> Option<String> {
         let parts: Vec<String> = [(VERBS, "IBVERBS_"), (CM, "RDMACM_")]
             .into_iter()
@@ -145,7 +146,7 @@ impl Imports {
         symbols.filter(move |import| import.of == library)
     }
 
-    /// What of it the chosen artefact has not.
+    /// Imports that the chosen artefact lacks.
     pub fn lacks(&self, choice: &Choice, host: &Host) -> Vec<Lack> {
         let Ok(symbols) = Symbols::read(&choice.library) else {
             return Vec::new();
@@ -178,8 +179,8 @@ impl Imports {
             .collect()
     }
 
-    /// What the preload has not, and the host may have: verbs are refused by airdma's contexts,
-    /// while the functions of librdmacm run on airdma's identifiers.
+    /// Imports that the preload lacks and the host may have: airdma's contexts refuse verbs, while
+    /// functions of librdmacm run on airdma's identifiers.
     fn refused(&self, there: &HashSet<String>) -> Vec<String> {
         let missing = |of_cm: bool| {
             self.names(|import| {
@@ -204,7 +205,7 @@ impl Imports {
         verbs.into_iter().chain(cm).collect()
     }
 
-    /// The imports that are missing, as text.
+    /// The missing imports as text.
     fn names(&self, is_missing: impl Fn(&Import) -> bool) -> Option<String> {
         let missing: BTreeSet<_> = self
             .symbols
@@ -225,7 +226,7 @@ impl Imports {
     }
 }
 
-/// Which of the two libraries a version node is of.
+/// Library that a version node belongs to.
 fn library_of(node: &str) -> Option<&'static str> {
     if node.starts_with("IBVERBS_") {
         Some(VERBS)
@@ -234,8 +235,8 @@ fn library_of(node: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether the preload stands before it: rdma-core's rsockets and what serves its hardware
-/// providers remain.
+/// Whether the preload replaces it: rdma-core's rsockets and internals of its hardware providers
+/// remain.
 fn is_replaced(symbol: &Symbol) -> bool {
     symbol.name.starts_with("rdma_")
         || (symbol.node.starts_with("IBVERBS_") && !symbol.node.starts_with("IBVERBS_PRIVATE_"))
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_verb_is_refused_and_a_missing_function_of_librdmacm_may_fail() {
+    fn a_missing_verb_is_refused_a_librdmacm_function_may_fail() {
         let symbols = vec![
             import("ibv_future", "IBVERBS_1.99"),
             import("rdma_future", "RDMACM_1.99"),

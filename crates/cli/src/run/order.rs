@@ -76,7 +76,8 @@ fn is_sanitizer(name: &[u8]) -> bool {
         .any(|known| name.starts_with(known.as_bytes()))
 }
 
-/// Whether a library has functions of libibverbs or librdmacm, and is not one of them, nor ours.
+/// Whether a library exports functions of libibverbs or librdmacm, and is neither of those nor
+/// airdma's.
 fn wraps_verbs(entry: &[u8], find: impl Fn(&str) -> Option<PathBuf>) -> bool {
     let own = ["libibverbs", "librdmacm", "libairdma"];
     if own

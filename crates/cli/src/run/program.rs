@@ -1,5 +1,5 @@
-//! The program that a command starts, as far as it matters to a preload: which file it is, who
-//! interprets it, and whether the loader will take `LD_PRELOAD` from its environment.
+//! The program that a command starts: its file, its interpreter, and whether the loader will honour
+//! `LD_PRELOAD`.
 
 use std::env;
 use std::ffi::{CString, OsStr};
@@ -11,39 +11,37 @@ use std::path::{Path, PathBuf};
 
 use super::elf::{Elf, Machine};
 
-/// What a command starts.
+/// The program of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The file of the command; behind it those that interpret it, the last of which the loader
-    /// sees.
+    /// The file of the command, then its interpreters; the loader sees the last one.
     pub files: Vec<PathBuf>,
-    /// That one; `None` if it may not be read.
+    /// The last file; `None` if it is not readable.
     pub elf: Option<Elf>,
-    /// Why the preload will not be in it, and what to do.
+    /// Why the preload will not be in it.
     pub deaf: Option<Deaf>,
 }
 
-/// Why a program does not hear of a preload.
+/// Why a preload does not reach a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deaf {
     /// It has no loader.
     Static,
     /// It is for another processor.
     Foreign,
-    /// It is linked with another C library than the library here.
+    /// It is linked with another C library than airdma's.
     OtherLibc,
-    /// It gets another user or group when it starts.
+    /// It changes user or group when it starts.
     SetId,
-    /// It gets capabilities when it starts.
+    /// It gains capabilities when it starts.
     Capabilities,
 }
 
 impl Program {
-    /// Looks for the program of a command, in `PATH` if it has no slash.
+    /// Finds the program of a command, in `PATH` if it has no slash.
     ///
     /// # Errors
-    /// `NotFound`; `PermissionDenied` for a file that may not be executed; what reading fails with.
-    /// With a message.
+    /// With a message: `NotFound`; `PermissionDenied` if it is not executable; those of reading.
     pub fn find(command: &OsStr) -> io::Result<Program> {
         let mut files = vec![resolve(command)?];
         while let Some(next) = interpreter(&files[files.len() - 1]) {
@@ -67,7 +65,7 @@ impl Program {
         &self.files[self.files.len() - 1]
     }
 
-    /// The name by which the command is known.
+    /// Name of the command.
     pub fn name(&self) -> &OsStr {
         self.files[0].file_name().unwrap_or_default()
     }
@@ -103,8 +101,10 @@ fn is_executable(metadata: &fs::Metadata) -> bool {
     metadata.is_file() && metadata.permissions().mode() & 0o111 != 0
 }
 
-/// Who interprets a file that is no ELF file: whom its first line names, and behind `env` the
-/// program that env starts; the shell if it names nobody, as execvp(3) has it.
+/// The interpreter of a file that is not an ELF file.
+///
+/// It is named by the first line; behind `env`, the program that env starts; the shell if there is
+/// none, as in execvp(3).
 fn interpreter(path: &Path) -> Option<std::ffi::OsString> {
     let mut head = Vec::new();
     let file = File::open(path).ok()?;
@@ -150,7 +150,7 @@ fn deaf(path: &Path, elf: Option<&Elf>) -> io::Result<Option<Deaf>> {
     let other_user = mode & libc::S_ISUID != 0 && metadata.uid() != user;
     let other_group =
         mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 && metadata.gid() != group;
-    // Root has all capabilities without the file's.
+    // Root has all capabilities in any case.
     let capable = user != 0 && has_capabilities(path);
     if !(other_user || other_group || capable) || are_ignored(path) {
         return Ok(None);
@@ -166,7 +166,7 @@ fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: strings with their ends; without a buffer only the length is answered.
+    // SAFETY: NUL-terminated strings; without a buffer only the length is returned.
     unsafe {
         libc::getxattr(
             path.as_ptr(),
@@ -177,7 +177,7 @@ fn has_capabilities(path: &Path) -> bool {
     }
 }
 
-/// Whether the kernel gives no new user, group or capabilities here: by mount option, or by
+/// Whether the kernel ignores setuid bits and capabilities of this file: by mount option, or by
 /// prctl(2).
 fn are_ignored(path: &Path) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -188,14 +188,14 @@ fn are_ignored(path: &Path) -> bool {
         return false;
     };
     let mut volume = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: a string with its end; the struct is filled when the answer is 0.
+    // SAFETY: a NUL-terminated string; the struct is filled if the result is 0.
     unsafe {
         libc::statvfs(path.as_ptr(), volume.as_mut_ptr()) == 0
             && volume.assume_init().f_flag & libc::ST_NOSUID != 0
     }
 }
 
-/// As the kernel has it.
+/// Most nested scripts, as in the kernel.
 const SCRIPTS_MAX: usize = 5;
 const HEAD_LEN: u64 = 256;
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -266,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_loader_and_one_for_another_processor_are_deaf() {
+    fn static_programs_and_other_processors_ignore_the_preload() {
         let folder = Folder::new("program-deaf");
         let mut bytes = fs::read("/proc/self/exe").unwrap();
-        // No program headers: nobody to load it.
+        // Without program headers there is no loader.
         bytes[56..58].fill(0);
         let program = folder.file("static", &bytes[..4096], 0o755);
         let deaf = |path: &Path| Program::find(path.as_os_str()).unwrap().deaf;
@@ -286,7 +286,7 @@ mod tests {
         fs::copy(fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
         let deaf = || Program::find(program.as_os_str()).unwrap().deaf;
         assert_eq!(deaf(), None);
-        // To one's own user is no change.
+        // Setuid to the same user changes nothing.
         fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
         assert_eq!(deaf(), None);
         if std::os::unix::fs::chown(&program, Some(12345), None).is_err() {

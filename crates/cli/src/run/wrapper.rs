@@ -1,24 +1,25 @@
-//! Commands that start another one: `env -i CMD`, `nice CMD`, `sudo CMD`. The program that matters
-//! is the one behind them, and some take `LD_PRELOAD` away from it.
+//! Wrappers: commands that start another one, such as `env -i CMD`, `nice CMD`, `sudo CMD`.
+//!
+//! The program behind them matters, and some remove `LD_PRELOAD` from its environment.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What a command starts in the end.
+/// The program that a command starts in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started<'a> {
-    /// The program behind the wrappers, and its arguments. Of a wrapper that starts its program out
-    /// of sight, itself.
+    /// The program behind the wrappers, with its arguments; a wrapper itself if its program cannot
+    /// be seen.
     pub command: &'a [OsString],
     /// Why the library will not be in the program, and what to do.
     pub lost: Option<String>,
 }
 
-/// Commands in front of each other that are looked through.
+/// Most nested wrappers.
 const WRAPPERS_MAX: usize = 8;
 
-/// Looks through the wrappers of a command.
+/// Finds the program behind the wrappers of a command.
 pub fn look_through(command: &[OsString]) -> Started<'_> {
     let mut rest = command;
     for _ in 0..WRAPPERS_MAX {
@@ -46,25 +47,25 @@ pub fn look_through(command: &[OsString]) -> Started<'_> {
     }
 }
 
-/// A command that becomes, or runs, the one behind its own arguments.
+/// A command that executes the one behind its own arguments.
 struct Wrapper {
     name: &'static str,
-    /// Letters of options with a value, and their long names.
+    /// Options with a value: letters, and long names.
     with_value: (&'static str, &'static [&'static str]),
-    /// Words between the options and the command.
+    /// Number of words between the options and the command.
     positional: usize,
-    /// `NAME=VALUE` may stand before the command.
+    /// Whether `NAME=VALUE` may precede the command.
     assigns: bool,
 }
 
-/// An option of a wrapper, and the value that follows it as a word of its own.
+/// An option of a wrapper, and its value if that is a separate word.
 struct Given<'a> {
     option: &'a [u8],
     value: Option<&'a [u8]>,
 }
 
 impl Wrapper {
-    /// The wrapper's own options, and how many words they are.
+    /// The wrapper's own options, and their number of words.
     fn options<'a>(&self, arguments: &'a [OsString]) -> (Vec<Given<'a>>, usize) {
         let mut options = Vec::new();
         let mut at = 0;
@@ -75,7 +76,7 @@ impl Wrapper {
                     self.with_value.1.iter().any(|name| name.as_bytes() == long)
                 }
                 b"-" => false,
-                // What follows the letter in the same word is the value.
+                // The rest of the word behind the letter is the value.
                 [b'-', flags @ .., last] => {
                     let takes = |letter: &u8| self.with_value.0.as_bytes().contains(letter);
                     takes(last) && !flags.iter().any(takes)
@@ -127,7 +128,7 @@ const ENV: Wrapper = Wrapper {
     assigns: true,
 };
 
-/// `su` and `runuser`, whose command is no word of theirs.
+/// `su` and `runuser`, whose command is not a word of its own.
 const SU: Wrapper = wrapper(
     "su",
     "cgGsuTw",
@@ -160,7 +161,7 @@ const WRAPPERS: [Wrapper; 9] = [
     ),
 ];
 
-/// Whether a command keeps the variables from what it starts: why, and what to do.
+/// Whether a command removes the variables for its program: why, and what to do.
 fn takes_away(name: &OsStr, arguments: &[OsString]) -> Option<String> {
     let name = name.to_str()?;
     let again = |start: &str| format!("let it start airdma itself: {start} airdma run -- CMD");
@@ -196,8 +197,8 @@ fn elsewhere(name: &str) -> String {
     )
 }
 
-/// Whether the words that follow start airdma themselves, as the messages here propose: `sudo
-/// airdma run -- CMD`, `su - -c "airdma run -- CMD"`.
+/// Whether the words start airdma themselves, as messages here propose: `sudo airdma run -- CMD`,
+/// `su - -c "airdma run -- CMD"`.
 fn starts_airdma(arguments: &[OsString]) -> bool {
     let words = arguments
         .iter()
@@ -218,7 +219,7 @@ fn is_login(arguments: &[OsString]) -> bool {
     })
 }
 
-/// Whether `env` takes the preload away.
+/// Whether `env` removes the preload.
 fn env_drops(arguments: &[OsString]) -> bool {
     const NAME: &[u8] = b"LD_PRELOAD";
     let (options, at) = ENV.options(arguments);
@@ -238,7 +239,7 @@ fn env_drops(arguments: &[OsString]) -> bool {
             })
 }
 
-/// Whether a word of single letters has this one.
+/// Whether a word of single-letter options has this one.
 fn is_short(word: &[u8], letter: u8) -> bool {
     matches!(word, [b'-', letters @ ..] if letters.iter().all(u8::is_ascii_alphabetic) && letters.contains(&letter))
 }

@@ -7,31 +7,29 @@ use std::path::Path;
 
 use super::{Bytes, half, number, string, word};
 
-/// A symbol, and the version node of it; no node in a file without versions.
+/// A symbol and its version node; `None` in a file without versions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Symbol {
     pub name: String,
     pub node: String,
 }
 
-/// What a file imports and exports. Empty for a file that is damaged, or stripped of its section
-/// headers.
+/// Imports and exports of a file. Empty for a file that is damaged, or has no section headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
     pub imports: Vec<Symbol>,
     pub exports: Vec<Symbol>,
     /// The version nodes that it defines.
     pub nodes: Vec<String>,
-    /// The libraries that it wants version nodes of, and the nodes. The loader refuses the file
-    /// without them.
+    /// Libraries and version nodes that it requires; the loader refuses the file without them.
     pub wanted_nodes: Vec<(String, String)>,
 }
 
 impl Symbols {
-    /// Reads a file of this machine's kind.
+    /// Reads a file for this machine.
     ///
     /// # Errors
-    /// What opening the file fails with.
+    /// Those of opening the file.
     pub fn read(path: &Path) -> io::Result<Symbols> {
         let bytes = Bytes(File::open(path)?);
         let mut symbols = Symbols::default();
@@ -45,7 +43,7 @@ struct Section {
     kind: u32,
     offset: u64,
     len: u64,
-    /// The section of its strings.
+    /// Index of the section with its strings.
     link: usize,
 }
 
@@ -78,7 +76,7 @@ impl Bytes {
             ))
         };
         let (dynamic, strings) = of(DYNAMIC_SYMBOLS)?;
-        // Index -> node.
+        // Node by index.
         let mut nodes = HashMap::new();
         if let Some((needs, strings)) = of(VERSION_NEEDS) {
             for need in Chain::new(&needs, 0, 12) {
@@ -126,11 +124,11 @@ impl Bytes {
     }
 }
 
-/// Offsets of the entries of a list, each of which says how far the next is.
+/// Offsets of the entries of a list, each of which holds the distance to the next.
 struct Chain<'a> {
     bytes: &'a [u8],
     next: Option<usize>,
-    /// Where in an entry it says that.
+    /// Offset of that distance in an entry.
     step_at: usize,
 }
 
@@ -150,7 +148,7 @@ impl Iterator for Chain<'_> {
     fn next(&mut self) -> Option<usize> {
         let at = self.next?;
         let step = number(self.bytes, at + self.step_at).unwrap_or(0) as usize;
-        // Only forward, so that it ends.
+        // Only forward, so that the list ends.
         self.next = Some(at + step).filter(|next| step != 0 && *next < self.bytes.len());
         Some(at)
     }
@@ -158,7 +156,7 @@ impl Iterator for Chain<'_> {
 
 const SYMBOL_LEN: usize = 24;
 const UNDEFINED: u16 = 0;
-/// In a version: not the default one of the name.
+/// Flag in a version: not the default one of the name.
 const HIDDEN: u16 = 0x8000;
 /// Types of sections.
 const DYNAMIC_SYMBOLS: u32 = 11;
