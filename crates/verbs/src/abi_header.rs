@@ -1,7 +1,7 @@
-//! The installed header agrees with `abi.rs`: the sizes and offsets that Rust compiled with are
-//! checked by a C compiler, so that a newer rdma-core that changes the ABI is noticed. `abi.rs` is
-//! that of rdma-core 65; an older header has less: `verbs_context` begins later, and others end
-//! earlier.
+//! `abi.rs` and `rdma/abi.rs` agree with rdma-core's headers: with the layout of release 65, which
+//! `tests/rdma-core-65-layout.txt` records, and with the installed header, in which a C compiler
+//! checks the same sizes and offsets. An older header has less: `verbs_context` begins later, some
+//! structs end earlier, and those of `newest` do not exist.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,6 +9,8 @@
 mod skipped;
 
 use skipped::skipped;
+#[cfg(target_arch = "x86_64")]
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::mem::offset_of;
 use std::process::{Command, Stdio};
@@ -16,57 +18,77 @@ use std::process::{Command, Stdio};
 use crate::abi::*;
 use crate::rdma::abi::*;
 
-/// `struct NAME { FIELDS }` as lines of `_Static_assert`.
-macro_rules! assertions {
-    ($text:ident, $($name:ident { $($field:ident),* $(,)? })*) => {$(
-        assert_size(&mut $text, stringify!($name), "==", size_of::<$name>());
-        $(assert_offset(&mut $text, stringify!($name), stringify!($field), offset_of!($name, $field));)*
-    )*};
+/// A struct as Rust compiled it.
+struct Layout {
+    name: &'static str,
+    size: usize,
+    fields: Vec<(&'static str, usize)>,
+    grows: Grows,
 }
 
-/// The same for a struct that has got fields at its end since.
-macro_rules! assertions_of_front {
-    ($text:ident, $($name:ident { $($field:ident),* $(,)? })*) => {$(
-        assert_size(&mut $text, stringify!($name), "<=", size_of::<$name>());
-        $(assert_offset(&mut $text, stringify!($name), stringify!($field), offset_of!($name, $field));)*
-    )*};
+/// Where later releases add fields.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grows {
+    Never,
+    AtEnd,
+    AtFront,
 }
 
-/// The same for a struct that has got fields at its front since.
-macro_rules! assertions_of_end {
-    ($text:ident, $($name:ident { $($field:ident),* $(,)? })*) => {$(
-        assert_size(&mut $text, stringify!($name), "<=", size_of::<$name>());
-        $(assert_distance(&mut $text, stringify!($name), stringify!($field), size_of::<$name>() - offset_of!($name, $field));)*
-    )*};
+/// `struct NAME { FIELDS }` as [`Layout`].
+macro_rules! layouts {
+    ($grows:ident, $($name:ident { $($field:ident),* $(,)? })*) => {
+        [$(Layout {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            fields: vec![$((stringify!($field), offset_of!($name, $field))),*],
+            grows: Grows::$grows,
+        }),*]
+    };
 }
 
-fn assert_size(text: &mut String, name: &str, relation: &str, size: usize) {
-    let message = format!("size of {name}");
-    text.push_str(&format!(
-        "_Static_assert(sizeof(struct {name}) {relation} {size}, \"{message}\");\n"
-    ));
+impl Layout {
+    /// The `_Static_assert`s of C that an installed header has to hold.
+    fn assertions(&self) -> String {
+        let Layout { name, size, .. } = self;
+        let relation = if self.grows == Grows::Never {
+            "=="
+        } else {
+            "<="
+        };
+        let mut text = format!(
+            "_Static_assert(sizeof(struct {name}) {relation} {size}, \"size of {name}\");\n"
+        );
+        for (field, offset) in &self.fields {
+            let field = field.trim_end_matches('_');
+            let place = format!("offsetof(struct {name}, {field})");
+            let condition = if self.grows == Grows::AtFront {
+                format!("sizeof(struct {name}) - {place} == {}", size - offset)
+            } else {
+                format!("{place} == {offset}")
+            };
+            text.push_str(&format!(
+                "_Static_assert({condition}, \"offset of {name}.{field}\");\n"
+            ));
+        }
+        text
+    }
+
+    /// Its size and offsets, under the names of the record.
+    #[cfg(target_arch = "x86_64")]
+    fn facts(&self) -> Vec<(String, usize)> {
+        let size = (self.name.to_owned(), self.size);
+        let fields = self.fields.iter().map(|(field, offset)| {
+            let field = field.trim_end_matches('_');
+            (format!("{}.{field}", self.name), *offset)
+        });
+        [size].into_iter().chain(fields).collect()
+    }
 }
 
-fn assert_distance(text: &mut String, name: &str, field: &str, distance: usize) {
-    let message = format!("{name}.{field} from its end");
-    text.push_str(&format!(
-        "_Static_assert(sizeof(struct {name}) - offsetof(struct {name}, {field}) == {distance}, \"{message}\");\n"
-    ));
-}
-
-fn assert_offset(text: &mut String, name: &str, field: &str, offset: usize) {
-    let message = format!("offset of {name}.{field}");
-    text.push_str(&format!(
-        "_Static_assert(offsetof(struct {name}, {field}) == {offset}, \"{message}\");\n"
-    ));
-}
-
-fn program() -> String {
-    let mut text = String::from(
-        "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
-         #include <rdma/rdma_cma.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n",
-    );
-    assertions! { text,
+/// Structs that every release since 34 has.
+fn structs() -> Vec<Layout> {
+    let mut all = Vec::new();
+    all.extend(layouts! { Never,
         ibv_device { node_type, transport_type, name, dev_name, dev_path, ibdev_path }
         ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
         ibv_context_ops { alloc_mw, bind_mw, dealloc_mw, poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv }
@@ -103,12 +125,12 @@ fn program() -> String {
         ibv_sa_path_rec { dgid, flow_label, pkey, mtu, preference }
         ib_uverbs_qp_attr { qp_state, ah_attr, max_send_wr, pkey_index, alt_timeout }
         ib_user_path_rec { dgid, flow_label, mtu, pkey, preference }
-    }
-    assertions_of_front! { text,
+    });
+    all.extend(layouts! { AtEnd,
         ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, pkey_tbl_len, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2 }
         ibv_qp_ex { qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_send, wr_start, wr_complete, wr_abort }
-    }
-    assertions_of_end! { text,
+    });
+    all.extend(layouts! { AtFront,
         verbs_context {
             query_port, advise_mr, alloc_null_mr, read_counters, attach_counters_point_flow,
             create_counters, destroy_counters, reg_dm_mr, alloc_dm, free_dm, modify_flow_action_esp,
@@ -118,8 +140,84 @@ fn program() -> String {
             ibv_destroy_flow, ibv_create_flow, open_qp, create_qp_ex, get_srq_num, create_srq_ex,
             open_xrcd, close_xrcd, sz, context
         }
+    });
+    all
+}
+
+/// Structs of release 65 that older headers do not have.
+fn newest() -> Vec<Layout> {
+    let mut all = Vec::new();
+    all.extend(layouts! { Never,
+        ibv_mr_init_attr { length, access, comp_mask, iova, addr, fd, fd_offset, dmah, buf }
+        ibv_dmah { context }
+        ibv_dmah_init_attr { comp_mask, cpu_id, ph, tph_mem_type }
+        ibv_comp_cntr { context, handle }
+        ibv_comp_cntr_caps { max_value, max_counters, supported_qp_attach_ops }
+        ibv_comp_cntr_init_attr { comp_mask, type_, flags }
+        ibv_qp_attach_comp_cntr_attr { comp_mask, op_mask }
+    });
+    all.extend(layouts! { AtFront,
+        verbs_context { free_buf, alloc_buf, dm_export_dmabuf_fd, reg_mr_ex, dealloc_dmah, alloc_dmah }
+    });
+    all
+}
+
+/// Constants of release 65 that older headers do not have.
+fn newest_constants() -> Vec<(String, usize)> {
+    let constants = |pairs: &[(&str, u32)]| -> Vec<(String, usize)> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| ((*name).to_owned(), *value as usize))
+            .collect()
+    };
+    macro_rules! named {
+        ($($name:ident),* $(,)?) => { constants(&[$((stringify!($name), $name as u32)),*]) };
     }
-    text
+    named![
+        IBV_REG_MR_MASK_IOVA,
+        IBV_REG_MR_MASK_ADDR,
+        IBV_REG_MR_MASK_FD,
+        IBV_REG_MR_MASK_FD_OFFSET,
+        IBV_REG_MR_MASK_DMAH,
+        IBV_REG_MR_MASK_BUF,
+        IBV_QP_ATTACH_COMP_CNTR_OP_SEND,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RECV,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ,
+        IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE,
+        IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE,
+        IBV_COMP_CNTR_TYPE_WRS,
+        IBV_COMP_CNTR_TYPE_BYTES,
+        IBV_TPH_MEM_TYPE_VM,
+        IBV_TPH_MEM_TYPE_PM,
+        IBV_DMAH_INIT_ATTR_MASK_CPU_ID,
+        IBV_DMAH_INIT_ATTR_MASK_PH,
+        IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE,
+        RDMA_CM_EVENT_ADDRINFO_RESOLVED,
+        RDMA_CM_EVENT_ADDRINFO_ERROR,
+        RDMA_CM_EVENT_USER,
+        RDMA_CM_EVENT_INTERNAL,
+        RAI_SA,
+        RAI_DNS,
+    ]
+}
+
+/// The record of release 65: name and number.
+#[cfg(target_arch = "x86_64")]
+fn recorded() -> BTreeMap<&'static str, usize> {
+    include_str!("../tests/rdma-core-65-layout.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, number)| (name, number.parse().unwrap()))
+        .collect()
+}
+
+fn includes() -> String {
+    String::from(
+        "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
+         #include <rdma/rdma_cma.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n",
+    )
 }
 
 /// The compiler's complaints about a C program, empty if there are none; `None` without a compiler
@@ -141,19 +239,76 @@ fn complaints(program: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn structs_and_constants_are_those_of_release_65() {
+    let recorded = recorded();
+    let layouts = structs().into_iter().chain(newest());
+    let ours: Vec<_> = layouts
+        .flat_map(|layout| layout.facts())
+        .chain(newest_constants())
+        .collect();
+    let differ: Vec<_> = ours
+        .iter()
+        .filter(|(name, value)| recorded.get(name.as_str()) != Some(value))
+        .map(|(name, value)| {
+            format!(
+                "{name}: {value}, recorded {:?}",
+                recorded.get(name.as_str())
+            )
+        })
+        .collect();
+    assert!(differ.is_empty(), "{differ:#?}");
+    let checked: Vec<_> = ours.iter().map(|(name, _)| name.as_str()).collect();
+    let unchecked: Vec<_> = recorded
+        .keys()
+        .filter(|name| !checked.contains(name))
+        .collect();
+    assert!(unchecked.is_empty(), "only recorded: {unchecked:?}");
+}
+
 #[test]
 fn the_installed_header_has_the_layout_that_was_generated() {
     let headers = complaints("#include <infiniband/verbs.h>\n");
     if headers.as_deref() != Some("") {
         return skipped("no C compiler, or no libibverbs headers");
     }
-    assert_eq!(complaints(&program()).unwrap(), "");
+    let assertions: String = structs().iter().map(Layout::assertions).collect();
+    assert_eq!(complaints(&(includes() + &assertions)).unwrap(), "");
+}
+
+/// Tests in C are compiled with headers that may be older than release 65.
+#[test]
+fn the_declarations_for_tests_in_c_are_those_of_release_65() {
+    if complaints("#include <rdma/rdma_cma.h>\n").as_deref() != Some("") {
+        return skipped("no C compiler, or no librdmacm headers");
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/newer.h");
+    let mut text = format!("{}#include \"{path}\"\n", includes());
+    let is_declared = |layout: &Layout| layout.grows == Grows::Never;
+    for layout in newest().iter().filter(|layout| is_declared(layout)) {
+        text.push_str(&layout.assertions());
+    }
+    for (name, value) in newest_constants() {
+        if include_str!("../tests/c/newer.h").contains(&name) {
+            text.push_str(&format!("_Static_assert({name} == {value}, \"{name}\");\n"));
+        }
+    }
+    assert_eq!(complaints(&text).unwrap(), "");
 }
 
 #[test]
 fn a_wrong_size_is_noticed() {
-    let mut text = String::from("struct s { int a; };\n");
-    assert_size(&mut text, "s", "==", 5);
+    let layout = Layout {
+        name: "s",
+        size: 5,
+        fields: vec![("a", 0)],
+        grows: Grows::Never,
+    };
+    let text = format!(
+        "#include <stddef.h>\nstruct s {{ int a; }};\n{}",
+        layout.assertions()
+    );
     if let Some(complaint) = complaints(&text) {
         assert!(complaint.contains("size of s"), "{complaint}");
     }
