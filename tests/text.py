@@ -31,14 +31,14 @@ NAME_MAX = 60
 """Letters of a test's name."""
 
 LIMITS = {
-    "who": 186,
-    "nobody": 443,
-    "fragment": 138,
-    "so many": 179,
-    "calque": 229,
-    "people": 21,
-    "wide": 2579,
-    "name": 342,
+    "who": 129,
+    "nobody": 298,
+    "fragment": 93,
+    "so many": 124,
+    "calque": 140,
+    "people": 19,
+    "wide": 1556,
+    "name": 221,
 }
 """Finds of each pattern in all sources."""
 

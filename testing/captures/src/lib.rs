@@ -1,7 +1,8 @@
-//! Packets that other implementations sent, and what their programs asked for: the files of `vectors`, read for tests
-//! with as little help from the crates under test as possible. See `vectors/README.md`.
+//! Packets of other implementations, and the requests of their programs: parses the files of
+//! `vectors` for tests, with as little help from the crates under test as possible. See
+//! `vectors/README.md`.
 //!
-//! Everything here panics when a file is not what it should be.
+//! All functions panic on an invalid file.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)] // for tests alone
@@ -61,13 +62,13 @@ pub const NEGATIVE_SENDER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
 /// A captured RoCEv2 packet.
 pub struct Captured {
-    /// When it was seen, since the first frame of the capture.
+    /// Time since the first frame of the capture.
     pub at: Duration,
     /// From the IP header to the last pad byte.
     pub ip_packet: Vec<u8>,
-    /// Where the BTH starts in it.
+    /// Offset of the BTH.
     pub transport_at: usize,
-    /// What the ICRC covers of the IP header.
+    /// Fields of the IP header that the ICRC covers.
     pub ip: IpPseudo,
     /// UDP source port.
     pub source_port: u16,
@@ -81,7 +82,7 @@ impl Captured {
         &self.ip_packet[self.transport_at..]
     }
 
-    /// Who sent it.
+    /// Sender's address.
     pub fn source(&self) -> IpAddr {
         match self.ip {
             IpPseudo::V4 { src, .. } => src.into(),
@@ -89,7 +90,7 @@ impl Captured {
         }
     }
 
-    /// Where it went.
+    /// Receiver's address.
     pub fn destination(&self) -> IpAddr {
         match self.ip {
             IpPseudo::V4 { dst, .. } => dst.into(),
@@ -105,7 +106,7 @@ impl Captured {
         }
     }
 
-    /// What a receiver sees that does not know the identification.
+    /// The IP fields for a receiver that does not know the identification.
     pub fn ip_with_id_0(&self) -> IpPseudo {
         match self.ip {
             IpPseudo::V4 {
@@ -129,7 +130,7 @@ pub fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
 
-/// What the programs of a capture asked for, and what completions they got: the file beside it.
+/// Requests of a capture's programs, and their completions: the file beside it.
 pub fn record(name: &str) -> Value {
     let file = fs::read_to_string(vectors().join(format!("{name}.json"))).unwrap();
     serde_json::from_str(&file).unwrap()
@@ -154,7 +155,7 @@ pub fn all_packets() -> impl Iterator<Item = (&'static str, Captured)> {
         .flat_map(|(name, _)| packets(name).into_iter().map(move |packet| (name, packet)))
 }
 
-/// The Ethernet frames of a pcap file with little-endian headers, and when each was seen after the first.
+/// The Ethernet frames of a pcap file with little-endian headers, with their times since the first.
 fn frames(file: &[u8]) -> Vec<(Duration, &[u8])> {
     const LINK_TYPE_ETHERNET: u32 = 1;
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());

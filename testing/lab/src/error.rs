@@ -1,11 +1,11 @@
-//! What can go wrong while hosts are made and programs run.
+//! Errors of setting up hosts and running programs.
 
 use std::io;
 
-/// Why a lab cannot be set up or used. The text says what was tried and what to do about it.
+/// Reason why a lab cannot be set up or used. The text names the step and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// Neither root nor a user namespace is to be had.
+    /// Neither root nor a user namespace is available.
     #[error(
         "this needs root or unprivileged user namespaces, and has neither ({0}).\n\
          Run it with sudo, or allow them: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), \
@@ -17,18 +17,18 @@ pub enum LabError {
     Refused {
         /// The step.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
     /// The cable has no carrier after ten seconds.
     #[error("the interface of host {0} does not come up")]
     Down(char),
-    /// The user wants to stop: the number of the signal.
+    /// The user stopped it by the signal of this number.
     #[error("interrupted by signal {0}")]
     Interrupted(i32),
 }
 
-/// Gives an error of the kernel the name of what was tried.
+/// Adds the attempted step to an error of the kernel.
 pub(crate) trait Tried<T> {
     fn tried(self, what: impl Into<String>) -> Result<T, LabError>;
 }
@@ -42,7 +42,7 @@ impl<T> Tried<T> for io::Result<T> {
     }
 }
 
-/// The result of a system call that says -1 for failure.
+/// Result of a system call that returns -1 on failure.
 pub(crate) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())

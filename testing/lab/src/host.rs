@@ -28,7 +28,7 @@ impl Host {
         Program::start(command, &self.namespace, self.core, &self.variables)
     }
 
-    /// Runs a program on this host to its end, which is SIGKILL after `limit`.
+    /// Runs a program on this host until its end, or until SIGKILL after `limit`.
     pub(crate) fn run(
         &self,
         command: &[String],
@@ -38,7 +38,8 @@ impl Host {
         self.start(command)?.wait(limit, interrupts)
     }
 
-    /// The host's interface loses one of `one_in` arriving packets, at random; none if 0. Needs `nft`.
+    /// Makes the host's interface lose one of `one_in` arriving packets, at random; none if 0.
+    /// Needs `nft`.
     pub fn drop_one_in(&self, one_in: u32) -> Result<(), LabError> {
         loss::set(&self.namespace, one_in)
     }

@@ -1,4 +1,4 @@
-//! Ctrl-C and its like, as a descriptor that one can wait on beside others.
+//! SIGINT and similar signals as a descriptor for poll(2).
 
 use std::io;
 use std::mem;
@@ -10,7 +10,8 @@ use crate::error::checked;
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// SIGINT, SIGTERM and SIGHUP wait here, in place of ending the process, for as long as this lives.
+/// Blocks SIGINT, SIGTERM and SIGHUP for its lifetime: they stay pending and do not end the
+/// process.
 #[derive(Debug)]
 pub struct Interrupts {
     signals: OwnedFd,
@@ -19,7 +20,9 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// For the calling thread, and for those that it starts afterwards. A signal that the process ignores stays ignored.
+    /// Blocks the signals in the calling thread, and in those that it starts afterwards.
+    ///
+    /// A signal that the process ignores stays ignored.
     pub fn block() -> io::Result<Interrupts> {
         let set = signal_set();
         // SAFETY: `before` is plain data that the call fills; both sets live through the calls.
@@ -40,16 +43,17 @@ impl Interrupts {
         }
     }
 
-    /// Readable when a signal came.
+    /// Descriptor that is readable while a signal is pending.
     pub fn raw(&self) -> RawFd {
         self.signals.as_raw_fd()
     }
 
-    /// The number of the signal that came, if one did.
+    /// Number of a pending signal, if there is one.
     pub fn take(&self) -> Option<i32> {
         let mut info = mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = mem::size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the kernel writes at most `size` bytes into `info`, or none; it is read only if it wrote all.
+        // SAFETY: the kernel writes at most `size` bytes into `info`, or none; it is read only if
+        // all were written.
         let signal = unsafe {
             let length = libc::read(self.raw(), info.as_mut_ptr().cast(), size);
             (length == size as isize).then(|| info.assume_init().ssi_signo as i32)
@@ -63,14 +67,15 @@ impl Interrupts {
 
 impl Drop for Interrupts {
     fn drop(&mut self) {
-        // A second Ctrl-C, meant for what we have already ended, must not end the process half-way. The first one must.
+        // A second Ctrl-C, meant for what has already ended, must not end the process half-way. The
+        // first one must.
         while self.taken.get().is_some() && self.take().is_some() {}
         // SAFETY: the set is one that this call gave.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
     }
 }
 
-/// Programs start with no signal blocked. Async-signal-safe.
+/// Unblocks all signals in a new program. Async-signal-safe.
 pub fn unblock_all() {
     // SAFETY: plain data, made empty by the call for it.
     unsafe {

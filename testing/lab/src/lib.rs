@@ -1,8 +1,10 @@
-//! Two hosts joined by one cable, for measurements: network namespaces and a veth pair, and programs in them.
+//! Two hosts joined by a cable, for measurements: network namespaces, a veth pair, and programs in
+//! them.
 //!
-//! [`enter`] comes first, before any thread: it gives the process a network namespace of its own, with root or, without,
-//! in a user namespace. A [`Lab`] then makes the two hosts. The namespaces have no names: they last as long as somebody
-//! holds them, so nothing is left behind, not even after SIGKILL. Programs die with the thread that started them.
+//! [`enter`] must come first, before any thread: it gives the process a network namespace of its
+//! own, with root or else in a user namespace. A [`Lab`] then makes the two hosts. The namespaces
+//! have no names and last as long as a descriptor or process holds them, so nothing is left behind,
+//! not even after SIGKILL. Programs die with the thread that started them.
 
 mod error;
 mod host;

@@ -1,4 +1,5 @@
-//! Loss at random, by nftables on the receiving side, where what crosses a veth can be dropped before any protocol sees it.
+//! Random loss by nftables on the receiving side, which drops packets of a veth before any protocol
+//! sees them.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use crate::topology::INTERFACE;
 
 /// Drops one of `one_in` packets that arrive; none if 0.
 pub fn set(namespace: &Namespace, one_in: u32) -> Result<(), LabError> {
-    // Adding before deleting: there may be none yet.
+    // The table may not exist: it is added before it is deleted.
     let mut rules = String::from("add table netdev airdma\ndelete table netdev airdma\n");
     if one_in > 0 {
         rules += &format!(
@@ -23,7 +24,7 @@ pub fn set(namespace: &Namespace, one_in: u32) -> Result<(), LabError> {
 }
 
 fn nft(rules: &str) -> io::Result<()> {
-    // A user's PATH often lacks the sbin folders, where Debian keeps it.
+    // A user's PATH often lacks the sbin folders, where Debian keeps nft.
     let found = ["nft", "/usr/sbin/nft", "/sbin/nft"]
         .iter()
         .find_map(|nft| {

@@ -9,15 +9,15 @@ use std::thread;
 
 use crate::error::checked;
 
-/// A network namespace, there for as long as this, a process or a thread in it is.
+/// A network namespace that exists as long as this, a process or a thread in it does.
 #[derive(Debug)]
 pub struct Namespace(OwnedFd);
 
 impl Namespace {
-    /// A new one, empty but for a loopback interface that is down. Needs CAP_SYS_ADMIN.
+    /// Makes a namespace with only a loopback interface that is down. Needs CAP_SYS_ADMIN.
     pub fn new() -> io::Result<Namespace> {
         let made = || {
-            // SAFETY: takes flags alone; concerns this thread, which ends here.
+            // SAFETY: takes only flags; concerns this thread, which ends here.
             checked(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
             File::open("/proc/thread-self/ns/net")
         };
@@ -25,12 +25,12 @@ impl Namespace {
         Ok(Namespace(OwnedFd::from(unwound(file)?)))
     }
 
-    /// The one that a file stands for: `/proc/PID/ns/net`, or a name of `ip netns`.
+    /// Opens the namespace of a file: `/proc/PID/ns/net`, or a name of `ip netns`.
     pub fn open(path: &Path) -> io::Result<Namespace> {
         Ok(Namespace(File::open(path)?.into()))
     }
 
-    /// What `work` returns when a thread of its own runs it in this namespace.
+    /// Runs `work` in a thread of its own in this namespace; returns its result.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let inside = || {
             self.join()?;
@@ -41,7 +41,7 @@ impl Namespace {
 
     /// Moves the calling thread into this namespace.
     pub fn join(&self) -> io::Result<()> {
-        // SAFETY: the descriptor is open, and is one of a network namespace.
+        // SAFETY: the descriptor is open and that of a network namespace.
         checked(unsafe { libc::setns(self.raw(), libc::CLONE_NEWNET) }).map(drop)
     }
 
@@ -51,7 +51,7 @@ impl Namespace {
     }
 }
 
-/// A panic of the thread goes on in ours.
+/// Continues a panic of the joined thread in this one.
 fn unwound<T>(joined: thread::Result<T>) -> T {
     joined.unwrap_or_else(|payload| panic::resume_unwind(payload))
 }

@@ -1,4 +1,4 @@
-//! Interfaces and addresses by rtnetlink: requests that wait for the kernel's answer.
+//! Interfaces and addresses by rtnetlink: each request waits for the kernel's answer.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-/// Longer than any answer here.
+/// Larger than any answer.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// A socket to the kernel's routing tables, of the namespace of the thread that made it.
@@ -25,7 +25,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// In the namespace of the calling thread.
+    /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> io::Result<Route> {
         let socket = Socket::new(NETLINK_ROUTE)?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -35,7 +35,8 @@ impl Route {
         })
     }
 
-    /// A veth pair whose ends have the same name and MTU: one here, the other in the namespace of `peer`.
+    /// Adds a veth pair whose ends have the same name and MTU: one here, the other in the namespace
+    /// of `peer`.
     pub fn add_veth(&mut self, name: &str, mtu: u32, peer: RawFd) -> io::Result<()> {
         let mut far = LinkMessage::default();
         far.attributes = vec![
@@ -74,7 +75,8 @@ impl Route {
         self.acknowledged(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// The interface takes no segmented (GSO) packets longer than one segment: each packet crosses it alone.
+    /// Makes the interface refuse segmented (GSO) packets longer than one segment: each packet
+    /// crosses it alone.
     pub fn forbid_segmented(&mut self, index: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
@@ -82,7 +84,8 @@ impl Route {
         self.acknowledged(RouteNetlinkMessage::NewLink(link), 0)
     }
 
-    /// Gives an interface an address. IPv6 addresses are usable at once, without a search for duplicates.
+    /// Adds an address to an interface. IPv6 addresses are usable at once, without duplicate
+    /// address detection.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.index = index;
@@ -106,7 +109,7 @@ impl Route {
         )
     }
 
-    /// Whether packets can cross: the interface is up and its peer, too.
+    /// Whether packets can cross: both the interface and its peer are up.
     pub fn is_up(&mut self, index: u32) -> io::Result<bool> {
         let mut link = LinkMessage::default();
         link.header.index = index;

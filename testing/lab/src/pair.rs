@@ -7,14 +7,14 @@ use crate::error::LabError;
 use crate::program::{Outcome, Program};
 use crate::topology::Lab;
 
-/// How one sees that a server is ready.
+/// Sign that a server is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listening {
     /// It listens on this TCP port.
     Tcp(u16),
     /// It is bound to this UDP port.
     Udp(u16),
-    /// All its threads have slept for a tenth of a second: it waits for something, whatever that is.
+    /// All its threads have slept for a tenth of a second: it waits for something.
     Idle,
 }
 
@@ -23,37 +23,37 @@ pub enum Listening {
 pub struct Server<'a> {
     /// Program and arguments.
     pub command: &'a [String],
-    /// When it is ready.
+    /// Sign that it is ready.
     pub listening: Listening,
-    /// It does not end by itself after its client: it is asked to, and that counts as its success.
+    /// Whether it runs on after its client: it is then ended by a signal, which counts as success.
     pub stays: bool,
 }
 
-/// What became of both ends. There is no client if the server was never ready.
+/// Results of both ends. There is none of the client if the server was never ready.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     /// The server's end.
     pub server: Outcome,
     /// The client's.
     pub client: Option<Outcome>,
-    /// What the kernel did meanwhile for packets on the cores of both, at nobody's expense, in seconds.
+    /// Seconds that the kernel spent in soft interrupts on both cores, charged to no program.
     pub soft_interrupts_s: f64,
 }
 
 impl Pair {
-    /// What the client printed, if both ends went well.
+    /// Output of the client, if both ends succeeded.
     pub fn output(&self) -> Option<&str> {
         let client = self.client.as_ref()?;
         (self.server.ok && client.ok).then_some(&client.stdout)
     }
 
-    /// CPU seconds of both ends together, and of the soft interrupts that no program paid for.
+    /// CPU seconds of both ends, and of the soft interrupts charged to no program.
     pub fn cpu_s(&self) -> f64 {
         let client = self.client.as_ref().map_or(0.0, |client| client.cpu_s);
         self.server.cpu_s + client + self.soft_interrupts_s
     }
 
-    /// What both ends said.
+    /// Output of both ends.
     pub fn explain(&self) -> String {
         let client = self.client.as_ref().map_or_else(
             || "not started: the server is not ready".into(),
@@ -67,7 +67,8 @@ impl Pair {
 }
 
 impl Lab {
-    /// Runs the server on host b, and, when it is ready, the client on host a, to its end or for `limit`.
+    /// Runs the server on host b, and, once it is ready, the client on host a, to its end or for
+    /// `limit`.
     pub fn run_pair(
         &self,
         server: Server<'_>,
@@ -82,7 +83,8 @@ impl Lab {
         } else {
             None
         };
-        // Nobody will connect to a server without a client, and a failed client's server may wait for ever.
+        // No client will connect to a server without one, and a failed client's server may wait for
+        // ever.
         let linger = match &client {
             Some(client) if client.ok => LINGER,
             Some(_) => Duration::from_secs(1),
@@ -105,7 +107,7 @@ impl Lab {
         self.a.run(command, limit, &self.interrupts)
     }
 
-    /// False if the server ends before it is ready, or takes longer than 15 s.
+    /// Waits until the server is ready; false if it ends before or takes longer than 15 s.
     fn wait_ready(&self, server: &mut Program, listening: Listening) -> Result<bool, LabError> {
         let deadline = Instant::now() + START;
         let (mut idle_since, mut used) = (Instant::now(), None);
@@ -137,7 +139,7 @@ const LINGER: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(2);
 
-/// Whether somebody in the program's namespace listens on `port`.
+/// Whether a socket in the program's namespace is bound to `port`.
 fn is_bound(program: &Program, port: u16, protocol: &str) -> bool {
     [protocol.to_owned(), format!("{protocol}6")]
         .iter()
@@ -145,7 +147,7 @@ fn is_bound(program: &Program, port: u16, protocol: &str) -> bool {
         .any(|table| has_listener(&table, port, protocol == "udp"))
 }
 
-/// Whether a table of /proc/net has a socket of `port`: any one of UDP, one of TCP that listens.
+/// Whether a table of /proc/net has a socket of `port`: any for UDP, a listening one for TCP.
 fn has_listener(table: &str, port: u16, udp: bool) -> bool {
     let wanted = format!(":{port:04X}");
     table.lines().skip(1).any(|line| {
@@ -158,7 +160,7 @@ fn has_listener(table: &str, port: u16, udp: bool) -> bool {
 
 const TCP_LISTEN: &str = "0A";
 
-/// What the program has used of the CPU; nothing if its first thread runs, or if it is gone.
+/// CPU time of the program; none if its first thread runs, or if it is gone.
 fn cpu_ticks_if_asleep(program: &Program) -> Option<u64> {
     ticks_if_asleep(&program.proc("stat")?)
 }
@@ -170,7 +172,8 @@ fn ticks_if_asleep(stat: &str) -> Option<u64> {
 
 /// State and CPU time of a thread, from its file `stat`.
 pub fn ticks(stat: &str) -> Option<(&str, u64)> {
-    // After the name, which may hold anything: the state, ten other things, user time, system time.
+    // After the name, which may hold any bytes: the state, ten other fields, user time, system
+    // time.
     let (_, after) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = after.split_ascii_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_brackets_and_blanks_does_not_confuse_the_time_used() {
+    fn brackets_in_a_program_name_do_not_confuse_its_times() {
         let stat = "7 (a) S (b) S 1 7 7 0 -1 4194560 95 0 0 0 21 4 0 0 20 0 1 0 35";
         assert_eq!(ticks_if_asleep(stat), Some(25));
         assert_eq!(ticks_if_asleep(&stat.replace("S 1", "R 1")), None);

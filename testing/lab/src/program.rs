@@ -1,4 +1,4 @@
-//! One running program, what became of it and what it cost.
+//! A running program, its result and its cost.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use crate::namespace::Namespace;
 pub struct Outcome {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// How it ended: in words, as `explain` says them.
+    /// How it ended, in words, for `explain`.
     pub end: String,
-    /// It ended by itself with status 0, or as it was asked to.
+    /// Whether it ended by itself with status 0, or when asked to.
     pub ok: bool,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it complained about.
+    /// Standard error.
     pub stderr: String,
     /// From start to end, in seconds.
     pub wall_s: f64,
@@ -34,7 +34,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Everything a reader of a failed run wants to see.
+    /// All facts that a reader of a failed run needs.
     pub fn explain(&self) -> String {
         let command = self.command.join(" ");
         let Outcome {
@@ -48,7 +48,8 @@ impl Outcome {
     }
 }
 
-/// A child process whose output goes to memory, so that it can never block on us. Killed when this is dropped.
+/// A child process whose output goes to memory, so that it never blocks on this process. Killed on
+/// drop.
 pub struct Program {
     command: Vec<String>,
     child: Child,
@@ -66,7 +67,9 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    /// Starts `command` in `namespace`, on one core, with these variables beside our own. It dies with the calling thread.
+    /// Starts `command` in `namespace`, on one core, with these variables added to the environment.
+    ///
+    /// It dies with the calling thread.
     pub(crate) fn start(
         command: &[String],
         namespace: &Namespace,
@@ -107,10 +110,12 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(stdout.try_clone()?)
             .stderr(stderr.try_clone()?);
-        // SAFETY: `in_child` makes system calls alone, allocates nothing, and `network` stays open until `spawn` returns.
+        // SAFETY: `in_child` only makes system calls, allocates nothing, and `network` stays open
+        // until `spawn` returns.
         unsafe { command.pre_exec(move || in_child(network, core)) };
         let child = command.spawn()?;
-        // SAFETY: the child is not yet waited for, so the number is its own; the descriptor is new and nobody else's.
+        // SAFETY: the child is not yet waited for, so the number is its own; the new descriptor has
+        // no other owner.
         let exit = unsafe {
             let exit = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
             OwnedFd::from_raw_fd(checked(exit as libc::c_int)?)
@@ -118,12 +123,12 @@ impl Program {
         Ok((child, exit, stdout, stderr))
     }
 
-    /// The process' number.
+    /// Process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the end, kills at the deadline.
+    /// Waits for the end; kills the program at the deadline.
     pub(crate) fn wait(
         mut self,
         limit: Duration,
@@ -133,7 +138,7 @@ impl Program {
         self.finish(!exited)
     }
 
-    /// Asks the program to end. One that obeys counts as having ended well.
+    /// Asks the program to end. One that obeys counts as successful.
     pub(crate) fn stop(mut self, interrupts: &Interrupts) -> Result<Outcome, LabError> {
         let asked = !self.has_exited(Duration::ZERO, None)?;
         if asked {
@@ -163,7 +168,7 @@ impl Program {
             });
             let left = deadline.saturating_duration_since(Instant::now());
             let left_ms = left.as_millis().min(i32::MAX as u128) as i32;
-            // SAFETY: two descriptors, both open or -1, which poll passes over.
+            // SAFETY: two descriptors, both open or -1, which poll skips.
             let found = unsafe { libc::poll(waits.as_mut_ptr(), 2, left_ms) };
             if waits[0].revents != 0 {
                 return Ok(true);
@@ -177,7 +182,7 @@ impl Program {
         }
     }
 
-    /// The end, which has come, or comes now by SIGKILL.
+    /// Result of a program that has ended, or is ended now by SIGKILL.
     fn finish(&mut self, killed: bool) -> Result<Outcome, LabError> {
         let wall_s = self.started.elapsed().as_secs_f64();
         let (status, cpu_s) = self.reap(killed).tried("waiting for a program")?;
@@ -203,7 +208,8 @@ impl Program {
         let (mut status, mut usage) = (0, mem::MaybeUninit::<libc::rusage>::uninit());
         self.ended = true;
         let usage = loop {
-            // SAFETY: both live through the call, and `usage` is read only after the kernel filled it.
+            // SAFETY: both live through the call, and `usage` is read only after the kernel filled
+            // it.
             unsafe {
                 let pid = self.child.id() as libc::pid_t;
                 match checked(libc::wait4(pid, &mut status, 0, usage.as_mut_ptr())) {
@@ -220,7 +226,8 @@ impl Program {
 
     fn signal(&self, signal: libc::c_int) {
         let nothing = ptr::null::<libc::siginfo_t>();
-        // SAFETY: the descriptor stands for our child, whatever happens to its number; no details are handed over.
+        // SAFETY: the descriptor stays that of the child, whatever becomes of its number; no
+        // details are passed.
         unsafe {
             libc::syscall(
                 libc::SYS_pidfd_send_signal,
@@ -232,7 +239,7 @@ impl Program {
         };
     }
 
-    /// A file of /proc/PID, if the program is still there.
+    /// Content of a file in /proc/PID, if the program is still there.
     pub(crate) fn proc(&self, file: &str) -> Option<String> {
         fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).ok()
     }
@@ -246,16 +253,16 @@ impl Drop for Program {
     }
 }
 
-/// How long a program may take to obey SIGTERM.
+/// Longest time until a program must have obeyed SIGTERM.
 const STOP: Duration = Duration::from_secs(5);
 
-/// A file in memory, for what a program prints: unlike a pipe it never blocks it.
+/// A file in memory for a program's output: unlike a pipe it never blocks.
 ///
 /// # Errors
 ///
 /// If the kernel has none.
 pub fn memory_file() -> io::Result<File> {
-    // SAFETY: the name is a C string; the descriptor is new and nobody else's.
+    // SAFETY: the name is a C string; the new descriptor has no other owner.
     unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL;
         let fd = match checked(libc::memfd_create(c"output".as_ptr(), flags)) {
@@ -275,23 +282,26 @@ fn contents(file: &mut File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What the child does before it becomes the program: system calls alone.
+/// Prepares the child before it executes the program: only system calls.
 fn in_child(network: libc::c_int, core: usize) -> io::Result<()> {
     unblock_all();
-    // SAFETY: all of these concern the child alone; strings are C strings, `cores` is plain data that lives through its call.
+    // SAFETY: all of these concern only the child; strings are C strings, `cores` is plain data
+    // that lives through its call.
     unsafe {
-        // Whatever becomes of us, even SIGKILL, leaves no program running.
+        // However this process ends, even by SIGKILL, no program stays behind.
         checked(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-        // A session of its own, and so a scheduling group of its own (sched_autogroup): two hosts do not share one weight,
-        // as a client that spins on one core and a server that sleeps on the other otherwise would; the server would then
-        // wait hundreds of milliseconds for any third program on its core.
+        // A session of its own, and so a scheduling group of its own (sched_autogroup): otherwise
+        // two hosts share one weight when a client spins on one core and a server sleeps on the
+        // other, and the server then waits hundreds of milliseconds for any third program on its
+        // core.
         checked(libc::setsid())?;
         let mut cores: libc::cpu_set_t = mem::zeroed();
         libc::CPU_SET(core, &mut cores);
         checked(libc::sched_setaffinity(0, mem::size_of_val(&cores), &cores))?;
         checked(libc::setns(network, libc::CLONE_NEWNET))?;
-        // What /sys shows belongs to the namespace of who mounted it. Where mounting is forbidden (some containers) the
-        // program sees the interfaces of the outer host there; none of those measured looks.
+        // /sys shows the namespace of the process that mounted it. Where mounting is forbidden
+        // (some containers) the program sees the outer host's interfaces there; no measured program
+        // reads them.
         if libc::unshare(libc::CLONE_NEWNS) == 0 {
             let none = ptr::null();
             let private = libc::MS_REC | libc::MS_SLAVE;

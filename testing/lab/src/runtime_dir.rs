@@ -1,4 +1,4 @@
-//! A folder for what programs keep beyond their lives (XDG_RUNTIME_DIR): airdma its counters.
+//! A folder for files that outlive programs (XDG_RUNTIME_DIR), such as airdma's counters.
 
 use std::env;
 use std::fs;
@@ -9,12 +9,12 @@ use std::process;
 
 const PREFIX: &str = "airdma-lab-";
 
-/// Gone when this is dropped.
+/// Removed on drop.
 #[derive(Debug)]
 pub struct RuntimeDir(PathBuf);
 
 impl RuntimeDir {
-    /// A new one; removes those of processes that are gone, which only SIGKILL leaves.
+    /// Makes a folder; removes those of dead processes, which only SIGKILL leaves.
     pub fn new() -> io::Result<RuntimeDir> {
         remove_abandoned(&env::temp_dir());
         let base = env::temp_dir().join(format!("{PREFIX}{}", process::id()));
@@ -44,7 +44,7 @@ fn remove_abandoned(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
     };
-    // SAFETY: only reads who we are.
+    // SAFETY: reads the user id.
     let user = unsafe { libc::geteuid() };
     for entry in entries.flatten() {
         let is_ours = entry
@@ -56,7 +56,7 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// The process whose folder has this name.
+/// Process id in the name of a folder.
 fn owner(name: &str) -> Option<u32> {
     let (process, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     process.parse().ok()
@@ -75,7 +75,7 @@ mod tests {
         let dir = RuntimeDir::new().unwrap();
         let path = dir.path().to_owned();
         assert!(path.is_dir());
-        // No process has this number: it is beyond PID_MAX_LIMIT.
+        // Beyond PID_MAX_LIMIT: no process has this number.
         let abandoned = env::temp_dir().join(format!("{PREFIX}4194999-0"));
         fs::create_dir_all(&abandoned).unwrap();
         let other = RuntimeDir::new().unwrap();

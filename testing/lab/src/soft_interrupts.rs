@@ -1,26 +1,27 @@
-//! What the kernel does for packets outside of any program: soft interrupts, on the cores of the hosts.
+//! Time of the kernel's soft interrupts for packets, on the cores of the hosts.
 //!
-//! Where the kernel measures the time of interrupts (CONFIG_IRQ_TIME_ACCOUNTING, as distributions have it, and a clock that is
-//! good enough), it takes that time out of the program that was interrupted, and most of receiving is in none. Elsewhere the
-//! interrupted program pays, and only the threads `ksoftirqd/N` are beside it. Which of the two is found out by trying.
+//! If the kernel accounts interrupt time (CONFIG_IRQ_TIME_ACCOUNTING, as in distributions, with a
+//! suitable clock), it subtracts it from the interrupted program, and most of receiving is charged
+//! to none. Otherwise the interrupted program pays, and only the threads `ksoftirqd/N` are
+//! separate. A measurement tells which one applies.
 
 use std::fs;
 use std::io;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// Of two cores, which may be the same.
+/// Soft interrupts of two cores, which may be the same.
 #[derive(Debug)]
 pub struct SoftInterrupts {
     cores: Vec<usize>,
-    /// Programs do not pay for it.
+    /// Whether their time is not charged to programs.
     apart: bool,
-    /// The numbers of the cores' `ksoftirqd`, where we can see them.
+    /// Process ids of the cores' `ksoftirqd`, if visible.
     threads: Vec<u32>,
 }
 
 impl SoftInterrupts {
-    /// For these cores; `apart` is what [`are_apart`] found.
+    /// Takes the cores, and the result of [`are_apart`].
     pub fn new(mut cores: Vec<usize>, apart: bool) -> SoftInterrupts {
         cores.dedup();
         let threads = cores.iter().filter_map(|core| thread_of(*core)).collect();
@@ -31,7 +32,7 @@ impl SoftInterrupts {
         }
     }
 
-    /// Seconds since the machine started that no program paid for.
+    /// Seconds since boot that were charged to no program.
     pub fn total_s(&self) -> f64 {
         let ticks: u64 = if self.apart {
             let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -43,16 +44,18 @@ impl SoftInterrupts {
     }
 }
 
-/// Of /proc, on every architecture that there is.
+/// Ticks of /proc, the same on every architecture.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Whether the time of soft interrupts is apart from that of programs: sends for a moment, in the calling thread, what nobody
-/// reads. What is neither time that the thread ran nor time that it waited to run was taken from it.
+/// Whether soft interrupt time is not charged to programs.
+///
+/// Sends unread datagrams from the calling thread for a moment. Time in which the thread neither
+/// ran nor waited to run was taken from it.
 pub fn are_apart(sender: &UdpSocket) -> io::Result<bool> {
     let payload = [0; 1400];
     let (started, before) = (Instant::now(), scheduled()?);
     while started.elapsed() < PROBE {
-        // The receiver's buffer is full after the first few: they are dropped there, after the work.
+        // The receiver's buffer is soon full: datagrams are dropped there, after the work.
         let _ = sender.send(&payload);
     }
     let passed = started.elapsed();
@@ -61,10 +64,11 @@ pub fn are_apart(sender: &UdpSocket) -> io::Result<bool> {
 }
 
 const PROBE: Duration = Duration::from_millis(100);
-/// Receiving is far more than this share of sending to oneself, and a hypervisor steals less in a tenth of a second.
+/// Receiving takes far more than this share of sending to oneself, and a hypervisor steals less in
+/// a tenth of a second.
 const ACCOUNTED_MIN: f64 = 0.85;
 
-/// How long the calling thread ran or wanted to.
+/// Time that the calling thread ran or was ready to.
 fn scheduled() -> io::Result<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;
     let numbers = text.split_ascii_whitespace().take(2);
@@ -74,7 +78,8 @@ fn scheduled() -> io::Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// Ticks in interrupts, from the line "cpuN user nice system idle iowait irq softirq ..." of /proc/stat.
+/// Ticks in interrupts, from the line "cpuN user nice system idle iowait irq softirq ..." of
+/// /proc/stat.
 fn of_core(stat: &str, core: usize) -> u64 {
     let name = format!("cpu{core}");
     let line = stat
@@ -87,7 +92,7 @@ fn of_core(stat: &str, core: usize) -> u64 {
     numbers.sum()
 }
 
-/// The number of `ksoftirqd/CORE`; none if we do not see the kernel's threads.
+/// Process id of `ksoftirqd/CORE`; none if the kernel's threads are not visible.
 fn thread_of(core: usize) -> Option<u32> {
     let name = format!("ksoftirqd/{core}\n");
     let entries = fs::read_dir("/proc").ok()?.flatten();

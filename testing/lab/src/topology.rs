@@ -15,17 +15,18 @@ use crate::netlink::Route;
 use crate::runtime_dir::RuntimeDir;
 use crate::soft_interrupts::{SoftInterrupts, are_apart};
 
-/// What the cable's ends are called on both hosts.
+/// Name of the cable's ends on both hosts.
 pub const INTERFACE: &str = "eth0";
 
-/// What joins two hosts.
+/// Properties of the cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cable {
-    /// Of both ends, in bytes.
+    /// MTU of both ends, in bytes.
     pub mtu: u32,
-    /// Whether segmented (GSO) packets cross in one piece, as they do on a veth; otherwise each packet crosses alone.
+    /// Whether segmented (GSO) packets cross in one piece, as on a veth; otherwise each packet
+    /// crosses alone.
     pub segmented: bool,
-    /// One of so many packets is lost at random, either way; none if 0.
+    /// One of this number of packets is lost at random, either way; none if 0.
     pub lost_one_in: u32,
 }
 
@@ -39,14 +40,14 @@ impl Default for Cable {
     }
 }
 
-/// Two hosts joined by a veth pair. Both are gone when this is dropped, or when the process ends, however it does.
+/// Two hosts joined by a veth pair, which both end with this object or the process.
 #[derive(Debug)]
 pub struct Lab {
     /// One host.
     pub a: Host,
     /// The other.
     pub b: Host,
-    /// What joins them.
+    /// The cable.
     pub cable: Cable,
     pub(crate) interrupts: Interrupts,
     pub(crate) soft_interrupts: SoftInterrupts,
@@ -54,8 +55,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes the hosts and waits until packets can cross. After [`crate::enter`]; from then on Ctrl-C ends what is waited
-    /// for with [`LabError::Interrupted`].
+    /// Makes the hosts and waits until packets can cross. Requires [`crate::enter`]; from then on
+    /// SIGINT ends waits with [`LabError::Interrupted`].
     pub fn new(cable: Cable) -> Result<Lab, LabError> {
         let runtime = RuntimeDir::new().tried("making a folder for what programs keep")?;
         let cores = cores();
@@ -87,12 +88,13 @@ impl Lab {
         Ok(lab)
     }
 
-    /// How many cores the hosts have together: 1 or 2.
+    /// Number of cores of both hosts together: 1 or 2.
     pub fn cores(&self) -> usize {
         if self.a.core == self.b.core { 1 } else { 2 }
     }
 
-    /// Whether programs do not pay for soft interrupts. Where the kernel does not say, they do.
+    /// Whether soft interrupts are not charged to programs. Without information from the kernel
+    /// they are.
     fn probe(&self) -> io::Result<bool> {
         let receiver = self.on_b(|| UdpSocket::bind((self.b.ipv4, 0)))?;
         let to = receiver.local_addr()?;
@@ -103,12 +105,12 @@ impl Lab {
         })
     }
 
-    /// What `work` returns on host a; sockets that it makes stay there.
+    /// Runs `work` on host a; sockets that it makes stay there.
     pub fn on_a<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.a.namespace.within(work)
     }
 
-    /// The same on host b.
+    /// Runs `work` on host b.
     pub fn on_b<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.b.namespace.within(work)
     }
@@ -148,7 +150,8 @@ impl Lab {
     }
 }
 
-/// Gives an interface, in the namespace of the calling thread, its addresses and brings it up. `segmented`: as in [`Cable`].
+/// Adds addresses to an interface in the namespace of the calling thread, and brings it up.
+/// `segmented`: as in [`Cable`].
 pub fn configure(name: &str, ipv4: IpAddr, ipv6: IpAddr, segmented: bool) -> io::Result<()> {
     let mut route = Route::open()?;
     let index = interface(name)?;
@@ -156,13 +159,13 @@ pub fn configure(name: &str, ipv4: IpAddr, ipv6: IpAddr, segmented: bool) -> io:
         route.forbid_segmented(index)?;
     }
     route.add_address(index, ipv4, 24)?;
-    // An older kernel, or one without IPv6, has no such address; nothing measured needs it.
+    // An older kernel, or one without IPv6, refuses the address; no measurement needs it.
     let _ = route.add_address(index, ipv6, 64);
     route.set_up(interface("lo")?)?;
     route.set_up(index)
 }
 
-/// The number of an interface, in the namespace of the calling thread.
+/// Index of an interface, in the namespace of the calling thread.
 pub fn interface(name: &str) -> io::Result<u32> {
     let name = std::ffi::CString::new(name)?;
     // SAFETY: a C string that lives through the call.
@@ -172,8 +175,10 @@ pub fn interface(name: &str) -> io::Result<u32> {
     }
 }
 
-/// Waits until packets can cross from an interface in the namespace of the calling thread; false after ten seconds. The
-/// kernel tells interfaces at most once a second that their carrier changed. Until then the port is down.
+/// Waits until packets can cross from an interface in the namespace of the calling thread; false
+/// after ten seconds.
+///
+/// The kernel reports a changed carrier at most once a second. Until then the port is down.
 pub fn wait_up(name: &str) -> io::Result<bool> {
     let mut route = Route::open()?;
     let index = interface(name)?;
@@ -187,14 +192,14 @@ pub fn wait_up(name: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The cores that we may use; at least one.
+/// Cores that this process may use; at least one.
 fn cores() -> Vec<usize> {
     // SAFETY: plain data that the call fills.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
         match checked(libc::sched_getaffinity(0, mem::size_of_val(&set), &mut set)) {
             Ok(_) => set,
-            // More than 1,024 cores: the first two will do.
+            // More than 1,024 cores: the first two suffice.
             Err(_) => return vec![0, 1],
         }
     };

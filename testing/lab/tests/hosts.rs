@@ -1,4 +1,5 @@
-//! Two hosts, made and gone. One thread runs all: without root the kernel lets only such a process into a user namespace.
+//! Two hosts, made and removed. One thread runs all: without root the kernel permits a user
+//! namespace only to such a process.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -112,7 +113,7 @@ fn a_lossy_cable_loses() {
     let sender = lab.on_a(|| UdpSocket::bind((lab.a.ipv4, 0))).unwrap();
     receiver.set_nonblocking(true).unwrap();
     let to = SocketAddr::new(lab.b.ipv4, 7);
-    // Until each end knows the other's address; what asks for it may be lost, too.
+    // Until each end knows the other's address; neighbour requests may be lost, too.
     let deadline = Instant::now() + LIMIT;
     while receiver.recv(&mut [0]).is_err() {
         assert!(Instant::now() < deadline);
@@ -180,7 +181,7 @@ fn ctrl_c_ends_what_runs() {
     );
     assert!(started.elapsed() < LIMIT);
     drop(lab);
-    // The next lab waits for the next Ctrl-C.
+    // The next lab waits for the next signal.
     let lab = Lab::new(Cable::default()).unwrap();
     assert!(lab.run_alone(&words("true"), LIMIT).unwrap().ok);
 }

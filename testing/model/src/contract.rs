@@ -1,4 +1,4 @@
-//! The contract of queue pairs: what completes, when, how, and with what.
+//! The contract of queue pairs: order, status and contents of completions.
 
 mod head;
 mod receives;
@@ -13,12 +13,12 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// What became of a queue pair.
+/// State of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It runs, or fails by itself.
+    /// It runs, or has failed by itself.
     Running,
-    /// It was put into the error state, or a completion said that it is.
+    /// It was put into the error state, or a completion showed that it is.
     Failed,
     /// It was destroyed, or its host killed.
     Gone,
@@ -35,44 +35,44 @@ pub struct QueuePair {
     pub service: Service,
     /// The other end of a connection.
     pub peer: Option<usize>,
-    /// What it grants its peer, or did at some time.
+    /// Rights that it grants its peer, or granted at some time.
     pub rights: Rights,
-    /// What it grants ever since.
+    /// Rights that it has granted all the time.
     pub rights_surely: Rights,
-    /// Its receive queue.
+    /// Index of its receive queue.
     pub receives: usize,
-    /// How long it waits for an answer, at least.
+    /// Least time for which it waits for an acknowledgement.
     pub timeout: Duration,
     /// Retries after a timeout.
     pub retry_count: u8,
-    /// How long it makes its peer wait when it has no receive.
+    /// RNR timer that it sends to its peer.
     pub rnr_timer: Duration,
     /// Retries after an RNR NAK; 7 for ever.
     pub rnr_retry: u8,
-    /// READs and atomics under way.
+    /// READs and atomics in flight.
     pub answers_max: u8,
-    /// Bytes of a datagram.
+    /// Most bytes of a datagram.
     pub mtu: usize,
-    /// What became of it.
+    /// State.
     pub life: Life,
-    /// Its peer's requests may have made it fail.
+    /// Whether its peer's requests may have made it fail.
     pub refused: bool,
-    /// One of its sends failed or was flushed: those that follow are.
+    /// Whether one of its sends failed or was flushed: those that follow are flushed.
     stopped: bool,
-    /// One of its receives was flushed: those that follow are.
+    /// Whether one of its receives was flushed: those that follow are flushed.
     drained: bool,
     outstanding: VecDeque<Posted>,
-    /// Requests that did not succeed, or went with it: their packets may still come to the peer.
+    /// Requests that failed or were flushed: their packets may still reach the peer.
     ghosts: Vec<Posted>,
     /// Writes of an unreliable connection that have left.
     sent: Vec<Posted>,
     posted: u64,
     messages: Vec<Message>,
-    /// It may have taken a receive of a shared queue and keep it.
+    /// Whether it may keep a receive of a shared queue.
     holds: bool,
-    /// Messages of its own whose success was reported.
+    /// Number of its messages whose success was reported.
     delivered: usize,
-    /// Messages of the peer that were received, or passed by.
+    /// Number of the peer's messages that were received or skipped.
     received: usize,
 }
 
@@ -80,25 +80,26 @@ pub struct QueuePair {
 struct Posted {
     request: Request,
     at: Step,
-    /// The network as it was then.
+    /// State of the network when it was posted.
     path: Path,
-    /// Whether the windows that it binds or closes may have been such that it can, and certainly were.
+    /// Whether its binds and invalidations could be valid when posted, and whether they certainly
+    /// were.
     windows: (bool, bool),
 }
 
 #[derive(Clone, Debug)]
 struct Message {
-    /// Of the request.
+    /// Number of the request.
     number: u64,
-    /// The step in which it was posted.
+    /// Step in which it was posted.
     at: Step,
-    /// The network as it was then.
+    /// State of the network when it was posted.
     path: Path,
-    /// Its receiver takes messages like it.
+    /// Whether its receiver accepts such messages.
     receivable: bool,
-    /// It was received.
+    /// Whether it was received.
     heard: bool,
-    /// It comes no more.
+    /// Whether it will no longer arrive.
     over: bool,
     solicited: bool,
     kind: Kind,
@@ -110,15 +111,15 @@ struct Message {
 struct Queue {
     posted: VecDeque<Accepted>,
     shared: bool,
-    /// How many there ever were.
+    /// Receives posted in total.
     ever: usize,
-    /// The shortest that there ever was.
+    /// Length of the shortest receive.
     shortest: usize,
-    /// One had memory that may not have been accessible.
+    /// Whether a receive had memory that may not have been accessible.
     doubtful: bool,
-    /// Receives of a shared queue that may have gone with queue pairs that held them.
+    /// Receives of a shared queue that queue pairs may have taken with them.
     vanished: usize,
-    /// The last step in which there were fewer receives than messages for them.
+    /// Last step with fewer receives than messages for them.
     scarce: Option<Step>,
 }
 
@@ -126,33 +127,33 @@ struct Queue {
 struct Accepted {
     recv: Recv,
     at: Step,
-    /// What its memory held, if that is known to stay.
+    /// Content of its memory before, if it is known to stay.
     before: Option<Vec<u8>>,
 }
 
 /// A world of hosts.
 #[derive(Debug, Default)]
 pub struct Contract {
-    /// The present step.
+    /// Present step.
     pub now: Step,
-    /// No program does anything wrong: then nothing fails but what the network makes fail.
+    /// Whether no program makes mistakes: then all failures come from the network.
     pub careful: bool,
-    /// By host.
+    /// Memories, by host.
     pub memories: Vec<Memory>,
     /// Addresses, by host.
     pub addresses: Vec<IpAddr>,
     /// All keys.
     pub grants: Grants,
-    /// By number.
+    /// Queue pairs, by number.
     pub queue_pairs: Vec<QueuePair>,
     queues: Vec<Queue>,
 }
 
-/// Bytes that the network puts before a datagram.
+/// Bytes that the network puts in front of a datagram.
 const GRH: usize = 40;
 
 impl QueuePair {
-    /// One that has done nothing yet.
+    /// A queue pair without requests.
     pub fn new(host: usize, domain: usize, service: Service, receives: usize) -> Self {
         QueuePair {
             host,
@@ -195,43 +196,43 @@ impl Contract {
         self.queues.len() - 1
     }
 
-    /// Send requests of a queue pair that have not completed, by identifier, and whether success is to be reported.
+    /// Outstanding send requests of a queue pair: identifier, and whether success is reported.
     pub fn sends(&self, qp: usize) -> impl Iterator<Item = (u64, bool)> + '_ {
         let posted = self.queue_pairs[qp].outstanding.iter();
         posted.map(|posted| (posted.request.id, posted.request.signalled))
     }
 
-    /// Receives of a queue that have not completed.
+    /// Outstanding receives of a queue.
     pub fn receives(&self, queue: usize) -> usize {
         self.queues[queue].posted.len()
     }
 
-    /// Those of them that are certainly there.
+    /// Receives that are certainly left.
     pub fn receives_left(&self, queue: usize) -> usize {
         self.receives(queue)
             .saturating_sub(self.queues[queue].vanished)
     }
 
-    /// Those of a shared queue that are certainly there although nobody polled.
+    /// Receives of a shared queue that are certainly left, before any poll.
     pub fn receives_at_least(&self, queue: usize) -> usize {
         let taken = self.messages(queue, |_| true) + self.datagrams(queue) + self.held(queue);
         self.receives_left(queue).saturating_sub(taken)
     }
 
-    /// Whether a datagram of one queue pair to another may still come.
+    /// Whether a datagram of one queue pair to another may still arrive.
     pub fn sends_to(&self, from: usize, to: usize) -> bool {
         let mut messages = self.queue_pairs[from].messages.iter();
         messages.any(|message| message.to == Some(to))
     }
 
-    /// A queue pair grants its peer something else from now on.
+    /// Changes the rights that a queue pair grants its peer.
     pub fn grant(&mut self, qp: usize, rights: Rights) {
         let of = &mut self.queue_pairs[qp];
         of.rights = Rights(of.rights.0 | rights.0);
         of.rights_surely = Rights(of.rights_surely.0 & rights.0);
     }
 
-    /// The send queue of a queue pair runs again after a failure; all that was posted was flushed.
+    /// Restarts the send queue after a failure; all posted requests were flushed.
     pub fn restart(&mut self, qp: usize) {
         for message in &mut self.queue_pairs[qp].messages {
             message.receivable = false;
@@ -239,7 +240,8 @@ impl Contract {
         self.queue_pairs[qp].stopped = false;
     }
 
-    /// Messages that will come and take a receive of this queue, and wait until there is one: those of reliable connections.
+    /// Messages of reliable connections that will take a receive of this queue, and wait until
+    /// there is one.
     pub fn messages_due(&self, queue: usize) -> usize {
         self.messages(queue, |peer| {
             peer.service == Service::Rc && peer.life == Life::Running && !peer.stopped
@@ -260,13 +262,13 @@ impl Contract {
         all.filter(move |(_, qp)| qp.receives == queue)
     }
 
-    /// Whether messages may come twice to the receive queue of a queue pair.
+    /// Whether messages may arrive twice at the receive queue of a queue pair.
     fn hears_unreliably(&self, qp: &QueuePair) -> bool {
         let mut users = self.users(qp.receives);
         users.any(|(_, user)| user.service != Service::Rc)
     }
 
-    /// Datagrams to users of this queue that may still come.
+    /// Datagrams for users of this queue that may still arrive.
     fn datagrams(&self, queue: usize) -> usize {
         let sent = self.queue_pairs.iter().flat_map(|qp| &qp.messages);
         let is_user = |to| self.users(queue).any(|(qp, _)| to == Some(qp));
@@ -314,7 +316,7 @@ impl Contract {
         self.grants.standing(asker, sge, needs, period)
     }
 
-    /// Where the parts of a list are in the host's memory, empty ones left out.
+    /// Ranges of a list in the host's memory, without empty ones.
     fn places(&self, qp: usize, sges: &[Sge]) -> Vec<core::ops::Range<usize>> {
         let of = &self.queue_pairs[qp];
         let asker = Asker {
@@ -330,7 +332,7 @@ impl Contract {
         sges.iter().filter_map(place).collect()
     }
 
-    /// Hands out the parts of a list that may be written, to be filled for `id`.
+    /// Opens the writable parts of a list, to be filled for `id`.
     fn open(&mut self, qp: usize, id: u64, sges: &[Sge]) {
         let of = &self.queue_pairs[qp];
         let host = of.host;
@@ -358,7 +360,7 @@ impl Contract {
             .collect()
     }
 
-    /// A send request was accepted.
+    /// Records an accepted send request.
     pub fn post_send(&mut self, qp: usize, request: Request, path: Path) {
         let (service, peer) = {
             let of = &self.queue_pairs[qp];
@@ -436,7 +438,8 @@ impl Contract {
         }
     }
 
-    /// Whether the windows that a request binds or closes may be such that it can, and certainly are.
+    /// Whether the binds and invalidations of a request may be valid, and whether they certainly
+    /// are.
     fn windows_for(&self, qp: usize, kind: &Kind) -> (bool, bool) {
         let of = &self.queue_pairs[qp];
         let now = self.now;
@@ -453,7 +456,7 @@ impl Contract {
                 self.grants.bound(there, key, Some(peer), now)
             }
             (Kind::Bind(bind), _) => {
-                // Bound once, it has to be closed first.
+                // A bound window must be invalidated first.
                 let (maybe, surely) = self.grants.bound(of.host, bind.window, None, now);
                 (!surely, !maybe)
             }
@@ -461,7 +464,7 @@ impl Contract {
         }
     }
 
-    /// Keys that a request opens or closes do so from now on, perhaps.
+    /// Records that the keys of a request may open or close from now on.
     fn begin_keys(&mut self, qp: usize, request: &Request) {
         let (host, domain, peer, now) = {
             let of = &self.queue_pairs[qp];
@@ -521,7 +524,7 @@ impl Contract {
         }
     }
 
-    /// A READ has brought `data`: what a fenced write of it sends is known from now on.
+    /// Records the data of a READ, which a fenced write sends.
     fn reveal(&mut self, qp: usize, read: u64, data: &[u8]) {
         let of = &self.queue_pairs[qp];
         let mut writes = of.outstanding.iter();
@@ -532,11 +535,11 @@ impl Contract {
         }
     }
 
-    /// A receive was accepted, by a queue pair or by the shared queue that `qp` uses.
+    /// Records an accepted receive, of a queue pair or of the shared queue that `qp` uses.
     pub fn post_receive(&mut self, qp: usize, recv: Recv) {
         self.open(qp, recv.id, &recv.sges);
         let standing = self.local(qp, &recv.sges, Rights::LOCAL_WRITE, (self.now, self.now));
-        // What may not be written may be the program's to change.
+        // Memory without write access may be changed by the program.
         let before = standing.always.then(|| self.gather(qp, &recv.sges));
         let number = self.queue_pairs[qp].receives;
         let at = self.now;
@@ -549,14 +552,14 @@ impl Contract {
     }
 
     fn note_scarcity(&mut self, queue: usize) {
-        // Those of a peer that has failed may still be on their way.
+        // Messages of a failed peer may still be in flight.
         let messages = self.messages(queue, |_| true) + self.datagrams(queue);
         if self.receives_left(queue) < messages + self.held(queue) {
             self.queues[queue].scarce = Some(self.now);
         }
     }
 
-    /// The queue pair was put into the error state: no peer writes through it any more.
+    /// Records the error state of a queue pair: no peer writes through it any more.
     pub fn fail(&mut self, qp: usize) {
         self.queue_pairs[qp].life = Life::Failed;
         self.silence(qp);
@@ -571,7 +574,8 @@ impl Contract {
         }
     }
 
-    /// The queue pair was destroyed: nothing that it had outstanding completes or changes anything.
+    /// Records the end of a queue pair: none of its requests completes or changes anything any
+    /// more.
     pub fn destroy(&mut self, qp: usize) {
         let host = self.queue_pairs[qp].host;
         let outstanding = std::mem::take(&mut self.queue_pairs[qp].outstanding);
@@ -581,14 +585,14 @@ impl Contract {
         for posted in outstanding {
             self.memories[host].close(posted.request.id);
             if let Some(there) = there {
-                // Without data there is nothing to be wrong.
+                // Without data there is nothing to compare.
                 self.memories[there].end_read(posted.request.id, None).ok();
             }
             self.queue_pairs[qp].ghosts.push(posted);
         }
         let queue = self.queue_pairs[qp].receives;
         if self.queues[queue].shared {
-            // A message may have been arriving: its receive is gone with it.
+            // A message may have been arriving, whose receive is lost with it.
             self.queues[queue].vanished += 1;
         } else {
             for accepted in std::mem::take(&mut self.queues[queue].posted) {
@@ -600,7 +604,7 @@ impl Contract {
         self.queue_pairs[qp].life = Life::Gone;
     }
 
-    /// The queue pair was reset, and begins anew: what was before is forgotten on both sides of it.
+    /// Records a reset of a queue pair: earlier requests are forgotten on both sides.
     pub fn reset(&mut self, qp: usize) {
         self.destroy(qp);
         self.excuse(qp);
@@ -609,7 +613,7 @@ impl Contract {
         of.refused = false;
         of.stopped = false;
         of.drained = false;
-        // Datagrams that have left may be heard of by others.
+        // Datagrams that have left may still arrive elsewhere.
         of.messages.retain(|message| message.to.is_some());
         of.ghosts.clear();
         of.sent.clear();
@@ -618,7 +622,7 @@ impl Contract {
         of.delivered = 0;
     }
 
-    /// A window was invalidated by now: what is under way by its key stays out.
+    /// Records that a window is closed by now: packets in flight with its key are refused.
     fn certainly_closed(&mut self, host: usize, key: u32) {
         let now = self.now;
         if let Some(window) = self.grants.window(host, key) {
@@ -627,7 +631,7 @@ impl Contract {
         self.memories[host].forget(now, |placement| placement.key == key);
     }
 
-    /// A window was given back: its key opens nothing from now on.
+    /// Records that a window was deallocated: its key opens nothing from now on.
     pub fn close_window(&mut self, host: usize, key: u32) {
         let now = self.now;
         for window in self.grants.windows(host, key) {
@@ -637,7 +641,8 @@ impl Contract {
         self.memories[host].forget(now, |placement| placement.key == key);
     }
 
-    /// A region was deregistered: its key opens nothing from now on, and what was under way to it stays out.
+    /// Records that a region was deregistered: its key opens nothing from now on, and packets in
+    /// flight with it are refused.
     pub fn deregister(&mut self, host: usize, key: u32) {
         let now = self.now;
         if let Some(region) = self.grants.find(host, key) {

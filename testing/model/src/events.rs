@@ -1,39 +1,40 @@
-//! Completion events: an armed queue says once that something came, and says nothing else.
+//! Completion events: an armed queue raises one event for a new completion, and no other.
 
 use crate::Verdict;
 
-/// What is known of one completion queue with a channel.
+/// State of one completion queue with a channel.
 ///
-/// The judge must be told of everything in order. Events are fetched until there is none before a queue is armed, so that at
+/// The judge must be told of everything in order. All events are fetched before a queue is armed,
+/// so that at most one can be pending.
 /// most one can wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alarm {
-    /// Armed, and whether for solicited completions only.
+    /// Whether it is armed, and for solicited completions only.
     armed: Option<bool>,
-    /// The queue may hold completions from before it was armed: of those nobody knows whether they count.
+    /// Whether the queue may hold completions from before it was armed, which may or may not count.
     stale: bool,
-    /// What has been polled since it was armed.
+    /// Completions polled since it was armed.
     polled: Polled,
-    /// Completions were taken out of the queue with their queue pair: an event of theirs may be left.
+    /// Whether completions were removed with their queue pair: an event of theirs may be left.
     purged: bool,
-    /// An event came that nothing polled explains yet: the next poll must.
+    /// Whether an event came without a polled completion: the next poll must find one.
     owed: bool,
 }
 
-/// What polls have found since the queue was armed.
+/// Result of the polls since the queue was armed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Polled {
-    /// Nothing that would raise an event.
+    /// No completion that would raise an event.
     #[default]
     Nothing,
-    /// Something that may.
+    /// A completion that may raise one.
     Old,
-    /// Something that must.
+    /// A completion that must raise one.
     New,
 }
 
 impl Alarm {
-    /// The queue is armed.
+    /// Arms the queue.
     pub fn arm(&mut self, solicited_only: bool) {
         let only = solicited_only && self.armed.unwrap_or(true);
         if self.armed.is_none() {
@@ -43,10 +44,10 @@ impl Alarm {
         self.stale = true;
     }
 
-    /// All completions were polled: how many, and how many of them are solicited or unsuccessful.
+    /// Records a poll of all completions: their number, and how many are solicited or unsuccessful.
     ///
     /// # Errors
-    /// An event came, and there is nothing.
+    /// An event came without a completion.
     pub fn poll(&mut self, all: usize, special: usize) -> Verdict {
         if std::mem::take(&mut self.owed) && all == 0 {
             return Err("an event came, and the completion queue is empty".to_owned());
@@ -63,7 +64,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// An event of this queue was fetched.
+    /// Records a fetched event of this queue.
     ///
     /// # Errors
     /// It was not armed.
@@ -75,16 +76,16 @@ impl Alarm {
         Ok(())
     }
 
-    /// Completions were taken out of the queue: a queue pair was reset.
+    /// Records that completions were removed by the reset of a queue pair.
     pub fn purge(&mut self) {
         self.purged = true;
         self.owed = false;
     }
 
-    /// There is no event.
+    /// Records that no event is pending.
     ///
     /// # Errors
-    /// There should be one.
+    /// One is missing.
     pub fn silence(&self) -> Verdict {
         if self.armed.is_some() && self.polled == Polled::New {
             return Err("a completion came to an armed queue, and no event".to_owned());

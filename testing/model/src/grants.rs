@@ -1,4 +1,4 @@
-//! Which key opens what to whom.
+//! Keys, what they open, and for which queue pairs.
 
 use crate::Step;
 use core::ops::Range;
@@ -25,17 +25,17 @@ impl Rights {
     }
 }
 
-/// A period of which begin and end may be uncertain: each has an earliest and a latest step.
+/// A period whose begin and end may be uncertain: each has an earliest and a latest step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When it began.
+    /// Begin.
     pub from: (Step, Step),
-    /// When it ended.
+    /// End.
     pub until: (Step, Step),
 }
 
 impl Span {
-    /// Begun now, and not ended.
+    /// A period that begins now.
     pub fn since(now: Step) -> Self {
         Span {
             from: (now, now),
@@ -54,16 +54,16 @@ impl Span {
     }
 }
 
-/// Who may use a key.
+/// Users of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Everybody in the protection domain: a region.
+    /// All queue pairs of the protection domain: a region.
     Domain,
     /// The peer of one queue pair: a window of type 2.
     QueuePair(usize),
 }
 
-/// What a key opens, for as long as it does.
+/// Memory that a key opens, with its period.
 #[derive(Clone, Debug)]
 pub struct Region {
     /// Host whose memory it is.
@@ -76,15 +76,15 @@ pub struct Region {
     pub va: u64,
     /// Bytes.
     pub length: u64,
-    /// Where the first byte is in the host's memory.
+    /// Offset of the first byte in the host's memory.
     pub at: usize,
     /// Rights.
     pub rights: Rights,
-    /// Who may use it.
+    /// Users.
     pub owner: Owner,
-    /// When.
+    /// Period.
     pub span: Span,
-    /// Requests that close it, posted so far.
+    /// Number of posted requests that close it.
     pub closers: u32,
 }
 
@@ -99,7 +99,7 @@ pub struct Sge {
     pub length: u32,
 }
 
-/// Who asks for an access: the queue pair on the side of the memory.
+/// Origin of an access: the queue pair on the side of the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     /// Host whose memory it is.
@@ -113,16 +113,16 @@ pub struct Asker {
 /// Whether an access may succeed, and whether it may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// It may have been allowed at some step.
+    /// Whether it may have been allowed at some step.
     pub ever: bool,
-    /// It was certainly allowed all the time.
+    /// Whether it was certainly allowed all the time.
     pub always: bool,
-    /// Where its first byte is, if it may be allowed.
+    /// Offset of its first byte, if it may be allowed.
     pub at: Option<usize>,
 }
 
 impl Standing {
-    /// Of an access that touches nothing: no key is looked at (IBTA 9.7.5.2.4).
+    /// Standing of an access to no bytes: no key is checked (IBTA 9.7.5.2.4).
     pub const EMPTY: Standing = Standing {
         ever: true,
         always: true,
@@ -136,21 +136,21 @@ impl Standing {
     };
 }
 
-/// All keys that there ever were.
+/// All keys that ever existed.
 #[derive(Debug, Default)]
 pub struct Grants {
     regions: Vec<Region>,
-    /// Keys that binds were to give to windows of a host, and that no bind which succeeded has given yet.
+    /// Keys that posted binds give to windows of a host, before one of them has succeeded.
     promised: Vec<(usize, u32)>,
 }
 
 impl Grants {
-    /// A key begins to open something.
+    /// Adds a region or window.
     pub fn add(&mut self, region: Region) {
         self.regions.push(region);
     }
 
-    /// What the key opens now, or may.
+    /// The region or window that a key opens now, or may.
     pub fn find(&mut self, host: usize, key: u32) -> Option<&mut Region> {
         let mut regions = self.regions.iter_mut().rev();
         regions.find(|region| {
@@ -158,7 +158,7 @@ impl Grants {
         })
     }
 
-    /// Whether a window is bound for a queue pair from `now` on, and whether that is certain: a key, and who may use it.
+    /// Whether a window is bound for `owner` from `now` on, and whether that is certain.
     pub fn bound(&self, host: usize, key: u32, owner: Option<usize>, now: Step) -> (bool, bool) {
         let windows = self.regions.iter().filter(|region| {
             let owned = match region.owner {
@@ -177,22 +177,22 @@ impl Grants {
         })
     }
 
-    /// A bind that was posted gives that key to a window, if it succeeds.
+    /// Records a posted bind, which gives that key to a window if it succeeds.
     pub fn promise(&mut self, host: usize, key: u32) {
         self.promised.push((host, key));
     }
 
-    /// It has succeeded.
+    /// Records its success.
     pub fn give(&mut self, host: usize, key: u32) {
         self.promised.retain(|&promised| promised != (host, key));
     }
 
-    /// Whether it is uncertain that a window has that key: a bind that did not succeed gave it.
+    /// Whether it is uncertain that a window has that key: a bind without success gave it.
     pub fn is_only_promised(&self, host: usize, key: u32) -> bool {
         self.promised.contains(&(host, key))
     }
 
-    /// Requests that close the window of that key, posted so far.
+    /// Number of posted requests that close the window of that key.
     pub fn closers(&self, host: usize, key: u32) -> u32 {
         let windows = self.regions.iter().filter(|region| {
             region.host == host && region.key == key && region.owner != Owner::Domain
@@ -200,7 +200,7 @@ impl Grants {
         windows.map(|window| window.closers).max().unwrap_or(0)
     }
 
-    /// The window of that key, whether it may be closed already or not.
+    /// The window of that key, closed or not.
     pub fn window(&mut self, host: usize, key: u32) -> Option<&mut Region> {
         let mut regions = self.regions.iter_mut().rev();
         regions.find(|region| {
@@ -208,7 +208,7 @@ impl Grants {
         })
     }
 
-    /// All that a window with that key ever opened.
+    /// All regions that a window with that key ever opened.
     pub fn windows(&mut self, host: usize, key: u32) -> impl Iterator<Item = &mut Region> {
         let regions = self.regions.iter_mut();
         regions.filter(move |region| {

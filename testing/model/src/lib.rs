@@ -1,21 +1,24 @@
-//! The contract of the verbs, as a judge: what a program did and what it was told go in, and what may not be comes out.
+//! The contract of the verbs as a judge: it gets a program's calls and results, and reports
+//! violations.
 //!
-//! It shares nothing with the transport, not even a type: a mistake there has no twin here. It simulates no packets. It
-//! knows what was posted, granted and taken back, looks at every byte of memory after every step, and at every completion,
-//! and asks whether the contract (IBTA volume 1, chapters 9 to 11; `ibv_post_send(3)` and its neighbours) allows it:
+//! It shares nothing with the transport, not even a type, so it does not repeat a mistake there. It
+//! simulates no packets. It knows what was posted, granted and revoked, checks every byte of memory
+//! after every step, and every completion, against the contract (IBTA volume 1, chapters 9 to 11;
+//! `ibv_post_send(3)` and related pages):
 //!
 //! | module | rules |
 //! |---|---|
-//! | [`memory`] | a byte changes only by a write, a response or a message that is under way and covers it; READs return what was there; atomics happen once, one after the other |
-//! | [`grants`] | which key opens what to whom, and when that is certain |
-//! | [`contract`] | completions: order, number, status, contents; asynchronous events; that everything ends |
+//! | [`memory`] | a byte changes only by a write, a response or a message that is in flight and covers it; READs return what was there; atomics happen once, one after the other |
+//! | [`grants`] | keys, what they open for which queue pairs, and when that is certain |
+//! | [`contract`] | completions: order, number, status, contents; asynchronous events; every request ends |
 //! | [`events`] | completion events |
 //!
-//! Time is counted in steps: the driver counts on by one with everything that it does. Where packets make the moment of
-//! something uncertain, the judge knows an earliest and a latest step, and allows what either order allows.
+//! Time is counted in steps: the driver increments it with every action. If the moment of an event
+//! is uncertain, the judge knows an earliest and a latest step, and permits what either order
+//! permits.
 
 #![forbid(unsafe_code)]
-// A rule names the cases that it speaks of; all others are as they are.
+// A rule names the variants that it concerns; all others have the default.
 #![allow(clippy::wildcard_enum_match_arm)]
 
 pub mod contract;
@@ -30,8 +33,8 @@ pub use grants::{Asker, Grants, Owner, Region, Rights, Sge, Span, Standing};
 pub use memory::{Memory, Placement};
 pub use request::{Atomic, Bind, Done, Kind, Opcode, Path, Recv, Request, Service, Status};
 
-/// The driver's count of what it did.
+/// The driver's count of its actions.
 pub type Step = u64;
 
-/// What the contract does not allow, in words.
+/// A violation of the contract, in words.
 pub type Verdict = Result<(), String>;

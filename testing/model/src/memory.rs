@@ -1,39 +1,39 @@
-//! What one host's memory may hold.
+//! Permitted contents of one host's memory.
 //!
-//! The judge sees all bytes after every step. Each change since the last look must have a cause that is under way: a
-//! message or a write of a peer that covers the byte and brings that value, an atomic that makes the new value out of the
-//! old one, or a place that was handed out to be filled (a posted receive, the target of a READ).
+//! The judge sees all bytes after every step. Each change needs a cause in flight: a message or a
+//! write of a peer that covers the byte and has that value, an atomic whose result is the new
+//! value, or a range opened to be filled (a posted receive, the target of a READ).
 
 use crate::{Step, Verdict};
 use core::ops::Range;
 
-/// One request of a flow: which queue pair sent it, and its number there.
+/// A request of a flow: the queue pair that sent it, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Sender.
     pub qp: usize,
-    /// Its requests are numbered in the order in which they were posted.
+    /// Number of the request, in the order of posting.
     pub number: u64,
 }
 
-/// Bytes that a peer is about to write.
+/// A peer's write in flight.
 #[derive(Clone, Debug)]
 pub struct Placement {
     /// Identifier of the request.
     pub id: u64,
-    /// Who writes.
+    /// Sender and number.
     pub from: Origin,
-    /// By which key.
+    /// Key.
     pub key: u32,
-    /// Where.
+    /// Offset of the target.
     pub at: usize,
-    /// What.
+    /// Payload.
     pub bytes: Vec<u8>,
-    /// What is not known yet: a READ brings it first. Only how much.
+    /// Whether only the length is known yet, because a READ delivers the payload first.
     pub late: bool,
-    /// The step in which it was posted.
+    /// Step in which it was posted.
     pub begun: Step,
-    /// The step in which its success was reported.
+    /// Step in which its success was reported.
     pub settled: Option<Step>,
 }
 
@@ -42,7 +42,7 @@ impl Placement {
         self.range().contains(&at)
     }
 
-    /// Whether it may leave that value there.
+    /// Whether it may leave that value at `at`.
     fn brings(&self, at: usize, byte: u8) -> bool {
         self.covers(at) && (self.late || self.bytes[at - self.at] == byte)
     }
@@ -51,14 +51,15 @@ impl Placement {
         self.at..self.at + self.bytes.len()
     }
 
-    /// Whether this one is over before the other begins, on the wire: later in the same flow, or posted after its end.
+    /// Whether this one ends before the other begins, on the wire: earlier in the same flow, or
+    /// settled before the other was posted.
     fn precedes(&self, other: &Placement) -> bool {
         let same_flow = self.from.qp == other.from.qp && self.from.number < other.from.number;
         same_flow || self.settled.is_some_and(|settled| settled <= other.begun)
     }
 }
 
-/// What an atomic does.
+/// Operation of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Adds modulo 2^64.
@@ -77,7 +78,7 @@ impl Operation {
     }
 }
 
-/// More atomics on one cell do not happen in one step.
+/// Most atomics on one cell executed in one step.
 const ATOMICS_AT_ONCE_MAX: usize = 5;
 
 #[derive(Debug)]
@@ -86,32 +87,33 @@ struct Cell {
     qp: usize,
     at: usize,
     operation: Operation,
-    /// What it found, once it was seen to happen.
+    /// Value that it found, once it was seen executed.
     found: Option<u64>,
-    /// What the cell held since it was posted.
+    /// Values of the cell since it was posted.
     seen: Vec<u64>,
 }
 
-/// A READ under way: what each byte of its source has been.
+/// A READ in flight, with the values of its source.
 #[derive(Debug)]
 struct Reader {
     id: u64,
     at: usize,
-    /// What it held when the READ was posted.
+    /// Content when the READ was posted.
     first: Vec<u8>,
-    /// Whether that may be returned: not where an earlier write of the same flow was still under way.
+    /// Whether that may be returned: not where an earlier write of the same flow was still in
+    /// flight.
     first_counts: Vec<bool>,
-    /// What else it held since: place and value.
+    /// Later values, with their offset.
     others: Vec<(usize, u8)>,
-    /// The step in which it was posted.
+    /// Step in which it was posted.
     begun: Step,
 }
 
-/// A place that was handed out to be filled.
+/// A range opened to be filled.
 #[derive(Debug)]
 struct Open {
     id: u64,
-    /// By which key.
+    /// Key of its region.
     key: u32,
     range: Range<usize>,
 }
@@ -123,7 +125,7 @@ pub struct Memory {
     open: Vec<Open>,
     flying: Vec<Placement>,
     settled: Vec<Placement>,
-    /// In the order in which they were posted, which is that of one queue pair's.
+    /// Atomics in the order of posting, which is that of one queue pair's.
     cells: Vec<Cell>,
     readers: Vec<Reader>,
 }
@@ -141,17 +143,17 @@ impl Memory {
         }
     }
 
-    /// The bytes as they were seen last.
+    /// The bytes as last seen.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.seen[range]
     }
 
-    /// The host itself stores bytes.
+    /// Records a store by the host itself.
     pub fn store(&mut self, at: usize, bytes: &[u8], now: Step) {
         for (offset, &byte) in bytes.iter().enumerate() {
             self.change(at + offset, byte);
         }
-        // A write that was under way may have landed before.
+        // A write in flight may have landed before.
         if !self.flying.is_empty() {
             self.settled.push(Placement {
                 id: 0,
@@ -178,13 +180,13 @@ impl Memory {
         }
     }
 
-    /// Looks at all bytes: what changed needs a cause.
+    /// Checks all bytes: each change needs a cause.
     ///
     /// # Errors
     /// A change without one.
     pub fn observe(&mut self, actual: &[u8]) -> Verdict {
         const STRIDE: usize = 64;
-        // As is most often the case, and all at once is fastest.
+        // The most frequent case, and the fastest comparison.
         if actual == self.seen {
             return Ok(());
         }
@@ -233,7 +235,8 @@ impl Memory {
         ))
     }
 
-    /// Whether the eight bytes around `at` changed by atomics that have not happened yet: mostly one, but a host that kept what came
+    /// Whether the eight bytes around `at` changed by atomics not yet executed: mostly one, but a
+    /// host that buffered packets out of order executes several in one step.
     /// before its turn does several in one step.
     fn cell_changed(&mut self, at: usize, actual: &[u8]) -> bool {
         let at = at / 8 * 8;
@@ -261,7 +264,9 @@ impl Memory {
         true
     }
 
-    /// Which `count` of the atomics that wait, in which order, make `after` out of `before`. Where several orders do, those that were posted
+    /// Finds `count` waiting atomics, and an order of them, that turn `before` into `after`.
+    ///
+    /// Among several orders those posted first go first.
     /// first go first.
     fn explain_cell(
         &self,
@@ -288,31 +293,31 @@ impl Memory {
         })
     }
 
-    /// Hands a place out to be filled, by the key of its region.
+    /// Opens a range to be filled, by the key of its region.
     pub fn open(&mut self, id: u64, key: u32, range: Range<usize>) {
         if !range.is_empty() {
             self.open.push(Open { id, key, range });
         }
     }
 
-    /// Takes all places of `id` back.
+    /// Closes all ranges of `id`.
     pub fn close(&mut self, id: u64) {
         self.open.retain(|open| open.id != id);
     }
 
-    /// Takes all places of a region back.
+    /// Closes all ranges of a region.
     pub fn close_region(&mut self, key: u32) {
         self.open.retain(|open| open.key != key);
     }
 
-    /// A peer is about to write.
+    /// Adds a peer's write.
     pub fn begin_write(&mut self, placement: Placement) {
         if !placement.bytes.is_empty() {
             self.flying.push(placement);
         }
     }
 
-    /// What a write brings is known from now on.
+    /// Sets the payload of a late write.
     pub fn reveal(&mut self, id: u64, bytes: &[u8]) {
         let write = self.flying.iter_mut().find(|write| write.id == id);
         if let Some(write) = write.filter(|write| write.bytes.len() == bytes.len()) {
@@ -321,7 +326,8 @@ impl Memory {
         }
     }
 
-    /// A write has succeeded: its bytes are there, or those of a write that did not come before it.
+    /// Settles a successful write: its bytes are there, or those of a write that did not come
+    /// before it.
     ///
     /// # Errors
     /// They are not.
@@ -337,10 +343,10 @@ impl Memory {
         Ok(())
     }
 
-    /// A write that nobody acknowledges is over: it has landed, or (unless it `must` have) not.
+    /// Settles a write without an acknowledgement: it has landed, or (unless it `must` have) not.
     ///
     /// # Errors
-    /// It has not.
+    /// It must have landed and has not.
     pub fn settle_sent(&mut self, id: u64, must: bool, now: Step) -> Verdict {
         if must {
             return self.settle_write(id, now);
@@ -350,7 +356,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Writes that were over before all that are under way began.
+    /// Forgets writes that ended before all in flight began.
     fn forget_settled(&mut self, now: Step) {
         let oldest = self
             .flying
@@ -362,10 +368,11 @@ impl Memory {
             .retain(|placement| placement.settled.is_some_and(|settled| settled > oldest));
     }
 
-    /// A later message of a flow has arrived: all that it wrote before has landed.
+    /// Checks that all earlier writes of a flow have landed, once a later message of it has
+    /// arrived.
     ///
     /// # Errors
-    /// Something has not.
+    /// One has not.
     pub fn check_flow(&self, from: Origin) -> Verdict {
         let mut flow = self.flying.iter().filter(|write| {
             write.from.qp == from.qp && write.from.number <= from.number && !write.late
@@ -373,7 +380,7 @@ impl Memory {
         flow.try_for_each(|write| self.check_landed(write))
     }
 
-    /// The bytes of a write are there, or those of one that did not come before it.
+    /// Checks that the bytes of a write are there, or those of one that did not come before it.
     fn check_landed(&self, write: &Placement) -> Verdict {
         let others = self.flying.iter().chain(&self.settled);
         let rivals: Vec<_> = others
@@ -393,28 +400,29 @@ impl Memory {
         Ok(())
     }
 
-    /// No write of these changes anything any more: its target is closed, or its queue pair gone.
+    /// Forgets writes that can change nothing any more: their target is closed, or their queue pair
+    /// gone.
     pub fn forget(&mut self, now: Step, gone: impl Fn(&Placement) -> bool) {
         for mut placement in self.flying.extract_if(.., |placement| gone(placement)) {
-            // It may have landed after others that are still under way.
+            // It may have landed after others that are still in flight.
             placement.settled = Some(now);
             self.settled.push(placement);
         }
     }
 
-    /// The same for atomics of a queue pair.
+    /// Forgets the atomics of a queue pair.
     pub fn forget_atomics(&mut self, qp: usize) {
         self.cells.retain(|cell| cell.qp != qp);
     }
 
-    /// A peer is about to read.
+    /// Adds a peer's READ.
     pub fn begin_read(&mut self, id: u64, from: Origin, range: Range<usize>, now: Step) {
         let writes = || self.flying.iter().chain(&self.settled);
         let first_counts = range.clone().map(|at| {
             let earlier = |write: &&Placement| {
                 write.settled.is_none() && write.from.qp == from.qp && write.covers(at)
             };
-            // It came before the READ on the wire: what was there before it cannot be returned.
+            // The write came before the READ on the wire: older bytes cannot be returned.
             writes().filter(earlier).all(|write| {
                 let mut after = writes().filter(|other| !other.precedes(write));
                 after.any(|other| other.brings(at, self.seen[at]))
@@ -431,10 +439,10 @@ impl Memory {
         self.readers.push(reader);
     }
 
-    /// A READ is over; `data` is what it returned, if it succeeded.
+    /// Ends a READ; `data` is what it returned, if it succeeded.
     ///
     /// # Errors
-    /// A byte that was not there while it was under way.
+    /// A byte was not there while the READ was in flight.
     pub fn end_read(&mut self, id: u64, data: Option<&[u8]>) -> Verdict {
         let Some(index) = self.readers.iter().position(|reader| reader.id == id) else {
             return Ok(());
@@ -443,7 +451,7 @@ impl Memory {
         for (offset, &byte) in data.unwrap_or_default().iter().enumerate() {
             let at = reader.at + offset;
             let first = reader.first_counts[offset] && reader.first[offset] == byte;
-            // A write that another one followed in the same step was there, too.
+            // A write overwritten in the same step was there, too.
             let brought = |write: &Placement| {
                 let meanwhile = write.settled.is_none_or(|settled| settled > reader.begun);
                 meanwhile && write.brings(at, byte)
@@ -458,7 +466,7 @@ impl Memory {
         Ok(())
     }
 
-    /// A peer is about to do an atomic on the eight bytes at `at`.
+    /// Adds a peer's atomic on the eight bytes at `at`.
     pub fn begin_atomic(&mut self, id: u64, qp: usize, at: usize, operation: Operation) {
         let seen = vec![word(&self.seen, at)];
         self.cells.push(Cell {
@@ -471,10 +479,10 @@ impl Memory {
         });
     }
 
-    /// An atomic succeeded and returned `original`.
+    /// Settles a successful atomic that returned `original`.
     ///
     /// # Errors
-    /// It was not done, or found something else.
+    /// It was not executed, or found another value.
     pub fn settle_atomic(&mut self, id: u64, original: u64) -> Verdict {
         let Some(index) = self.cells.iter().position(|cell| cell.id == id) else {
             return Ok(());
@@ -485,7 +493,7 @@ impl Memory {
             Some(found) => Err(format!(
                 "atomic {id} returned {original:#x}, but it found {found:#x}"
             )),
-            // It changed nothing; then the cell held what it returned, and that is not to be changed.
+            // It changed nothing; then the cell held what it returned, and no change is expected.
             None if cell.operation.result(original) == original
                 && cell.seen.contains(&original) =>
             {
@@ -509,7 +517,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_that_are_seen_at_once_were_added_in_the_order_of_posting() {
+    fn sums_seen_at_once_are_added_in_posting_order() {
         let mut memory = Memory::new(&[0; 16]);
         memory.begin_atomic(1, 7, 8, Operation::Add(1));
         memory.begin_atomic(2, 0, 0, Operation::Add(10));

@@ -1,4 +1,4 @@
-//! What is posted, and what comes of it, in words of its own.
+//! Requests and their results, in types of their own.
 
 use crate::{Rights, Sge};
 use core::time::Duration;
@@ -14,7 +14,7 @@ pub enum Service {
     Ud,
 }
 
-/// `ibv_wc_status`, as far as it comes up.
+/// `ibv_wc_status`, as far as it occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Status {
@@ -33,7 +33,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// What can end the first request that fails.
+    /// Statuses that can end the first failing request.
     pub(crate) const FAILURES: [Status; 10] = [
         Status::LocalLength,
         Status::LocalQpOperation,
@@ -55,7 +55,7 @@ impl Status {
     }
 }
 
-/// `ibv_wc_opcode`, as far as it comes up.
+/// `ibv_wc_opcode`, as far as it occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Opcode {
@@ -79,20 +79,20 @@ pub enum Atomic {
     Swap { compare: u64, swap: u64 },
 }
 
-/// What a window is to open.
+/// Arguments of a bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Its key until now.
+    /// Key of the window before.
     pub window: u32,
-    /// Its key from now on.
+    /// Key of the window afterwards.
     pub key: u32,
     /// The memory, by the key of its region.
     pub part: Sge,
-    /// What peers may do.
+    /// Rights of the peers.
     pub rights: Rights,
 }
 
-/// What a send request does.
+/// Operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -156,7 +156,7 @@ impl Kind {
         )
     }
 
-    /// What the peer must grant: key, address, rights.
+    /// Access that the peer must grant: key, address, rights.
     pub(crate) fn access(&self) -> Option<(u32, u64, Rights)> {
         match *self {
             Kind::Write { key, va, .. } | Kind::AtomicWrite { key, va } => {
@@ -176,30 +176,31 @@ impl Kind {
     }
 }
 
-/// A send request, as it was posted.
+/// A posted send request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Its identifier, unique in the world.
     pub id: u64,
-    /// What it does.
+    /// Operation.
     pub kind: Kind,
     /// Its memory.
     pub sges: Vec<Sge>,
-    /// The bytes of the message, as they were when it was posted; what a READ asks for is zeros.
+    /// Bytes of the message when it was posted; zeros for the result of a READ.
     pub payload: Vec<u8>,
-    /// The bytes were copied when it was posted, and no key is looked at.
+    /// Whether the bytes were copied when it was posted, without a check of the key.
     pub inline: bool,
-    /// Success is to be reported.
+    /// Whether success is reported.
     pub signalled: bool,
-    /// The receiver's completion is a solicited one.
+    /// Whether the receiver's completion is solicited.
     pub solicited: bool,
-    /// Where a datagram goes.
+    /// Destination of a datagram.
     pub to: Option<usize>,
-    /// The READ that brings the payload, for a write that is fenced: until that is done nobody knows the bytes.
+    /// The READ whose result is the payload of this fenced write: before its end the bytes are
+    /// unknown.
     pub after: Option<u64>,
 }
 
-/// A receive, as it was posted.
+/// A posted receive.
 #[derive(Clone, Debug)]
 pub struct Recv {
     /// Its identifier, unique in the world.
@@ -229,19 +230,19 @@ pub struct Done {
     pub source: Option<usize>,
 }
 
-/// What the network did to packets between a queue pair and its peer, in both directions.
+/// State of the network between a queue pair and its peer, in both directions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Path {
-    /// The present moment, since the world began.
+    /// Present time, since the world began.
     pub now: Duration,
     /// Packets that did not arrive whole.
     pub lost: u64,
-    /// Packets that came twice, or that others overtook.
+    /// Packets that arrived twice, or that others overtook.
     pub astray: u64,
-    /// What was posted at this moment or before may have been answered after a timer ran out.
+    /// Requests posted at this moment or before may have been answered after a timer expired.
     pub slow: Option<Duration>,
-    /// What was posted at this moment or before may have met packets of an earlier connection.
+    /// Requests posted at this moment or before may have met packets of an earlier connection.
     pub haunted: Option<Duration>,
-    /// Some packets may arrive twice, or after later ones.
+    /// Whether packets may arrive twice, or after later ones.
     pub disorderly: bool,
 }

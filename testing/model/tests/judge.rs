@@ -1,4 +1,4 @@
-//! The judge on histories that are right, and on the same with one thing wrong.
+//! The judge on valid histories, and on the same with one fault.
 
 use airdma_model::contract::QueuePair;
 use airdma_model::{
@@ -19,13 +19,13 @@ const CALM: Path = Path {
     haunted: None,
     disorderly: false,
 };
-/// The same, after all timeouts and timers.
+/// The state after all timeouts and timers.
 const LATER: Path = Path {
     now: Duration::from_millis(100),
     ..CALM
 };
 
-/// Two hosts, a connection, and the bytes that hosts really have.
+/// Two hosts, a connection, and the actual bytes of the hosts.
 struct Scene {
     judge: Contract,
     bytes: [Vec<u8>; 2],
@@ -137,7 +137,7 @@ impl Scene {
         self.last
     }
 
-    /// Bytes change on a host, and the judge looks.
+    /// Changes bytes on a host, and lets the judge check them.
     fn change(&mut self, host: usize, at: usize, bytes: &[u8]) -> Result<(), String> {
         self.judge.now += 1;
         self.bytes[host][at..at + bytes.len()].copy_from_slice(bytes);
@@ -209,7 +209,7 @@ fn a_write_is_placed_before_it_succeeds_and_nowhere_else() {
     assert_eq!(scene.change(1, 8, b"abcd"), Ok(()));
     assert_eq!(scene.sent(ok(id, Opcode::Write, 4)), Ok(()));
     refused(scene.sent(ok(id, Opcode::Write, 4)), "not outstanding");
-    // Once more is once too often.
+    // A repetition must be reported.
     scene.judge.memories[1].store(8, b"wxyz", 9);
     scene.bytes[1][8..12].copy_from_slice(b"wxyz");
     refused(scene.change(1, 8, b"abcd"), "nothing under way brings that");
@@ -233,7 +233,7 @@ fn a_write_to_what_is_not_granted_changes_nothing_and_fails() {
     assert_eq!(scene.sent(failed), Ok(()));
     assert_eq!(scene.judge.queue_pairs[0].life, Life::Failed);
 
-    // What is granted may not be refused.
+    // A granted access may not be refused.
     let mut scene = Scene::new(Service::Rc);
     let id = scene.post(write(8), 0, b"abcd");
     let failed = done(id, Status::RemoteAccess, Opcode::Write, 0);
@@ -298,7 +298,7 @@ fn retries_take_their_time() {
         lost,
         ..CALM
     };
-    // Two retries, three timeouts of 4 ms; what a packet that was lost cost is no timeout.
+    // Two retries, three timeouts of 4 ms; the retry that a lost packet costs takes no timeout.
     let dead = |path: Path| {
         let mut scene = Scene::new(Service::Rc);
         let id = scene.post(write(8), 0, b"abcd");
@@ -310,7 +310,7 @@ fn retries_take_their_time() {
     assert_eq!(dead(since_posted(12, 0)), Ok(()));
     refused(dead(since_posted(7, 1)), "nothing explains");
     assert_eq!(dead(since_posted(8, 1)), Ok(()));
-    // Three retries of a peer that says to wait for 2 ms.
+    // Three retries of a peer with an RNR timer of 2 ms.
     let not_ready = |path: Path| {
         let mut scene = Scene::new(Service::Rc);
         let id = scene.post(SEND, 0, b"abc");
@@ -422,7 +422,7 @@ fn a_read_returns_what_was_there_meanwhile() {
     assert_eq!(reads(b"aaaa", b"bbbb", b"abab"), Ok(()));
     refused(reads(b"aaaa", b"bbbb", b"aaac"), "did not hold");
 
-    // What a write brought was there even if nobody looked before the next one came.
+    // Bytes of a write were there even if no check saw them before the next one.
     let mut scene = Scene::new(Service::Rc);
     let id = scene.post(read, 64, &[0; 4]);
     scene.judge.now += 1;
@@ -463,7 +463,7 @@ fn an_atomic_happens_once_and_returns_what_it_found() {
     refused(result(5, &[5]), "it found");
     refused(result(0, &[5, 10]), "nothing under way brings that");
 
-    // Two at once: each found what the other left, in one order or the other.
+    // Two at once: each found the other's result, in one order or the other.
     let both = |first: u64, second: u64, value: u64| {
         let mut scene = Scene::new(Service::Rc);
         let ids = [
@@ -499,7 +499,7 @@ fn datagrams_may_be_lost_but_not_made_up() {
 }
 
 #[test]
-fn an_unsignalled_request_that_is_passed_over_must_have_been_able_to_succeed() {
+fn a_skipped_unsignalled_request_must_be_able_to_succeed() {
     let passed_over = |at: usize| {
         let mut scene = Scene::new(Service::Rc);
         scene.post_by(0, write(at), 0, b"ab", false);
@@ -529,7 +529,7 @@ fn an_invalidated_window_is_closed_once_that_is_known() {
         rights: Rights(2),
     });
     let mut scene = Scene::new(Service::Rc);
-    // What may be bound, which the scene does not grant otherwise.
+    // Right to bind, which the scene does not grant otherwise.
     let region = scene.judge.grants.find(1, KEY).expect("it is there");
     region.rights = Rights(31);
     let bound = scene.post_by(1, bind, 0, b"", true);
@@ -653,7 +653,7 @@ fn windows_are_bound_when_free_and_closed_when_bound() {
 
 #[test]
 fn where_nothing_is_wrong_only_the_network_makes_requests_fail() {
-    // Beyond what is granted: a failure, if the program may do such a thing.
+    // Beyond the granted rights: a failure, if the program may make mistakes.
     let says = |careful: bool, status: Status, lost: u64| {
         let mut scene = Scene::new(Service::Rc);
         scene.judge.careful = careful;
@@ -687,7 +687,7 @@ fn what_nobody_acknowledges_arrives_where_nothing_is_lost() {
     assert_eq!(silent(true, Path { lost: 1, ..LATER }), Ok(()));
     assert_eq!(silent(true, Path { astray: 1, ..LATER }), Ok(()));
 
-    // What was settled comes no more.
+    // A settled message no longer arrives.
     let mut scene = Scene::new(Service::Uc);
     scene.post(SEND, 0, b"abc");
     assert_eq!(scene.judge.settle(0, 1, LATER), Ok(()));
@@ -696,7 +696,7 @@ fn what_nobody_acknowledges_arrives_where_nothing_is_lost() {
     let late = scene.received(ok(receive, Opcode::Receive, 3));
     refused(late, "no message is like it");
 
-    // Of two that are alike it does not matter which was heard.
+    // Which of two equal messages was received does not matter.
     let mut scene = Scene::new(Service::Uc);
     scene.post(SEND, 0, b"");
     let receive = scene.receive(64, 8);

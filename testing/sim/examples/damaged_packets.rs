@@ -1,5 +1,5 @@
-//! Packets with random damage, one in a line, and what the IP layer of a simulated host hands on of
-//! them: to be compared with a kernel (`tests/system/ip_layer.py`).
+//! Packets with random damage, one a line, and what the IP layer of a simulated host accepts of
+//! them, for a comparison with a kernel (`tests/system/ip_layer.py`).
 //!
 //! `damaged_packets SOURCE DESTINATION COUNT` prints lines of the whole IP packet in hex and, if it
 //! was not refused, source address, source port and payload. The first packet is not damaged.

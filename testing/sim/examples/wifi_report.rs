@@ -1,5 +1,5 @@
-//! Prints what the Wi-Fi model is calibrated against, what acknowledgements cost on it, what it
-//! carries by SNR, and how fast it runs.
+//! Prints the calibration of the Wi-Fi model, the cost of acknowledgements, the goodput by SNR, and
+//! the speed of the model.
 
 use core::time::Duration;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! One host: memory, queue pairs with their rings, and the port that checks what arrives.
+//! One host: memory, queue pairs with their rings, and the port that checks arriving packets.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::random::Random;
 use crate::rings::{Rings, SendWr};
 use crate::trace::Fate;
 
-/// What a port counts.
+/// Counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Packets handed to the link.
@@ -24,7 +24,7 @@ pub struct PortCounters {
     pub delivered: u64,
     /// Packets whose ICRC was wrong.
     pub bad_icrc: u64,
-    /// Packets with a right ICRC that were none.
+    /// Packets with a right ICRC that cannot be parsed.
     pub malformed: u64,
     /// Packets for a queue pair that does not exist.
     pub no_queue_pair: u64,
@@ -43,13 +43,13 @@ pub struct Endpoint {
     first_qpn: u32,
     memory: Memory,
     members: Vec<Member>,
-    /// Whose turn it is to send.
+    /// Index of the queue pair that sends next.
     turn: usize,
     random: Random,
     pub(crate) counters: PortCounters,
-    /// What all queue pairs together may have in flight, in bytes: the window of the path.
+    /// Bytes that all queue pairs together may have in flight: the window of the path.
     pub window_bytes: u32,
-    /// Losses that queue pairs reported, upon which a real window would back off.
+    /// Losses reported by queue pairs, on which a real window would back off.
     pub losses_signalled: u64,
 }
 
@@ -68,12 +68,12 @@ impl Endpoint {
         }
     }
 
-    /// Its address.
+    /// The host's address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// What its port counted.
+    /// Counters of its port.
     pub fn port_counters(&self) -> PortCounters {
         self.counters
     }
@@ -89,12 +89,12 @@ impl Endpoint {
         assert!(self.memory.invalidate(region.key), "registered once");
     }
 
-    /// The present bytes of a region.
+    /// Current bytes of a region.
     pub fn bytes(&self, region: &Region) -> &[u8] {
         self.memory.bytes(region)
     }
 
-    /// The same, to be changed as the application would.
+    /// Bytes of a region, for changes as by the application.
     pub fn bytes_mut(&mut self, region: &Region) -> &mut [u8] {
         self.memory.bytes_mut(region)
     }
@@ -140,7 +140,7 @@ impl Endpoint {
         &self.members[qp].rings
     }
 
-    /// The same, to take completions out.
+    /// The rings, to take completions.
     pub fn rings_mut(&mut self, qp: usize) -> &mut Rings {
         &mut self.members[qp].rings
     }
@@ -175,7 +175,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Says once more what the peer may have missed, as is done before a queue pair is destroyed.
+    /// Repeats the last acknowledgement, as before a queue pair is destroyed: the peer may have
+    /// missed it.
     pub fn farewell(&mut self, qp: usize) {
         self.members[qp].queue_pair.farewell();
     }
@@ -203,7 +204,7 @@ impl Endpoint {
         self.with(qp, |queue_pair, host| queue_pair.flush_receives(host));
     }
 
-    /// Whether everything that was posted to send has ended, and no timer is left.
+    /// Whether all posted sends have ended, and no timer is left.
     pub fn is_quiet(&self) -> bool {
         self.members.iter().all(|member| {
             let queue_pair = &member.queue_pair;
@@ -219,7 +220,7 @@ impl Endpoint {
         members.any(|member| member.queue_pair.wants_transmit())
     }
 
-    /// What the window still allows; something always may be in flight.
+    /// Bytes that the window still permits; one packet may always be in flight.
     fn credit(&self) -> u32 {
         let in_flight: u64 = self
             .members
@@ -279,7 +280,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes what the link delivered and says what became of it.
+    /// Handles a delivered frame; returns its fate.
     pub(crate) fn receive(&mut self, now: Time, frame: &Frame) -> Fate {
         let Some(transport) = frame.open() else {
             self.counters.bad_icrc += 1;

@@ -1,6 +1,7 @@
-//! A datagram as a host hands it to its IP layer or gets it from there, and the ICRC behind it.
+//! A datagram as a host passes it to its IP layer or receives it, and the ICRC behind it.
 //!
-//! As with a UDP socket, the host neither chooses nor sees the IP identification: it is 0, and DF is set.
+//! As with a UDP socket, the host neither sets nor sees the IP identification: it is 0, and DF is
+//! set.
 
 use std::net::IpAddr;
 
@@ -61,7 +62,7 @@ impl Frame {
         (u32::from_le_bytes(*sum) == expected).then_some(transport)
     }
 
-    /// What a queue pair is told of the IP header.
+    /// Fields of the IP header for a queue pair.
     pub fn arrival(&self) -> Arrival {
         Arrival {
             source: self.source.into(),

@@ -28,17 +28,17 @@ pub enum IpDrop {
     Version,
     /// The checksum of the IPv4 header is wrong.
     HeaderChecksum,
-    /// It says to be part of something larger.
+    /// More fragments or a fragment offset.
     Fragment,
     /// Not UDP, or with extension headers.
     Protocol,
-    /// For somebody else, or from nobody.
+    /// The address is another host's, or no host's.
     Address,
-    /// The length of the UDP datagram is impossible.
+    /// Impossible length of the UDP datagram.
     UdpLength,
-    /// The UDP checksum is there and wrong.
+    /// Wrong UDP checksum.
     UdpChecksum,
-    /// Nobody listens to that UDP port.
+    /// No socket is bound to the UDP port.
     Port,
 }
 
@@ -78,12 +78,12 @@ pub(crate) fn is_v6(frame: &Frame) -> bool {
     !(is_v4(frame.source) && is_v4(frame.destination))
 }
 
-/// BTH to ICRC of a packet as it was built.
+/// Bytes from BTH to ICRC of a packet as it was built.
 pub(crate) fn transport(packet: &[u8]) -> &[u8] {
     packet.get(transport_at(packet)..).unwrap_or(&[])
 }
 
-/// Where the BTH begins in a packet as it was built.
+/// Offset of the BTH in a packet as it was built.
 pub(crate) fn transport_at(packet: &[u8]) -> usize {
     match packet.first() {
         Some(first) if first >> 4 == 6 => IPV6_LEN + UDP_LEN,
@@ -91,8 +91,8 @@ pub(crate) fn transport_at(packet: &[u8]) -> usize {
     }
 }
 
-/// Makes the lengths in the headers those of a packet that was cut behind its headers, as whoever
-/// sends a new, shorter packet does.
+/// Sets the lengths in the headers to those of a packet that was cut behind its headers, as the
+/// sender of a shorter packet does.
 pub(crate) fn set_lengths(packet: &mut [u8]) {
     let udp_at = transport_at(packet) - UDP_LEN;
     let udp_len = (packet.len() - udp_at) as u16;
@@ -142,7 +142,7 @@ fn set_word_v4(packet: &mut [u8], at: usize, word: u16) {
     packet[10..12].copy_from_slice(&(!sum).to_be_bytes());
 }
 
-/// What the host at `here` gets of a packet of which the link layer says whether it is IPv6 and
+/// Frame that the host at `here` accepts from a packet. The link layer tells whether it is IPv6 and
 /// whether it is for a group. The host is in all groups.
 pub(crate) fn receive(packet: &[u8], v6: bool, group: bool, here: IpAddr) -> Result<Frame, IpDrop> {
     let (header, udp_at, end) = if v6 {
@@ -162,7 +162,7 @@ pub(crate) fn receive(packet: &[u8], v6: bool, group: bool, here: IpAddr) -> Res
     let udp = datagram.get(udp_at..udp_at + UDP_LEN);
     let udp = udp.ok_or(IpDrop::Truncated)?;
     let udp_len = match usize::from(word_at(udp, 4)) {
-        // A jumbogram says nothing (RFC 2675), and Linux believes it of any packet.
+        // The length field of a jumbogram is 0 (RFC 2675), and Linux accepts that of any packet.
         0 if v6 => end - udp_at,
         len => len,
     };
@@ -182,7 +182,7 @@ pub(crate) fn receive(packet: &[u8], v6: bool, group: bool, here: IpAddr) -> Res
     })
 }
 
-/// The header, where UDP begins, and where the packet ends.
+/// The frame, and the offsets of UDP and of the packet's end.
 fn receive_v4(packet: &[u8]) -> Result<(Frame, usize, usize), IpDrop> {
     let header = packet.get(..IPV4_LEN).ok_or(IpDrop::Truncated)?;
     let header_len = usize::from(header[0] & 0xf) * 4;

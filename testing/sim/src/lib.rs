@@ -24,8 +24,9 @@
 //! ```
 //!
 //! Everything that happens follows from one seed: the same seed replays the same packets at the
-//! same nanoseconds. Packets are the real bytes, IP header to ICRC, so damage on the way is found as
-//! on a real network: by the IP layer of the receiver ([`IpDrop`]) or by the ICRC. A [`Pair`] that is dropped by a failing test prints its seed and its packets.
+//! same nanoseconds. Packets are the real bytes, IP header to ICRC, so damage on the way is
+//! detected as on a real network: by the IP layer of the receiver ([`IpDrop`]) or by the ICRC. A
+//! [`Pair`] that is dropped by a failing test prints its seed and its packets.
 
 #![forbid(unsafe_code)]
 

@@ -30,17 +30,16 @@ pub const fn mbit(n: u64) -> u64 {
     n * 1_000_000
 }
 
-/// What Ethernet adds to an IP packet on the line, preamble, check sequence and gap included, in
-/// bytes.
+/// Bytes that Ethernet adds to an IP packet on the line, with preamble, check sequence and gap.
 pub(crate) const ETHERNET_BYTES: u64 = 38;
 
-/// What the sending port takes before it makes the sender wait: as a socket's send buffer.
+/// Bytes that the sending port buffers before the sender waits, as a socket's send buffer.
 pub(crate) const PORT_BACKLOG_BYTES: u64 = 64 * 1024;
 
-/// How long a packet is held back at most, if not told otherwise.
+/// Longest time for which a packet is held back by default.
 const HOLD_BACK_MAX: Duration = Duration::from_micros(100);
 
-/// What a link did.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Packets that entered.
@@ -53,11 +52,11 @@ pub struct LinkCounters {
     pub left_bytes: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Those of them that were lost by chance.
+    /// Dropped packets that were lost by chance.
     pub lost: u64,
-    /// Those of them that found a queue full.
+    /// Dropped packets that found a queue full.
     pub overflowed: u64,
-    /// Those of them that were larger than the MTU.
+    /// Dropped packets that were larger than the MTU.
     pub too_large: u64,
     /// Copies made.
     pub duplicated: u64,
@@ -67,18 +66,18 @@ pub struct LinkCounters {
     pub damaged: u64,
     /// Packets marked in a congested queue.
     pub marked: u64,
-    /// The most bytes that ever waited in one of its queues.
+    /// Most bytes that waited in one of its queues.
     pub queue_longest_bytes: u64,
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Carried {
-    /// When it is where it is.
+    /// Time at which it reaches its place.
     pub(crate) at: Time,
     /// IP header to ICRC.
     pub(crate) packet: Vec<u8>,
-    /// As it was before it was damaged.
+    /// The packet before damage.
     pub(crate) original: Option<Box<[u8]>>,
     /// Its number on the link that it passes.
     pub(crate) number_here: u64,
@@ -88,7 +87,7 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// Before it is damaged.
+    /// Keeps a copy before damage.
     fn keep_original(&mut self) {
         if self.original.is_none() {
             self.original = Some(self.packet.as_slice().into());
@@ -96,7 +95,7 @@ impl Carried {
     }
 }
 
-/// What does not change on the way, and no damage reaches.
+/// Fields that do not change in flight and that no damage reaches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trip {
     /// The frame's number in its network.
@@ -107,7 +106,7 @@ pub(crate) struct Trip {
     pub(crate) v6: bool,
 }
 
-/// Whom a packet is for.
+/// Destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     Host(usize),
@@ -115,7 +114,7 @@ pub(crate) enum Goal {
     Everyone,
 }
 
-/// What a link does with a packet for now: it leaves, or goes on at a stage once its time has come.
+/// What a link does with a packet: it leaves, or waits at a stage until a time.
 #[derive(Debug)]
 pub(crate) enum Exit {
     Leaves(Carried),
@@ -139,7 +138,7 @@ pub struct Link {
     mtu: Option<usize>,
     cut: bool,
     counters: LinkCounters,
-    /// What happened to the packet that passed last.
+    /// Events of the last packet, in order.
     fates: Vec<Fate>,
     passing: Vec<Carried>,
     passed: Vec<Carried>,
@@ -163,8 +162,8 @@ impl Link {
         self.with(Stage::Delay(delay))
     }
 
-    /// Every packet takes up to this much longer, any time as likely as any other, but none
-    /// overtakes another.
+    /// Every packet takes up to this much longer, uniformly distributed, but none overtakes
+    /// another.
     pub fn jitter(self, most: Duration) -> Self {
         self.with(Stage::Jitter {
             most,
@@ -173,7 +172,7 @@ impl Link {
         })
     }
 
-    /// The same, and packets may overtake each other.
+    /// As [`jitter`](Self::jitter), and packets may overtake each other.
     pub fn jitter_reordering(self, most: Duration) -> Self {
         self.with(Stage::Jitter {
             most,
@@ -182,26 +181,26 @@ impl Link {
         })
     }
 
-    /// The sender's own line rate: the sender is made to wait when its port is full.
+    /// The sender's own line rate: the sender waits while its port is full.
     pub fn rate(self, bits_per_s: u64) -> Self {
         self.with(Stage::Rate(Line::new(bits_per_s)))
     }
 
-    /// A slower line on the way, with a queue of this many bytes in front of it; what finds it
-    /// full is dropped. Bytes are those on the line.
+    /// A slower line on the way, with a queue of this many bytes in front of it, which drops
+    /// packets when full. Bytes are those on the line.
     pub fn bottleneck(self, bits_per_s: u64, bytes_max: u64) -> Self {
         self.marking_bottleneck(bits_per_s, bytes_max, Marking::Never)
     }
 
-    /// A bottleneck that marks packets as RFC 3168 says, before it is full: those with ECT. The
-    /// others are dropped when it is full, and not before.
+    /// A bottleneck that marks packets with ECT before it is full (RFC 3168). Others are dropped
+    /// once it is full, and not before.
     pub fn marking_bottleneck(self, bits_per_s: u64, bytes_max: u64, marking: Marking) -> Self {
         let line = Line::new(bits_per_s);
         self.with(Stage::Queue(Queue::new(line, bytes_max, marking)))
     }
 
-    /// Drops IP packets of more than this many bytes, as routers do when DF is set. (They would
-    /// say so by ICMP; nobody listens to that here.)
+    /// Drops IP packets of more than this many bytes, as routers do when DF is set. (A router also
+    /// sends ICMP, which hosts here do not handle.)
     pub fn mtu(mut self, bytes: usize) -> Self {
         self.mtu = Some(bytes);
         self
@@ -220,7 +219,8 @@ impl Link {
         })
     }
 
-    /// Drops what `choice` says, which is asked with the packet's number on this link, from zero.
+    /// Drops a packet if `choice` returns true for its number on this link, from zero, and its
+    /// content.
     pub fn drop_if(self, choice: impl FnMut(u64, &Packet<'_>) -> bool + 'static) -> Self {
         self.with(Stage::DropIf(Box::new(choice)))
     }
@@ -235,8 +235,8 @@ impl Link {
         self.reorder_by(probability, HOLD_BACK_MAX)
     }
 
-    /// Holds a packet back with this probability, up to `held_max`: beyond the timers of the
-    /// endpoints, a packet comes back as a ghost of an earlier attempt.
+    /// Holds a packet back with this probability, up to `held_max`: beyond the endpoints' timers, a
+    /// packet arrives as a ghost of an earlier attempt.
     pub fn reorder_by(self, probability: f64, held_max: Duration) -> Self {
         self.with(Stage::Reorder {
             probability,
@@ -267,7 +267,7 @@ impl Link {
         self.with(Stage::Batch(period))
     }
 
-    /// Pulls the cable, or puts it back. What is under way arrives.
+    /// Pulls the cable, or plugs it in again. Packets in flight arrive.
     pub fn set_cut(&mut self, cut: bool) {
         self.cut = cut;
     }
@@ -277,7 +277,7 @@ impl Link {
         self.mtu = bytes;
     }
 
-    /// What it did so far.
+    /// Its counters.
     pub fn counters(&self) -> LinkCounters {
         let queues = self.steps.iter().map(|step| match &step.stage {
             Stage::Queue(queue) => queue.longest_bytes(),
@@ -300,13 +300,13 @@ impl Link {
         }
     }
 
-    /// When the sender may hand over the next packet.
+    /// Time at which the sender may hand over the next packet.
     pub(crate) fn ready_at(&self) -> Time {
         let waits = self.steps.iter().map(|step| step.stage.ready_at());
         waits.max().unwrap_or(Time::ZERO)
     }
 
-    /// What happened to the packet that was taken last, in order.
+    /// Events of the last packet, in order.
     pub(crate) fn fates(&self) -> &[Fate] {
         &self.fates
     }
@@ -337,7 +337,7 @@ impl Link {
         self.pass(0, carried, random, exits);
     }
 
-    /// Goes on with a packet that waited in front of stage `first`, at its time.
+    /// Continues with a packet that waited in front of stage `first`.
     pub(crate) fn resume(
         &mut self,
         first: usize,
@@ -403,7 +403,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// As the link was written.
+/// The link as source text.
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Link::new()")?;

@@ -106,12 +106,12 @@ impl Memory {
         region
     }
 
-    /// The present bytes of a region, valid or not.
+    /// Current bytes of a region, valid or not.
     pub fn bytes(&self, region: &Region) -> &[u8] {
         &self.registered[index_of(region.key)].bytes
     }
 
-    /// The same, to be changed as the application would.
+    /// Bytes of a region, for changes as by the application.
     pub fn bytes_mut(&mut self, region: &Region) -> &mut [u8] {
         &mut self.registered[index_of(region.key)].bytes
     }
@@ -134,7 +134,7 @@ impl Memory {
         found.and_then(|window| window.opens)
     }
 
-    /// Binds a window under a new key. The old one must be its key now: what is done twice is found.
+    /// Binds a window under a new key. The old one must be its current key: a repeated bind fails.
     pub(crate) fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault> {
         let part = Sge {
             key: bind.region.0,
@@ -155,7 +155,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends the validity of a key; false if there was none.
+    /// Invalidates a key; false if there was none.
     pub(crate) fn invalidate(&mut self, key: u32) -> bool {
         let mut windows = self.windows.iter_mut();
         if let Some(window) = windows.find(|window| window.key.0 == key) {

@@ -1,4 +1,4 @@
-//! Hosts, switches and links in virtual time: what is sent arrives, or not, and it is known why.
+//! Hosts, switches and links in virtual time: each sent frame arrives or not, with a known reason.
 
 use core::fmt;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -31,21 +31,21 @@ use tap::Tap;
 /// A frame that arrived at a host and passed its IP layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// When.
+    /// Arrival time.
     pub at: Time,
-    /// Which host.
+    /// Receiving host.
     pub to: usize,
-    /// Which host sent it.
+    /// Sending host.
     pub from: usize,
-    /// When.
+    /// Time of sending.
     pub sent: Time,
-    /// What the host's IP layer hands on. The ICRC was not looked at.
+    /// The frame as the host's IP layer passes it on. The ICRC is not checked.
     pub frame: Frame,
     /// Bits were flipped on the way, or the end was cut off.
     pub damaged: bool,
-    /// Damage changed something that the ICRC covers, and the receiver must find it. It does not
-    /// cover TOS and TTL (IPv6: traffic class, flow label, hop limit), nor byte 4 of the BTH. The
-    /// IPv4 identification, which it covers, is nothing that a host sees.
+    /// Whether damage changed a part that the ICRC covers, which the receiver must detect. It
+    /// covers neither TOS and TTL (IPv6: traffic class, flow label, hop limit) nor byte 4 of the
+    /// BTH. It covers the IPv4 identification, which no host sees.
     pub harmed: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct Delivery {
 /// ```
 pub struct Network {
     seed: u64,
-    /// As it was when it was built.
+    /// Source text at the time of building.
     sentence: String,
     hosts: usize,
     switches: usize,
@@ -105,21 +105,21 @@ pub struct Network {
     media: Vec<Box<dyn Medium>>,
     /// Packets on media, by token, with the wire that they pass.
     on_media: BTreeMap<u64, (usize, Carried)>,
-    /// Which hosts cannot reach which, at `from * hosts + to`.
+    /// Host pairs without a path, at `from * hosts + to`.
     severed: Vec<bool>,
     paths: Vec<PathCounters>,
     refused: BTreeMap<(usize, IpDrop), u64>,
     unroutable: u64,
     events: BinaryHeap<Event>,
     now: Time,
-    /// Frames sent.
+    /// Number of frames sent.
     frames: u64,
-    /// Events made.
+    /// Number of events made.
     order: u64,
     trace: Option<Trace<Passage>>,
     captures: BTreeMap<Tap, Capture>,
     everywhere: Option<Pcapng>,
-    /// Kept to be filled again.
+    /// Buffer for reuse.
     exits: Vec<Exit>,
     fates: Vec<Fate>,
 }
@@ -133,12 +133,12 @@ struct Wire {
 }
 
 impl Network {
-    /// How many hosts there are.
+    /// Number of hosts.
     pub fn hosts(&self) -> usize {
         self.hosts
     }
 
-    /// The address of a host: 10.5.0.1 for the first, if not told otherwise.
+    /// Address of a host; 10.5.0.1 for the first by default.
     pub fn address(&self, host: usize) -> IpAddr {
         self.addresses[host]
     }
@@ -148,8 +148,8 @@ impl Network {
         self.by_address.get(&address.to_canonical()).copied()
     }
 
-    /// When the host's port takes the next frame. With several links, when the last of them does.
-    /// What is sent earlier only waits longer.
+    /// Time at which the host's port takes the next frame; with several links, the last of them. A
+    /// frame sent earlier only waits longer.
     pub fn ready_at(&self, host: usize) -> Time {
         let own = self.leaving[host].iter();
         let ready = own.map(|&wire| match &self.wires[wire].way {
@@ -159,11 +159,11 @@ impl Network {
         ready.max().unwrap_or(Time::ZERO)
     }
 
-    /// A host hands a frame to its IP layer, at the present moment: everything that was due before
-    /// has been delivered.
+    /// Sends a frame from a host's IP layer at the present moment: everything due before must have
+    /// been delivered.
     ///
-    /// A frame to the host itself arrives at once; one to an address that nobody has is dropped;
-    /// one to a multicast address reaches every other host, whether it cares or not.
+    /// A frame to the host itself arrives at once; one to an address without a host is dropped; one
+    /// to a multicast address reaches every other host.
     pub fn send(&mut self, now: Time, host: usize, frame: Frame) {
         let due = self.next_event();
         assert!(due.is_none_or(|at| at >= now), "something was due before");
@@ -198,7 +198,7 @@ impl Network {
         }
     }
 
-    /// A frame of `from` reaches the IP layer of `to` at `at`, past all links.
+    /// Delivers a frame of `from` to the IP layer of `to` at `at`, past all links.
     pub fn inject(&mut self, at: Time, from: usize, to: usize, frame: &Frame) {
         let mut carried = self.carried(from, Goal::Host(to), frame);
         carried.at = at.max(self.now);
@@ -224,15 +224,15 @@ impl Network {
         }
     }
 
-    /// When something happens next; [`Network::deliver`] is to be called then.
+    /// Time of the next event, at which [`Network::deliver`] must be called.
     pub fn next_event(&self) -> Option<Time> {
         let media = self.media.iter().filter_map(|medium| medium.poll_at());
         let event = self.events.peek().map(|event| event.at);
         media.chain(event).min()
     }
 
-    /// Lets everything happen that is due up to `now`, and hands over what arrives: in order of
-    /// time, and among equals in the order in which it entered the last link.
+    /// Processes all events due up to `now`, and passes on what arrives: in order of time, and
+    /// among equals in the order in which it entered the last link.
     pub fn deliver(&mut self, now: Time, each: &mut dyn FnMut(Delivery)) {
         while let Some(at) = self.next_event().filter(|&at| at <= now) {
             self.now = self.now.max(at);
@@ -247,7 +247,7 @@ impl Network {
     }
 }
 
-/// The topology as it was built, and the latest of the trace.
+/// The topology as built, and the latest records of the trace.
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.sentence)?;

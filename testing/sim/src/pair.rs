@@ -19,7 +19,7 @@ use crate::setup::{self, Setup};
 use crate::topology::Node;
 use crate::trace::{Fate, Record, Trace};
 
-/// Which endpoint.
+/// An endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// The first.
@@ -44,10 +44,10 @@ impl Side {
 /// Longest packet: largest headers, 4,096 bytes, padding.
 const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + 4096 + 3;
 
-/// Packets and wake-ups after which a run counts as one that never ends.
+/// Most packets and wake-ups of a run; beyond, it counts as endless.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Virtual time after which a run counts as one that never ends.
+/// Longest virtual time of a run; beyond, it counts as endless.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Two endpoints over two links in virtual time.
@@ -74,7 +74,7 @@ impl Pair {
         Pair::with_addresses(seed, addresses.map(IpAddr::from), to_b, to_a)
     }
 
-    /// The same with other addresses.
+    /// Two endpoints with these addresses.
     pub fn with_addresses(seed: u64, addresses: [IpAddr; 2], to_b: Link, to_a: Link) -> Self {
         let network = Network::pair(seed, to_b, to_a).with_addresses(addresses.to_vec());
         Pair::over(seed, network)
@@ -86,7 +86,7 @@ impl Pair {
         network.start_trace();
         let addresses = [network.address(0), network.address(1)];
         let mut random = Random::new(seed);
-        // Those of the links.
+        // Skips the forks of the links.
         let _ = [random.fork(), random.fork()];
         let endpoints = [
             Endpoint::new(addresses[0], 0x11, random.fork()),
@@ -130,7 +130,8 @@ impl Pair {
         self.connect_as([QpType::Rc; 2], setup)
     }
 
-    /// The same of these types, A's and B's: unreliable connections, or the two halves of an extended one.
+    /// Connects queue pairs of these types, A's and B's: unreliable connections, or the halves of
+    /// an extended one.
     pub fn connect_as(&mut self, qp_types: [QpType; 2], setup: &Setup) -> usize {
         let qp = self.create_as(qp_types, setup.mtu);
         for side in Side::BOTH {
@@ -187,13 +188,12 @@ impl Pair {
         self.network.link_mut(node(side), node(side.other()))
     }
 
-    /// What happened so far.
+    /// Records of all packets.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// Asserts that everything that was begun has ended: no packet under way, no timer, nothing in
-    /// flight, no send request open.
+    /// Asserts that all activity has ended: no packet in flight, no timer, no send request open.
     pub fn assert_nothing_left(&self) {
         assert_eq!(self.network.under_way(), 0, "packets are under way");
         for side in Side::BOTH {
@@ -207,7 +207,7 @@ impl Pair {
         self.inject_from(from, self[from].address(), headers, payload);
     }
 
-    /// The same from an address that is not `from`'s.
+    /// As [`inject`](Self::inject), from an address that is not `from`'s.
     pub fn inject_from(&mut self, from: Side, source: IpAddr, headers: &Headers, payload: &[u8]) {
         let mut transport = vec![0; headers.len()];
         headers.emit(&mut transport);
@@ -234,7 +234,7 @@ impl Pair {
         }
     }
 
-    /// Goes to the next moment at which something happens; false if nothing will ever happen.
+    /// Advances to the next event; false if there is none.
     pub fn step(&mut self) -> bool {
         self.pump();
         let Some(at) = self.next_event() else {
@@ -250,7 +250,7 @@ impl Pair {
         true
     }
 
-    /// Steps until nothing will ever happen.
+    /// Steps until no event is left.
     pub fn run_until_idle(&mut self) {
         while self.step() {}
     }
@@ -311,7 +311,7 @@ impl Pair {
         }
     }
 
-    /// Lets both endpoints send until they have nothing or their ports are full.
+    /// Lets both endpoints send until they have no packets or their ports are full.
     fn pump(&mut self) {
         for side in Side::BOTH {
             while self.network.ready_at(side as usize) <= self.now {
@@ -344,8 +344,8 @@ impl Pair {
         self.take_trace();
     }
 
-    /// Takes over what the network noted. What became of a packet at its end is the endpoint's to
-    /// say, unless it never got there.
+    /// Takes the network's records. The fate of a packet at its destination is recorded by the
+    /// endpoint, unless the packet never got there.
     fn take_trace(&mut self) {
         let passages = self.network.trace_mut().map(Trace::take);
         for passage in passages.unwrap_or_default() {
@@ -399,7 +399,7 @@ impl fmt::Debug for Pair {
     }
 }
 
-/// A failing test shows what happened, and how to see it again.
+/// A failing test prints what happened, and how to replay it.
 impl Drop for Pair {
     fn drop(&mut self) {
         if std::thread::panicking() {

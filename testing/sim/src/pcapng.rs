@@ -19,7 +19,7 @@ const EPB_FLAGS: u16 = 2;
 /// 10^-9 s.
 const NANOSECONDS: u8 = 9;
 
-/// Which way a packet passed an interface.
+/// Direction of a packet at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     In = 1,

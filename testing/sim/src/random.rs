@@ -1,6 +1,6 @@
-//! The generator of everything that is left to chance: SplitMix64 (Steele, Lea and Flood, "Fast
-//! splittable pseudorandom number generators", OOPSLA 2014). Small, ours, and the same for ever:
-//! a seed that failed once fails again after every update.
+//! The generator of all random choices: SplitMix64 (Steele, Lea and Flood, "Fast splittable
+//! pseudorandom number generators", OOPSLA 2014). It never changes: a seed that failed once fails
+//! again after every update.
 
 /// A seeded generator.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! The rings of one queue pair, and what came out of it. Every rule of the verbs that the host can
-//! see is asserted here: each request completes exactly once, in order, as it was posted.
+//! The rings of one queue pair, and its completions. Every rule of the verbs that the host can see
+//! is asserted here: each request completes exactly once, in order, as it was posted.
 
 use std::collections::VecDeque;
 
@@ -36,17 +36,17 @@ impl SendWr {
         }
     }
 
-    /// Success is not reported.
+    /// Suppresses the completion of a success.
     pub fn unsignalled(self) -> Self {
         self.signalled_if(false)
     }
 
-    /// Success is reported if `signalled`.
+    /// Reports success if `signalled`.
     pub fn signalled_if(self, signalled: bool) -> Self {
         SendWr { signalled, ..self }
     }
 
-    /// The peer's completion counts as solicited.
+    /// Marks the peer's completion as solicited.
     pub fn solicited(self) -> Self {
         SendWr {
             solicited: true,
@@ -54,7 +54,7 @@ impl SendWr {
         }
     }
 
-    /// Waits for earlier READs and atomics.
+    /// Makes the request wait for earlier READs and atomics.
     pub fn fenced(self) -> Self {
         SendWr {
             fence: true,
@@ -62,12 +62,12 @@ impl SendWr {
         }
     }
 
-    /// Does something else with the same list.
+    /// Changes the operation; the list stays.
     pub fn with_operation(self, operation: Operation) -> Self {
         SendWr { operation, ..self }
     }
 
-    /// Goes to this datagram queue pair.
+    /// Sets the destination queue pair of a datagram.
     pub fn to(self, datagram: Datagram) -> Self {
         SendWr {
             datagram: Some(datagram),
@@ -91,15 +91,15 @@ struct Posted {
 #[derive(Debug)]
 pub struct Rings {
     qpn: Qpn,
-    /// By slot.
+    /// Sends by slot.
     sends: Vec<Option<Posted>>,
     /// Slots of posted sends, oldest first.
     sends_outstanding: VecDeque<Slot>,
-    /// By slot: the scatter lists of receives that are not completed.
+    /// Scatter lists of receives that are not completed, by slot.
     receives: Vec<Option<(Receive, Vec<Sge>)>>,
-    /// Posted and not taken.
+    /// Posted receives not yet taken.
     receives_posted: VecDeque<Receive>,
-    /// Taken and not completed, oldest first.
+    /// Taken receives not yet completed, oldest first.
     receives_taken: VecDeque<Slot>,
     /// Completions of the send queue, oldest first.
     pub send_completions: Vec<Completion>,
@@ -129,7 +129,7 @@ impl Rings {
         }
     }
 
-    /// How often `counter` was counted.
+    /// Value of a counter.
     pub fn count(&self, counter: Counter) -> u64 {
         self.counts[counter as usize]
     }

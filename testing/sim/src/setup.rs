@@ -1,5 +1,4 @@
-//! How two queue pairs are connected: the attributes of `ibv_modify_qp(3)`, with the values that
-//! perftest uses as defaults.
+//! Connection of two queue pairs: the attributes of `ibv_modify_qp(3)`, with perftest's defaults.
 
 use airdma_transport::{Access, AttrMask, Path, QpAttributes, QpState, QpType};
 use airdma_wire::{PathMtu, Psn, Qkey, Qpn};
@@ -22,11 +21,11 @@ pub struct Setup {
     pub min_rnr_timer: u8,
     /// READs and atomics in flight, as requester.
     pub max_rd_atomic: u8,
-    /// The same as responder.
+    /// READs and atomics in flight, as responder.
     pub max_dest_rd_atomic: u8,
     /// First PSN that A sends, and that B sends.
     pub first_psns: [Psn; 2],
-    /// What the peer may do.
+    /// Operations that the peer may use.
     pub access: Access,
 }
 
@@ -68,7 +67,7 @@ impl Setup {
         }
     }
 
-    /// Moves a connected queue pair on, from where it is to `state`.
+    /// Moves a connected queue pair to `state`.
     pub(crate) fn apply(
         &self,
         side: Side,
@@ -84,7 +83,7 @@ impl Setup {
     }
 }
 
-/// The way to another endpoint.
+/// The path to another endpoint.
 pub(crate) fn path_to(peer: &Endpoint) -> Path {
     Path {
         gid: peer.address().into(),
@@ -126,7 +125,7 @@ fn move_through(
     }
 }
 
-/// What each state of a connection is given on the way to it: every half what it uses.
+/// Attributes of each state of a connection; each half has those that it uses.
 fn connection_states(qp_type: QpType) -> [(QpState, AttrMask); 3] {
     let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
     let retries =

@@ -1,4 +1,4 @@
-//! Who is connected to whom, by what: one expression.
+//! Nodes and the lines between them, in one expression.
 
 use core::fmt;
 use core::ops::Range;
@@ -17,7 +17,7 @@ pub enum Node {
     Switch(usize),
 }
 
-/// What carries packets from one node to another.
+/// Carrier of packets from one node to another.
 pub(crate) enum Way {
     Link(Link),
     /// Station `from` of a medium to its station `to`.
@@ -41,7 +41,9 @@ pub(crate) enum Way {
 ///     .switches(2)
 ///     .join_hosts(0..2, Node::Switch(0), |_| Link::new().rate(gbit(100)), |_| Link::new())
 ///     .join_hosts(2..4, Node::Switch(1), |_| Link::new().rate(gbit(100)), |_| Link::new())
-///     .join(Node::Switch(0), Node::Switch(1), || Link::new().bottleneck(gbit(40), 1 << 20).delay(us(5)))
+///     .join(Node::Switch(0), Node::Switch(1), || {
+///         Link::new().bottleneck(gbit(40), 1 << 20).delay(us(5))
+///     })
 ///     .network(7);
 /// assert_eq!(network.hosts(), 4);
 /// ```
@@ -54,30 +56,30 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Nothing yet.
+    /// An empty topology.
     pub fn new() -> Self {
         Topology::default()
     }
 
-    /// This many hosts more.
+    /// Adds hosts.
     pub fn hosts(mut self, count: usize) -> Self {
         self.hosts += count;
         self
     }
 
-    /// This many switches more.
+    /// Adds switches.
     pub fn switches(mut self, count: usize) -> Self {
         self.switches += count;
         self
     }
 
-    /// A line in one direction.
+    /// Adds a line in one direction.
     pub fn line(mut self, from: Node, to: Node, link: Link) -> Self {
         self.add(from, to, Way::Link(link));
         self
     }
 
-    /// A line in both directions, the same in both.
+    /// Adds a line in each direction, both alike.
     pub fn join(self, one: Node, other: Node, mut link: impl FnMut() -> Link) -> Self {
         self.line(one, other, link()).line(other, one, link())
     }
@@ -119,7 +121,8 @@ impl Topology {
         self
     }
 
-    /// Builds it. Everything that happens in it follows from `seed` and from what is sent when.
+    /// Builds the network. Everything that happens in it follows from `seed` and from what is sent
+    /// when.
     pub fn network(self, seed: u64) -> Network {
         Network::new(seed, self)
     }
@@ -143,7 +146,7 @@ impl Topology {
         }
     }
 
-    /// For each node the line that leads to a host.
+    /// For each node, the line that leads to a host.
     pub(crate) fn lines_to(&self, host: usize) -> Vec<Option<usize>> {
         let index = |node| self.index(node).expect("checked when the line was added");
         let mut lines_to = vec![None; self.hosts + self.switches];
@@ -167,7 +170,7 @@ impl Topology {
     }
 }
 
-/// As it was written, runs of equal lines in one.
+/// Source text, with runs of equal lines in one.
 impl fmt::Debug for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Topology::new().hosts({})", self.hosts)?;
@@ -206,7 +209,7 @@ fn follows(one: Node, other: Node) -> bool {
     }
 }
 
-/// Nodes from one to another.
+/// A run of nodes.
 struct Run(Node, Node);
 
 impl fmt::Display for Run {

@@ -1,4 +1,4 @@
-//! What happened to each packet, one line each.
+//! Records of each packet, one line each.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use crate::ip::IpDrop;
 use crate::pair::Side;
 use crate::topology::Node;
 
-/// What happened to a packet.
+/// Event of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// Handed to the link by a queue pair.
@@ -27,7 +27,7 @@ pub enum Fate {
     Cut,
     /// Dropped because it was larger than the MTU.
     TooLarge,
-    /// Dropped because no way leads to its destination.
+    /// Dropped because there is no route to its destination.
     NoRoute,
     /// Marked by a congested queue.
     Marked,
@@ -77,11 +77,11 @@ impl Fate {
 /// One line of a trace of a [`Pair`](crate::Pair).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// When.
+    /// Time.
     pub at: Time,
-    /// Which endpoint sent the packet.
+    /// Endpoint that sent the packet.
     pub from: Side,
-    /// What happened.
+    /// Event.
     pub fate: Fate,
     /// Its headers, unless they are damaged.
     pub headers: Option<Headers>,
@@ -108,17 +108,17 @@ impl fmt::Display for Record {
 /// One line of a trace of a [`Network`](crate::Network).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Passage {
-    /// When.
+    /// Time.
     pub at: Time,
     /// The frame's number in its network, which its copies share.
     pub number: u64,
-    /// Which host sent it.
+    /// Host that sent it.
     pub from: usize,
-    /// Which host it is for; `None` if for all others.
+    /// Host that it is for; `None` if for all others.
     pub to: Option<usize>,
-    /// On which line it happened; `None` at a host.
+    /// Line; `None` at a host.
     pub line: Option<(Node, Node)>,
-    /// What happened.
+    /// Event.
     pub fate: Fate,
     /// Its headers, unless it is damaged.
     pub headers: Option<Headers>,
@@ -203,14 +203,14 @@ fn write_contents(
 pub struct Trace<R = Record> {
     records: VecDeque<R>,
     printed_max: usize,
-    /// Records that were dropped because there were too many.
+    /// Number of dropped records beyond [`RECORDS_MAX`].
     forgotten: u64,
 }
 
-/// Records that are kept.
+/// Most records kept.
 const RECORDS_MAX: usize = 100_000;
 
-/// Records that are printed, unless all are asked for.
+/// Most records printed, unless all are requested.
 const PRINTED_MAX: usize = 150;
 
 impl<R> Trace<R> {
@@ -244,13 +244,13 @@ impl<R> Trace<R> {
         self.records.iter()
     }
 
-    /// How many of the kept records `matches` accepts.
+    /// Number of kept records that `matches` accepts.
     pub fn count(&self, matches: impl Fn(&R) -> bool) -> usize {
         self.records.iter().filter(|record| matches(record)).count()
     }
 }
 
-/// The last lines, or all that were kept.
+/// The last records, or all that were kept.
 impl<R: fmt::Display> fmt::Display for Trace<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let skip = self.records.len().saturating_sub(self.printed_max);

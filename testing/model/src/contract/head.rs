@@ -1,4 +1,5 @@
-//! The 40 bytes before a datagram: the IP header that it came with, that of IPv4 in the last 20 (IBTA annex A17.4.5.1).
+//! The 40 bytes in front of a datagram: its IP header, for IPv4 in the last 20 bytes (IBTA annex
+//! A17.4.5.1).
 
 use super::GRH;
 use crate::Verdict;
@@ -7,13 +8,14 @@ use std::net::IpAddr;
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
 
-/// What a message is wrapped in, from the UDP header to the ICRC: UDP, BTH, DETH, ICRC.
+/// Bytes around a message, from the UDP header to the ICRC: UDP, BTH, DETH, ICRC.
 const WRAPPING: usize = 8 + 12 + 8 + 4;
 
-/// Checks what stands before a message of `bytes` bytes. TOS and TTL are not looked at: nothing protects them on the way.
+/// Checks the bytes in front of a message of `bytes` bytes. TOS and TTL are ignored: nothing
+/// protects them in flight.
 ///
 /// # Errors
-/// What is wrong.
+/// The bytes are wrong.
 pub(super) fn check(
     head: &[u8],
     (from, to): (IpAddr, IpAddr),

@@ -1,4 +1,4 @@
-//! Receive completions: which message it is, and what it left in memory.
+//! Receive completions: their message, and the bytes that it left in memory.
 
 use super::{
     Accepted, Contract, Done, GRH, Kind, Life, Message, Opcode, Path, Service, Status, head,
@@ -7,10 +7,10 @@ use crate::memory::Origin;
 use crate::{Rights, Verdict};
 
 impl Contract {
-    /// A receive completion of `qp` was polled.
+    /// Checks a polled receive completion of `qp`.
     ///
     /// # Errors
-    /// It is not what the contract says.
+    /// A violation of the contract.
     pub fn received(&mut self, qp: usize, done: &Done, path: Path) -> Verdict {
         let number = self.queue_pairs[qp].receives;
         let queue = &self.queues[number];
@@ -60,7 +60,7 @@ impl Contract {
         verdict
     }
 
-    /// A receive is over: why.
+    /// Checks the end of a receive.
     fn end_receive(&mut self, qp: usize, done: &Done, accepted: &Accepted, path: Path) -> Verdict {
         let period = (accepted.at, self.now);
         let standing = self.local(qp, &accepted.recv.sges, Rights::LOCAL_WRITE, period);
@@ -136,7 +136,7 @@ impl Contract {
                     message.bytes.len()
                 ));
             }
-            // What is left of a message that was given up stays behind the next one in the same receive.
+            // The rest of an aborted message stays behind the next one in the same receive.
             let earlier = accepted.before.as_ref().filter(|_| service == Service::Rc);
             if earlier.is_some_and(|earlier| rest != &earlier[placed..]) {
                 return Err("bytes behind the message changed".to_owned());

@@ -1,14 +1,14 @@
-//! Send completions: their order, and whether something explains their status.
+//! Send completions: their order, and an explanation of their status.
 
 use super::{Contract, Kind, Life, Opcode, Path, Posted, QueuePair, Request, Service, Status};
 use crate::grants::Asker;
 use crate::{Done, Rights, Span, Standing, Step, Verdict};
 
 impl Contract {
-    /// A send completion of `qp` was polled.
+    /// Checks a polled send completion of `qp`.
     ///
     /// # Errors
-    /// It is not what the contract says.
+    /// A violation of the contract.
     pub fn sent(&mut self, qp: usize, done: &Done, path: Path) -> Verdict {
         let of = &self.queue_pairs[qp];
         let Some(index) = of
@@ -39,7 +39,7 @@ impl Contract {
             ));
         }
         for _ in 0..index {
-            // Nobody says so, but it has succeeded.
+            // The unsignalled request has succeeded without a completion.
             let silent = &self.queue_pairs[qp].outstanding[0];
             if !self.may_end(qp, silent, Status::Success, path) {
                 return Err(format!(
@@ -93,7 +93,8 @@ impl Contract {
         self.retire(qp, done.status == Status::Success)
     }
 
-    /// The first request in line has failed: its peer may have refused it, and be in the error state.
+    /// Records that the oldest request has failed: its peer may have refused it, and be in the
+    /// error state.
     pub(super) fn note_failure(&mut self, qp: usize, status: Status) {
         let of = &self.queue_pairs[qp];
         let refused = status.is_refusal() || self.may_be_refused(qp, &of.outstanding[0]);
@@ -107,7 +108,7 @@ impl Contract {
         }
     }
 
-    /// Whether a request may end so now.
+    /// Whether a request may have this status now.
     pub(super) fn allows(&self, qp: usize, posted: &Posted, status: Status, path: Path) -> bool {
         let of = &self.queue_pairs[qp];
         match status {
@@ -116,7 +117,8 @@ impl Contract {
         }
     }
 
-    /// Whether the queue pair may be in the error state: it was put there, said so, failed by itself, or refused its peer.
+    /// Whether the queue pair may be in the error state: put there, reported so, failed by itself,
+    /// or after it refused its peer.
     pub fn may_have_failed(&self, qp: usize, path: Path) -> bool {
         let of = &self.queue_pairs[qp];
         let by_itself = |posted: &Posted| {
@@ -132,7 +134,7 @@ impl Contract {
             || of.peer.is_some_and(by_peer)
     }
 
-    /// Whether a message may have found a receive that did not hold it.
+    /// Whether a message may have met a receive that was too short or not writable.
     pub(super) fn may_fail_to_receive(&self, qp: usize) -> bool {
         if self.careful {
             return false;
@@ -149,7 +151,7 @@ impl Contract {
             })
     }
 
-    /// Whether the other end may refuse a request, which puts it into the error state.
+    /// Whether the peer may refuse a request, which puts it into the error state.
     pub(super) fn may_be_refused(&self, qp: usize, posted: &Posted) -> bool {
         let calm = posted.calm();
         let mut refusals = Status::FAILURES
@@ -158,14 +160,14 @@ impl Contract {
         refusals.any(|status| self.may_end(qp, posted, status, calm))
     }
 
-    /// Whether the other end may refuse one of the requests that may still come to it.
+    /// Whether the peer may refuse any request that may still arrive.
     fn may_be_refused_anything(&self, qp: usize) -> bool {
         let of = &self.queue_pairs[qp];
         let mut all = of.outstanding.iter().chain(&of.ghosts);
         all.any(|posted| self.may_be_refused(qp, posted))
     }
 
-    /// Whether the other end of `qp` may be deaf: gone, or in the error state.
+    /// Whether the peer of `qp` may not answer: gone, or in the error state.
     pub(super) fn may_be_deaf(&self, qp: usize, peer: usize, path: Path) -> bool {
         let other = &self.queue_pairs[peer];
         let by_itself = |posted: &Posted| {
@@ -185,7 +187,7 @@ impl Contract {
             || self.may_be_refused_anything(qp)
     }
 
-    /// Whether a request that is the first to fail, or succeeds, may end so now.
+    /// Whether a request that is the first to fail, or succeeds, may have this status now.
     pub(super) fn may_end(&self, qp: usize, posted: &Posted, status: Status, path: Path) -> bool {
         let by_network = matches!(status, Status::RetryExceeded | Status::RnrRetryExceeded);
         if self.careful && status != Status::Success && !by_network {
@@ -273,7 +275,7 @@ impl Contract {
                 // A copy of a datagram takes a receive as well.
                 let copies =
                     path.disorderly && peer.is_some_and(|peer| self.hears_unreliably(peer));
-                // It is asked to come again that often, each time after a while.
+                // It is requested that often, each time after an RNR timer.
                 let asked = peer.map(|peer| peer.rnr_timer * u32::from(of.rnr_retry));
                 let waited = asked.is_some_and(|asked| path.now - posted.path.now >= asked);
                 of.rnr_retry < 7 && queue.is_some() && (scarce || copies) && waited
@@ -282,7 +284,7 @@ impl Contract {
         }
     }
 
-    /// Whether the keys that a request opens or closes may be, and certainly are, such that it can.
+    /// Whether the keys that a request opens or closes may be valid, and certainly are.
     pub(super) fn keys_standing(
         &self,
         qp: usize,
@@ -319,7 +321,8 @@ impl Contract {
         }
     }
 
-    /// Whether a request that closes a window may find it open, and certainly does: somebody else may close it first.
+    /// Whether a request may find the window that it closes open, and certainly does: another
+    /// request may close it first.
     fn closing(&self, host: usize, key: u32, posted: &Posted) -> Standing {
         let (maybe, surely) = posted.windows;
         Standing {
@@ -329,7 +332,7 @@ impl Contract {
         }
     }
 
-    /// A message has succeeded: it has taken one of the receives that the peer ever posted.
+    /// Records the success of a message, which took one of the receives that the peer posted.
     fn note_delivery(&mut self, qp: usize, peer: usize, id: u64) -> Verdict {
         self.queue_pairs[qp].delivered += 1;
         let delivered = self.queue_pairs[qp].delivered;
@@ -344,7 +347,7 @@ impl Contract {
         ))
     }
 
-    /// A request failed: it reads nothing any more.
+    /// Ends a failed request: it reads nothing any more.
     fn end_failed(&mut self, id: u64, kind: &Kind, peer: usize) -> Verdict {
         let there = self.queue_pairs[peer].host;
         match kind {
@@ -353,7 +356,7 @@ impl Contract {
         }
     }
 
-    /// The first request in line is over.
+    /// Removes the oldest request.
     pub(super) fn retire(&mut self, qp: usize, succeeded: bool) -> Verdict {
         let Some(posted) = self.queue_pairs[qp].outstanding.pop_front() else {
             return Ok(());
@@ -411,7 +414,7 @@ impl Contract {
 }
 
 impl Posted {
-    /// The network as if nothing had happened since.
+    /// The state of the network with nothing since.
     fn calm(&self) -> Path {
         Path {
             slow: None,
@@ -420,23 +423,25 @@ impl Posted {
         }
     }
 
-    /// Retries that the network may have cost without a timeout: each packet that is lost, doubled or late makes at most one
+    /// Most retries without a timeout: each packet that is lost, duplicated or late causes at most
+    /// one gap.
     /// gap.
     fn gaps_max(&self, path: Path) -> u64 {
         if path.haunted >= Some(self.path.now) {
             return u64::MAX;
         }
-        // Of datagrams, which have no retries, the paths differ.
+        // The paths of datagrams, which have no retries, differ.
         let (lost, astray) = (self.path.lost, self.path.astray);
         path.lost.saturating_sub(lost) + path.astray.saturating_sub(astray)
     }
 
-    /// Whether the network may have cost its queue pair all retries.
+    /// Whether the network may have used up all retries of its queue pair.
     fn may_be_tired(&self, of: &QueuePair, path: Path) -> bool {
         self.gaps_max(path) > u64::from(of.retry_count) || path.slow >= Some(self.path.now)
     }
 
-    /// Whether it is under way for so long that all retries may be spent: those that no gap explains each take a timeout
+    /// Whether it is in flight for so long that all retries may be used up: each one without a gap
+    /// takes a timeout (IBTA 9.7.6.1.3).
     /// (IBTA 9.7.6.1.3).
     fn has_waited(&self, of: &QueuePair, path: Path) -> bool {
         let timeouts = (u64::from(of.retry_count) + 1).saturating_sub(self.gaps_max(path));

@@ -1,13 +1,14 @@
-//! What nobody acknowledges: messages and writes of unreliable services, once nothing is under way any more.
+//! Messages and writes of unreliable services, settled once no packet is in flight.
 
 use super::{Contract, Kind, Life, Message, Path, QueuePair, Service};
 use crate::{Rights, Step, Verdict};
 
 impl Contract {
-    /// Nothing is under way between a queue pair and one that it sends to, all that it could send has left, and all completions were
-    /// polled: what has not arrived will not, and had better have a reason.
+    /// Settles a queue pair's requests to another one, with no packet in flight, all sent that
+    /// could be, and all completions polled: a message that has not arrived needs a reason.
     ///
     /// # Errors
+    /// There is none.
     /// It has none.
     pub fn settle(&mut self, qp: usize, to: usize, path: Path) -> Verdict {
         match self.queue_pairs[qp].service {
@@ -24,7 +25,7 @@ impl Contract {
         }
     }
 
-    /// The packets of requests that failed have come by now, and were refused or not.
+    /// Settles failed requests, whose packets have arrived by now, and were refused or not.
     fn settle_ghosts(&mut self, qp: usize) {
         let of = &self.queue_pairs[qp];
         let refused = of
@@ -37,7 +38,8 @@ impl Contract {
         self.queue_pairs[qp].ghosts.clear();
     }
 
-    /// Whether a message that is posted now will certainly be received if nothing happens to it, and a receive is there.
+    /// Whether a message posted now is certainly received if a receive is there and no packet is
+    /// lost.
     pub(super) fn is_receivable(&self, to: Option<usize>, bytes: usize) -> bool {
         let Some(to) = to.map(|to| &self.queue_pairs[to]) else {
             return false;
@@ -63,7 +65,7 @@ impl Contract {
             && self.lands(qp, &message.kind, message.bytes.len(), message.at)
     }
 
-    /// Whether what a request writes, if it writes, was granted ever since it was posted.
+    /// Whether the target of a request's write has been granted since it was posted.
     fn lands(&self, qp: usize, kind: &Kind, length: usize, posted: Step) -> bool {
         let (&Kind::Write { key, va, .. }, Some(peer)) = (kind, self.queue_pairs[qp].peer) else {
             return true;
@@ -82,7 +84,7 @@ impl Contract {
             .partition(|message| !message.heard);
         let mut lucky: Vec<_> = lucky.into_iter().map(|message| message.alike()).collect();
         for message in due {
-            // Of two that are alike the other may have been heard.
+            // Which of two equal messages was received does not matter.
             match lucky.iter().position(|other| *other == message.alike()) {
                 Some(index) => drop(lucky.swap_remove(index)),
                 None => {
@@ -95,7 +97,7 @@ impl Contract {
         }
         let silent = open().any(|message| !message.heard);
         let (peer, all) = (of.peer, of.messages.len());
-        // Of what came in part the receive is kept.
+        // A partly received message keeps its receive.
         self.queue_pairs[to].holds |= silent;
         let messages = &mut self.queue_pairs[qp].messages;
         for message in messages.iter_mut().filter(|message| goes(message)) {
@@ -122,7 +124,7 @@ impl Contract {
                 && !path.disorderly
                 && of.sends()
                 && receiver.listens()
-                // With immediate data it takes a receive, and there may be none.
+                // With immediate data it takes a receive, which may be missing.
                 && !request.kind.takes_receive();
             let now = self.now;
             self.memories[there].settle_sent(posted.request.id, lands, now)?;
@@ -130,7 +132,7 @@ impl Contract {
         Ok(())
     }
 
-    /// Receives of a shared queue that its users may have taken and keep: of messages that never came whole.
+    /// Receives of a shared queue that its users may keep for messages that never came whole.
     pub fn held(&self, queue: usize) -> usize {
         let held = self.users(queue).filter(|(_, user)| {
             let peer = user.peer.map(|peer| &self.queue_pairs[peer]);
@@ -145,7 +147,7 @@ impl Contract {
         }
     }
 
-    /// Nothing that comes to a queue pair has to arrive any more, nor what it sent: it begins anew.
+    /// Excuses all messages to and from a queue pair that is reset.
     pub(super) fn excuse(&mut self, qp: usize) {
         let peer = self.queue_pairs[qp].peer;
         for (index, other) in self.queue_pairs.iter_mut().enumerate() {
@@ -172,12 +174,12 @@ impl QueuePair {
 }
 
 impl Message {
-    /// What a receiver can tell it by.
+    /// The properties that a receiver can tell it by.
     fn alike(&self) -> (Kind, &[u8], bool, Option<usize>) {
         (self.kind, &self.bytes, self.solicited, self.to)
     }
 
-    /// Posted in this step.
+    /// A message posted in this step.
     pub(super) fn since(at: Step, number: u64, path: Path) -> Self {
         Message {
             number,

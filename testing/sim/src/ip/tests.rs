@@ -34,7 +34,7 @@ fn what_is_built_is_received() {
             assert_eq!(icrc_of_ip_packet(covered), Some(u32::from_le_bytes(*icrc)));
             let received = receive(&packet, ipv6, false, frame.destination);
             assert_eq!(received.as_ref(), Ok(&frame));
-            // What the link layer pads is not looked at.
+            // Padding of the link layer is ignored.
             let mut padded = packet.clone();
             padded.extend_from_slice(&[0xee; 9]);
             assert_eq!(receive(&padded, ipv6, false, frame.destination), received);
@@ -110,7 +110,7 @@ fn each_reason_to_refuse() {
         let mut packet = packet(&frame, false);
         change(&mut packet);
         if !ipv6 && packet.len() >= 20 {
-            // As a sender that means it.
+            // As if sent so on purpose.
             packet[10..12].fill(0);
             let sum = !sum(&packet[..20]);
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -164,7 +164,7 @@ fn each_reason_to_refuse() {
     assert_eq!(refusal, Err(IpDrop::HeaderChecksum));
 }
 
-/// What a jumbogram may, and Linux lets any packet do.
+/// A jumbogram's length of 0, which Linux accepts of any packet.
 #[test]
 fn a_udp_length_of_zero_is_all_that_is_there_with_ipv6_only() {
     for ipv6 in [false, true] {

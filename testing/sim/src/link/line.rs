@@ -8,12 +8,12 @@ use crate::random::Random;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A line of a fixed rate. What rounding to nanoseconds leaves over is kept, so that a million
-/// packets take as long as they should.
+/// A line of a fixed rate. The remainder of rounding to nanoseconds is kept, so that a million
+/// packets take exactly their time.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     bits_per_s: u64,
-    /// When the last bit leaves: `free_ns + rest / bits_per_s` nanoseconds.
+    /// End of the last bit: `free_ns + rest / bits_per_s` nanoseconds.
     free_ns: u64,
     rest: u64,
 }
@@ -37,7 +37,7 @@ impl Line {
         Time::from_nanos(self.free_ns + u64::from(self.rest > 0))
     }
 
-    /// Sends `bytes` as soon as the line is free, from `at` on. Returns when that begins and ends.
+    /// Sends `bytes` as soon as the line is free, from `at` on. Returns begin and end.
     pub(crate) fn occupy(&mut self, at: Time, bytes: u64) -> (Time, Time) {
         if at >= self.free_at() {
             self.free_ns = at.as_nanos();
@@ -51,19 +51,19 @@ impl Line {
         (start, self.free_at())
     }
 
-    /// How long `bytes` take, in nanoseconds, rounded up.
+    /// Time of `bytes`, in nanoseconds, rounded up.
     pub(crate) fn nanos_of(&self, bytes: u64) -> u64 {
         let bits = u128::from(bytes * 8) * u128::from(NANOS_PER_SECOND);
         bits.div_ceil(u128::from(self.bits_per_s)) as u64
     }
 }
 
-/// What a queue does to packets before it is full.
+/// Marking of packets by a queue before it is full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Marking {
     /// Nothing.
     Never,
-    /// Marks what finds more than this many bytes waiting.
+    /// Marks packets that find more than this many bytes waiting.
     Above(u64),
     /// Marks with a probability that rises from 0 at `kmin` bytes to `pmax` at `kmax`, and marks
     /// everything above, as switches do for DCQCN (Zhu et al., SIGCOMM 2015, 3.1).
@@ -96,19 +96,19 @@ impl Marking {
     }
 }
 
-/// A line with a queue of bounded length. The packet on the line does not wait any more.
+/// A line with a queue of bounded length. The packet on the line is not in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     pub(crate) line: Line,
     pub(crate) bytes_max: u64,
     pub(crate) marking: Marking,
-    /// What waits: when its turn comes, and how long it is.
+    /// Waiting packets: when each one's turn comes, and its length.
     waiting: VecDeque<(Time, u64)>,
     waiting_bytes: u64,
     longest_bytes: u64,
 }
 
-/// What became of a packet that came to a queue.
+/// Result of a packet at a queue.
 pub(crate) enum Queued {
     Full,
     Leaves { at: Time, marked: bool },
@@ -129,13 +129,13 @@ impl Queue {
         }
     }
 
-    /// The most bytes that ever waited.
+    /// Most bytes that waited.
     pub(crate) fn longest_bytes(&self) -> u64 {
         self.longest_bytes
     }
 
-    /// Takes a packet of `bytes` that comes at `at`; packets come in order of time. One that is
-    /// not `markable` is never marked.
+    /// Takes a packet of `bytes` at `at`; packets come in order of time. A packet that is not
+    /// `markable` is never marked.
     pub(crate) fn enter(
         &mut self,
         at: Time,

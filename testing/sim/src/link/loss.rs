@@ -37,7 +37,7 @@ impl GilbertElliott {
         }
     }
 
-    /// Whether a packet is lost, in the state that `bad` says and that it may change.
+    /// Whether a packet is lost; reads and updates the state in `bad`.
     pub(crate) fn loses(&self, bad: &mut bool, random: &mut Random) -> bool {
         let passes = if *bad { self.h } else { self.k };
         let lost = !random.chance(passes);

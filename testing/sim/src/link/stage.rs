@@ -1,4 +1,4 @@
-//! What a packet passes on a link, one thing at a time.
+//! The stages of a link, each of which does one thing to a packet.
 
 use core::fmt;
 use core::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) enum Stage {
     Jitter {
         most: Duration,
         keeps_order: bool,
-        /// When the packet before left.
+        /// Time at which the previous packet left.
         last: Time,
     },
     Rate(Line),
@@ -45,8 +45,8 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    /// Whether packets must come to this stage in order of time, for what happens to one depends
-    /// on those before it.
+    /// Whether packets must reach this stage in order of time, since its state depends on earlier
+    /// ones.
     pub(crate) fn needs_order(&self) -> bool {
         match self {
             Stage::Rate(_) | Stage::Queue(_) | Stage::Bursts { .. } => true,
@@ -82,7 +82,7 @@ impl Stage {
         }
     }
 
-    /// When a sender whose port this is may hand over the next packet.
+    /// Time at which the sender, if this is its port, may hand over the next packet.
     pub(crate) fn ready_at(&self) -> Time {
         match self {
             Stage::Rate(line) => {
@@ -210,7 +210,7 @@ fn on_line(carried: &Carried) -> u64 {
     carried.packet.len() as u64 + ETHERNET_BYTES
 }
 
-/// As the stage is written in a sentence.
+/// The stage as source text.
 impl fmt::Debug for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -249,7 +249,7 @@ impl fmt::Debug for Stage {
     }
 }
 
-/// A rate as it is written in a sentence.
+/// A rate as source text.
 struct Bits(u64);
 
 impl fmt::Display for Bits {

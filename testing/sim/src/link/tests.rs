@@ -6,7 +6,7 @@ fn micros(n: u64) -> Duration {
     Duration::from_micros(n)
 }
 
-/// What IP and UDP add to what the transport makes.
+/// Bytes of IP and UDP headers.
 const HEADERS: usize = 28;
 
 fn carried(at: Time, len: usize) -> Carried {

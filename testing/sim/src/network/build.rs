@@ -1,4 +1,4 @@
-//! How networks are made.
+//! Building networks.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -99,14 +99,14 @@ impl Network {
         topology.network(seed)
     }
 
-    /// The same with IPv6 addresses.
+    /// Changes to IPv6 addresses.
     pub fn with_ipv6(self) -> Self {
         let address = |n: u16| Ipv6Addr::new(0xfd05, 0, 0, 0, 0, 0, 0, n).into();
         let addresses = (1..=self.hosts as u16).map(address).collect();
         self.with_addresses(addresses)
     }
 
-    /// The same with these addresses, one for each host.
+    /// Sets the hosts' addresses.
     pub fn with_addresses(mut self, addresses: Vec<IpAddr>) -> Self {
         assert_eq!(addresses.len(), self.hosts, "one address for each host");
         let canonical = addresses.iter().map(IpAddr::to_canonical);
@@ -116,7 +116,7 @@ impl Network {
         self
     }
 
-    /// The same, and senders fill in the UDP checksum. Without it damage is the ICRC's to find.
+    /// Makes senders fill in the UDP checksum; without it only the ICRC detects damage.
     pub fn with_udp_checksums(mut self) -> Self {
         self.udp_checksums = true;
         self

@@ -1,23 +1,22 @@
-//! What a test changes while the network runs.
+//! Changes of a running network.
 
 use crate::link::Link;
 use crate::network::Network;
 use crate::topology::{Node, Way};
 
 impl Network {
-    /// From now on, nothing that `from` sends reaches `to`. The other direction stays as it is.
-    /// What is under way arrives.
+    /// Cuts the path from `from` to `to`; the other direction stays. Packets in flight arrive.
     pub fn cut(&mut self, from: usize, to: usize) {
         self.severed[from * self.hosts + to] = true;
     }
 
-    /// Mends what [`Network::cut`] cut.
+    /// Restores a path that [`Network::cut`] cut.
     pub fn mend(&mut self, from: usize, to: usize) {
         self.severed[from * self.hosts + to] = false;
     }
 
-    /// From now on, hosts of different groups do not reach each other. Hosts in no group are one
-    /// more group. What was cut inside a group stays cut.
+    /// Separates hosts of different groups. Hosts in no group form one more group. Paths cut inside
+    /// a group stay cut.
     pub fn partition(&mut self, groups: &[&[usize]]) {
         let group = |host| groups.iter().position(|group| group.contains(&host));
         for from in 0..self.hosts {
@@ -29,7 +28,7 @@ impl Network {
         }
     }
 
-    /// From now on, a host reaches nobody and nobody reaches it.
+    /// Separates a host from all others.
     pub fn isolate(&mut self, host: usize) {
         for other in (0..self.hosts).filter(|&other| other != host) {
             self.cut(host, other);
@@ -37,12 +36,12 @@ impl Network {
         }
     }
 
-    /// Everybody reaches everybody again.
+    /// Restores all paths.
     pub fn heal(&mut self) {
         self.severed.fill(false);
     }
 
-    /// Changes the MTU of every link, for packets that come to it from now on.
+    /// Changes the MTU of every link, for packets that enter it from now on.
     pub fn set_mtu(&mut self, bytes: Option<usize>) {
         for wire in &mut self.wires {
             if let Way::Link(link) = &mut wire.way {
@@ -51,7 +50,7 @@ impl Network {
         }
     }
 
-    /// The link between two nodes that a line joins, to change it.
+    /// The link between two nodes joined by a line, for changes.
     pub fn link_mut(&mut self, from: Node, to: Node) -> &mut Link {
         let index = self.wire(from, to);
         match &mut self.wires[index].way {
@@ -60,7 +59,7 @@ impl Network {
         }
     }
 
-    /// The same, to look at it only.
+    /// The link between two nodes joined by a line.
     pub fn link(&self, from: Node, to: Node) -> &Link {
         match &self.wires[self.wire(from, to)].way {
             Way::Link(link) => link,

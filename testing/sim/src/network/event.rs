@@ -1,4 +1,4 @@
-//! What is due when.
+//! Events by time.
 
 use core::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use airdma_transport::Time;
 
 use crate::link::Carried;
 
-/// A packet that is somewhere at its time.
+/// A packet that reaches a place at a time.
 pub(super) struct Event {
     pub(super) at: Time,
     pub(super) order: u64,
@@ -14,7 +14,7 @@ pub(super) struct Event {
     pub(super) carried: Carried,
 }
 
-/// Where it is.
+/// Place of a packet.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     /// In front of a stage of the link of a wire.
@@ -39,7 +39,7 @@ impl PartialOrd for Event {
     }
 }
 
-/// The earliest is the greatest, as the heap wants it.
+/// The earliest event is the greatest, for the heap.
 impl Ord for Event {
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))

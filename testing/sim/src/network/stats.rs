@@ -1,4 +1,4 @@
-//! What is counted.
+//! Counters of a network.
 
 use core::fmt::Display;
 use core::time::Duration;
@@ -11,36 +11,37 @@ use crate::link::{Carried, Goal, LinkCounters};
 use crate::network::Network;
 use crate::topology::{Node, Way};
 
-/// What happened so far to the frames from one host to another.
+/// Counters of the frames from one host to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounters {
     /// Frames sent.
     pub sent: u64,
     /// Frames delivered undamaged, copies among them.
     pub delivered: u64,
-    /// Frames or copies dropped, for whatever reason, or damaged. What was damaged and dropped
-    /// later may count twice. A frame to a group that is lost counts for all whom it did not reach
-    /// by then, and perhaps for some whom it did.
+    /// Frames or copies dropped or damaged. One that was damaged and then dropped may count twice.
+    /// A lost frame to a group counts for all hosts that it had not reached, and perhaps for some
+    /// that it had.
     pub lost: u64,
-    /// Times that a frame was doubled, or held back so that others overtake it, and arrivals of the latter.
+    /// Duplications, frames held back so that others overtake them, and arrivals of the latter.
     pub astray: u64,
-    /// The longest time that a frame that arrived was under way.
+    /// Longest time in flight of a frame that arrived.
     pub longest: Duration,
 }
 
 impl Network {
-    /// What happened so far to the frames from one host to another.
+    /// Counters of the frames from one host to another.
     pub fn path(&self, from: usize, to: usize) -> PathCounters {
         self.paths[from * self.hosts + to]
     }
 
-    /// The longest time that a frame from one host to another was under way, or is by now.
+    /// Longest time in flight of a frame from one host to another, including frames still in
+    /// flight.
     pub fn longest_under_way(&self, now: Time, from: usize, to: usize) -> Duration {
         let present = self.oldest_under_way(now, from, to);
         present.max(self.path(from, to).longest)
     }
 
-    /// How long that frame from one host to another is under way which was sent first.
+    /// Time in flight of the oldest frame from one host to another.
     pub fn oldest_under_way(&self, now: Time, from: usize, to: usize) -> Duration {
         let present = self
             .travellers()
@@ -50,7 +51,7 @@ impl Network {
         present.max().unwrap_or_default()
     }
 
-    /// Packets under way, copies among them.
+    /// Packets in flight, copies among them.
     pub fn under_way(&self) -> usize {
         self.travellers().count()
     }
@@ -66,18 +67,17 @@ impl Network {
         own.map(|((_, reason), count)| (*reason, *count)).collect()
     }
 
-    /// Frames to nobody.
+    /// Frames to addresses without a host.
     pub fn unroutable(&self) -> u64 {
         self.unroutable
     }
 
-    /// What the line from one node to another did, be it a link or a shared medium.
+    /// Counters of the line from one node to another, a link or a shared medium.
     pub fn counters(&self, from: Node, to: Node) -> LinkCounters {
         counters(&self.wires[self.wire(from, to)].way)
     }
 
-    /// What the lines did that carried anything, and what became of frames between hosts, as two
-    /// tables.
+    /// Counters of the lines that carried anything, and of frames between hosts, as two tables.
     ///
     /// ```
     /// use airdma_sim::{Frame, Link, Network};

@@ -1,4 +1,4 @@
-//! Listening, as tcpdump does, and the trace.
+//! Captures of packets, and the trace.
 
 use crate::capture::Capture;
 use crate::frame;
@@ -9,22 +9,22 @@ use crate::pcapng::{Direction, Pcapng};
 use crate::topology::Node;
 use crate::trace::{Fate, Passage, Trace};
 
-/// Where packets are listened to.
+/// Place of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tap {
-    /// What a host sends and gets.
+    /// Packets that a host sends and receives.
     Host(usize),
-    /// What enters a wire.
+    /// Packets that enter a wire.
     Wire(usize),
 }
 
 impl Network {
-    /// Keeps what happens to each frame from now on.
+    /// Starts recording what happens to each frame.
     pub fn start_trace(&mut self) {
         self.trace.get_or_insert_with(Trace::new);
     }
 
-    /// What happened since [`Network::start_trace`].
+    /// Records since [`Network::start_trace`].
     pub fn trace(&self) -> Option<&Trace<Passage>> {
         self.trace.as_ref()
     }
@@ -33,25 +33,25 @@ impl Network {
         self.trace.as_mut()
     }
 
-    /// Keeps the packets that enter this line, for [`Network::captured`].
+    /// Starts a capture of this line, for [`Network::captured`].
     pub fn capture_link(&mut self, from: Node, to: Node) {
         let tap = Tap::Wire(self.wire(from, to));
         self.captures.entry(tap).or_insert_with(Capture::new);
     }
 
-    /// A pcap file of the packets that entered this line since [`Network::capture_link`], as they
-    /// were then: marked, damaged or copied by what they passed before.
+    /// A pcap file of the packets that entered this line since [`Network::capture_link`], as
+    /// marked, damaged or copied before.
     pub fn captured(&self, from: Node, to: Node) -> &[u8] {
         self.file(Tap::Wire(self.wire(from, to)))
     }
 
-    /// Keeps the packets that a host sends and gets, for [`Network::captured_at`].
+    /// Starts a capture of a host's packets, for [`Network::captured_at`].
     pub fn capture_at(&mut self, host: usize) {
         let tap = Tap::Host(host);
         self.captures.entry(tap).or_insert_with(Capture::new);
     }
 
-    /// A pcap file of the packets that a host sent and got since [`Network::capture_at`].
+    /// A pcap file of the packets that a host sent and received since [`Network::capture_at`].
     pub fn captured_at(&self, host: usize) -> &[u8] {
         self.file(Tap::Host(host))
     }
@@ -60,7 +60,7 @@ impl Network {
         self.captures.get(&tap).map_or(&[], Capture::file)
     }
 
-    /// Keeps all packets that hosts send, that hosts get, and that are dropped on the way, for
+    /// Starts a capture of all packets that hosts send and receive and that are dropped, for
     /// [`Network::captured_everywhere`].
     pub fn capture_everywhere(&mut self) {
         let mut file = Pcapng::new();
@@ -74,13 +74,13 @@ impl Network {
     }
 
     /// A pcapng file of all packets since [`Network::capture_everywhere`]. Each host is an
-    /// interface, with what it sent and got, and each line one with what was dropped there; a
-    /// comment says why, and what was damaged.
+    /// interface with its packets, and each line one with the packets dropped there; a comment
+    /// gives the reason, and the damage.
     pub fn captured_everywhere(&self) -> &[u8] {
         self.everywhere.as_ref().map_or(&[], Pcapng::file)
     }
 
-    /// A host sends a packet, or gets it and this becomes of it.
+    /// Captures a packet that a host sends, or receives with this fate.
     pub(super) fn listen_at_host(&mut self, host: usize, carried: &Carried, fate: Option<Fate>) {
         self.listen(Tap::Host(host), carried);
         let Some(file) = &mut self.everywhere else {
@@ -121,7 +121,7 @@ impl Network {
         }
     }
 
-    /// Notes what happened to a packet, on a wire or at a host.
+    /// Records the fate of a packet, on a wire or at a host.
     pub(super) fn record(&mut self, wire: Option<usize>, fate: Fate, carried: &Carried) {
         if self.trace.is_some() {
             let passage = self.passage(wire, fate, carried);

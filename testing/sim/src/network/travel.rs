@@ -1,4 +1,4 @@
-//! How a packet gets from node to node.
+//! Travel of packets from node to node.
 
 use crate::frame::Frame;
 use crate::ip;
@@ -26,7 +26,7 @@ impl Network {
         }
     }
 
-    /// Sends a packet on from a node.
+    /// Forwards a packet from a node.
     pub(super) fn forward(&mut self, node: usize, carried: Carried) {
         match carried.trip.goal {
             Goal::Host(to) => match self.routes[to][node] {
@@ -78,13 +78,13 @@ impl Network {
         tree
     }
 
-    /// Gives a packet to a wire, or goes on with it at a stage.
+    /// Passes a packet to a wire, or continues with it at a stage.
     fn pass(&mut self, index: usize, stage: Option<usize>, carried: Carried) {
         if stage.is_none() {
             self.listen(Tap::Wire(index), &carried);
         }
         let trip = carried.trip;
-        // As it was before anything happened to it.
+        // A copy from before the wire's changes.
         let noted = self.trace.is_some();
         let noted = noted.then(|| self.passage(Some(index), Fate::Sent, &carried));
         let kept = self.everywhere.is_some().then(|| carried.clone());
@@ -173,7 +173,7 @@ impl Network {
         }
     }
 
-    /// What a host does with a packet that arrives.
+    /// Handles a packet that arrives at a host.
     fn receive(&mut self, host: usize, carried: Carried, each: &mut dyn FnMut(Delivery)) {
         let Trip { from, sent, v6, .. } = carried.trip;
         let Carried { at, late, .. } = carried;
@@ -209,7 +209,7 @@ impl Network {
         }
     }
 
-    /// Notes that a packet is no more.
+    /// Records that a packet is dropped.
     pub(super) fn drop(&mut self, wire: Option<usize>, fate: Fate, carried: &Carried) {
         self.each_path(&carried.trip, |path| path.lost += 1);
         self.record(wire, fate, carried);
@@ -243,7 +243,7 @@ impl Network {
     }
 }
 
-/// Whether damage changed what the ICRC covers, as far as the host sees it.
+/// Whether damage changed a part that the ICRC covers, as far as the host sees it.
 fn is_harmed(carried: &Carried, frame: &Frame) -> bool {
     let Some(original) = &carried.original else {
         return false;

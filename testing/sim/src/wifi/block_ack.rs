@@ -3,8 +3,8 @@
 //!
 //! Sequence numbers are counted without wrapping here. The sender's window begins at the oldest
 //! MPDU that is neither acknowledged nor given up and is never wider than agreed, so an MPDU that
-//! is lost again and again holds all behind it back. The receiver hands packets on in order; at a
-//! gap it waits until the sender either fills it or says, with a block-ack request, that it gave up.
+//! is lost again and again holds back all behind it. The receiver passes packets on in order; at a
+//! gap it waits until the sender either fills it or gives up with a block-ack request.
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,7 @@ struct Mpdu {
     failures: u8,
     /// The receiver has it.
     received: bool,
-    /// The sender is done with it: acknowledged or given up.
+    /// The sender has finished with it: acknowledged or given up.
     done: bool,
 }
 
@@ -39,11 +39,11 @@ struct Mpdu {
 pub(crate) struct Limits {
     pub(crate) mpdus_max: usize,
     pub(crate) bytes_max: u64,
-    /// Packets that came later stay out.
+    /// Later packets stay out.
     pub(crate) arrived_until: Time,
 }
 
-/// What became of a PPDU at the sender.
+/// Result of a PPDU at the sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) packets: usize,
@@ -62,15 +62,15 @@ pub(crate) struct Agreement {
     window: VecDeque<Mpdu>,
     /// Sequence number of the first of `window`.
     first: u64,
-    /// Where the sender's window begins.
+    /// First sequence number of the sender's window.
     start: u64,
-    /// What the receiver hands on next.
+    /// Next sequence number that the receiver passes on.
     next_release: u64,
-    /// Gaps before this sequence number are not waited for: the receiver heard so.
+    /// The receiver was told not to wait for gaps before this sequence number.
     told: u64,
-    /// The sender gave up something that the receiver may wait for.
+    /// The sender gave up an MPDU that the receiver may wait for.
     must_tell: bool,
-    /// Requests that were not heard.
+    /// Requests that the receiver did not get.
     requests: u8,
     /// Widest that the window has been, for tests.
     widest: u64,
@@ -116,7 +116,7 @@ impl Agreement {
         });
     }
 
-    /// Whether there is something to send that came until then.
+    /// Whether a packet that came until then must be sent.
     pub(crate) fn is_waiting_since(&self, until: Time) -> bool {
         let queued = self.queue.front();
         self.must_tell || self.has_open() || queued.is_some_and(|msdu| msdu.arrived <= until)
@@ -126,7 +126,7 @@ impl Agreement {
         self.start < self.first + self.window.len() as u64
     }
 
-    /// How often the oldest MPDU of the window was sent in vain.
+    /// Number of failed attempts of the window's oldest MPDU.
     pub(crate) fn failures(&self) -> u8 {
         self.window
             .get((self.start - self.first) as usize)
@@ -184,13 +184,13 @@ impl Agreement {
         mpdu_bytes(self.window[(sequence - self.first) as usize].msdu.bytes)
     }
 
-    /// The receiver got this MPDU, for the first time or again.
+    /// Records that the receiver got this MPDU, for the first time or again.
     pub(crate) fn receive(&mut self, sequence: u64) {
         self.window[(sequence - self.first) as usize].received = true;
     }
 
-    /// A block-ack request was sent. If the receiver heard it, it does not wait for what was given
-    /// up; if it heard none for long, its own timer has told it.
+    /// Sends a block-ack request. If the receiver hears it, it does not wait for what was given up;
+    /// if it hears none for long, its own timer has the same effect.
     pub(crate) fn tell(&mut self, is_heard: bool, at: Time, out: &mut Vec<Outcome>) {
         self.requests += 1;
         if is_heard || self.requests == self.attempts_max {
@@ -201,8 +201,8 @@ impl Agreement {
         }
     }
 
-    /// The PPDU with these MPDUs is over. If it was answered, what was received is done; the rest
-    /// is tried again, or given up.
+    /// Ends the PPDU with these MPDUs. If it was answered, received MPDUs are done; the rest is
+    /// retried or given up.
     pub(crate) fn settle(
         &mut self,
         chosen: &[u64],
@@ -232,7 +232,7 @@ impl Agreement {
         settled
     }
 
-    /// Gives up what is too old.
+    /// Gives up packets beyond their lifetime.
     pub(crate) fn expire(&mut self, older_than: Time, at: Time, out: &mut Vec<Outcome>) -> Settled {
         let mut settled = Settled::default();
         // Packets are in the order of their arrival, in the window as in the queue.
@@ -267,7 +267,7 @@ impl Agreement {
         }
     }
 
-    /// Hands on what is in order at the receiver.
+    /// Passes on the receiver's packets that are in order.
     pub(crate) fn release(&mut self, at: Time, out: &mut Vec<Outcome>) {
         while let Some(mpdu) = self.window.get((self.next_release - self.first) as usize) {
             if mpdu.received {
@@ -280,7 +280,7 @@ impl Agreement {
         self.forget();
     }
 
-    /// Moves the sender's window over what is done.
+    /// Moves the sender's window past MPDUs that are done.
     fn slide(&mut self) {
         while let Some(mpdu) = self.window.get((self.start - self.first) as usize) {
             if !mpdu.done {
@@ -292,7 +292,7 @@ impl Agreement {
         self.forget();
     }
 
-    /// Drops what both sides are done with.
+    /// Drops MPDUs that both sides have finished with.
     fn forget(&mut self) {
         let until = self.start.min(self.next_release);
         while self.first < until {

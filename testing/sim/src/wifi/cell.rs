@@ -44,7 +44,7 @@ struct State {
     medium: Medium,
     random: Random,
     outcomes: Vec<Outcome>,
-    /// What found a queue full, and when.
+    /// Tokens that found a queue full, with the time.
     overflowed: Vec<(Time, u64)>,
     /// Backlog above which a sender waits.
     wait_bytes: Option<u64>,
@@ -52,7 +52,7 @@ struct State {
 }
 
 impl Cell {
-    /// So many stations, the first of which is the access point if there is one.
+    /// A cell of `stations`, the first of which is the access point if there is one.
     pub fn new(seed: u64, profile: Profile, stations: usize) -> Self {
         let sentence = format!("wifi({})", profile.name);
         let mut medium = Medium::new(profile);
@@ -73,7 +73,7 @@ impl Cell {
         }
     }
 
-    /// The same with this mean SNR between a station and the access point, in dB.
+    /// Sets the mean SNR between a station and the access point, in dB.
     pub fn snr(self, station: usize, snr_db: f64) -> Self {
         self.set_snr(station, snr_db);
         let more = format!(".snr({station}, {snr_db})");
@@ -81,8 +81,8 @@ impl Cell {
         self
     }
 
-    /// The same, and a sender waits while its queue holds more than this, as a socket does whose
-    /// send buffer is full. Otherwise what finds the queue full is dropped.
+    /// Makes a sender wait while its queue holds more than this, as a socket with a full send
+    /// buffer. Otherwise packets that find the queue full are dropped.
     pub fn waits_above(self, bytes: u64) -> Self {
         let mut state = self.state.borrow_mut();
         state.wait_bytes = Some(bytes);
@@ -107,7 +107,7 @@ impl Cell {
         StationId(station)
     }
 
-    /// The medium, to look at it and to add rivals to it.
+    /// The medium, for its state and for adding rivals.
     ///
     /// # Panics
     ///
@@ -173,7 +173,7 @@ impl crate::medium::Medium for Cell {
         let backlog = state.medium.backlog(self.station(from));
         let is_full = state.wait_bytes.is_some_and(|most| backlog.bytes > most);
         if is_full {
-            // To be asked again when the medium has moved.
+            // The sender asks again once the medium has advanced.
             state.medium.poll_at().unwrap_or(Time::ZERO)
         } else {
             Time::ZERO
@@ -185,9 +185,9 @@ impl crate::medium::Medium for Cell {
     }
 }
 
-/// Networks that are a cell.
+/// Networks that consist of a cell.
 impl Network {
-    /// Two hosts that speak with each other directly (Wi-Fi Direct).
+    /// Two hosts that send to each other directly (Wi-Fi Direct).
     pub fn wifi_direct(seed: u64, cell: Cell) -> Self {
         Topology::new()
             .hosts(2)
@@ -195,7 +195,7 @@ impl Network {
             .network(seed)
     }
 
-    /// Hosts around an access point: what one sends to another takes the air twice.
+    /// Hosts around an access point: a packet between two of them takes the air twice.
     pub fn wifi(seed: u64, profile: Profile, hosts: usize) -> Self {
         let stations = (0..hosts).map(Node::Host);
         let nodes: Vec<Node> = core::iter::once(Node::Switch(0)).chain(stations).collect();
@@ -219,7 +219,7 @@ mod tests {
         told
     }
 
-    /// Moves a cell to the moment at which its packet arrives, without asking it what arrived.
+    /// Advances a cell to the moment at which its packet arrives, without taking the result.
     fn at_arrival(cell: &mut Cell) -> Time {
         cell.enqueue(Time::ZERO, 0, 1, 1500, 7);
         let begins = cell.poll_at().expect("it has something to send");

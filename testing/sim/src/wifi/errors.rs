@@ -1,4 +1,4 @@
-//! How likely an MPDU is lost at an SNR.
+//! Loss probability of an MPDU by SNR.
 //!
 //! AWGN channel, LDPC, MPDUs of 1,458 bytes: the points at which 50 %, 10 % and 1 % are lost come
 //! from the link simulations of the University of Washington (2020) that ns-3 ships as its table.
@@ -27,7 +27,7 @@ const POINTS: [[f64; 3]; 14] = [
 /// Length for which the points hold, in bytes.
 const POINTS_BYTES: f64 = 1458.0;
 
-/// The fastest scheme of which something is known.
+/// The fastest scheme with data.
 pub const MCS_MAX: u8 = 13;
 
 /// ln 9: the distance of 10 % from 50 % in logits.

@@ -1,4 +1,4 @@
-//! What a channel does to its mean SNR over time.
+//! Variation of a channel's SNR over time.
 //!
 //! Slow log-normal fading: the deviation in dB is Gaussian, exponentially correlated in time (an
 //! Ornstein-Uhlenbeck process) and constant during one PPDU. It stands for the effective SNR that
@@ -12,7 +12,7 @@ use airdma_transport::Time;
 
 use crate::random::Random;
 
-/// How a channel fades.
+/// Parameters of a channel's fading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fading {
     /// Standard deviation of the SNR, in dB; 0 for a channel that does not fade.
@@ -22,7 +22,7 @@ pub struct Fading {
 }
 
 impl Fading {
-    /// A channel that stays as it is.
+    /// A channel without fading.
     pub const NONE: Fading = Fading {
         sigma_db: 0.0,
         coherence: Duration::from_millis(100),

@@ -1,7 +1,6 @@
-//! Energy that the stations of a cell do not hear coming: radios on overlapping channels, hidden
-//! stations, microwave ovens. It raises the noise in bursts that no carrier sense avoids. A strong
-//! signal bears it with a slower scheme; a weak one loses packets for the length of a burst, and
-//! that is what retries do not repair.
+//! Noise that carrier sense does not detect: radios on overlapping channels, hidden stations,
+//! microwave ovens. It comes in bursts. A strong signal survives it with a slower scheme; a weak
+//! one loses packets for the length of a burst, which retries do not repair.
 
 use core::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::random::Random;
 /// begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interference {
-    /// How much a burst takes off the SNR, in dB.
+    /// Reduction of the SNR by a burst, in dB.
     pub rise_db: f64,
     /// Mean length of a burst.
     pub on: Duration,
@@ -21,10 +20,10 @@ pub struct Interference {
     pub off: Duration,
 }
 
-/// Cycles without a look after which the state is drawn anew instead of followed.
+/// Cycles without a call after which the state is drawn anew instead of followed.
 const CYCLES_MAX: u32 = 32;
 
-/// Where the bursts are.
+/// State of the bursts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bursts {
     is_on: bool,
@@ -32,7 +31,7 @@ pub(crate) struct Bursts {
 }
 
 impl Bursts {
-    /// What is taken off the SNR now, in dB.
+    /// Present reduction of the SNR, in dB.
     pub(crate) fn rise_db(
         &mut self,
         now: Time,
@@ -42,7 +41,8 @@ impl Bursts {
         let Interference { rise_db, on, off } = *interference;
         if now.duration_since(self.until) > (on + off) * CYCLES_MAX {
             let share = on.as_secs_f64() / (on + off).as_secs_f64();
-            // As if it ended now: the exponential distribution does not remember.
+            // The exponential distribution has no memory, so the state may be drawn as if it ended
+            // now.
             self.is_on = !random.chance(share);
             self.until = now;
         }
@@ -55,7 +55,7 @@ impl Bursts {
     }
 }
 
-/// A length with this mean, without memory; time goes on by 1 ns at least.
+/// An exponentially distributed length with this mean, at least 1 ns.
 pub(crate) fn exponential(mean: Duration, random: &mut Random) -> Duration {
     let length = mean.mul_f64(-(1.0 - random.fraction()).ln());
     length.max(Duration::from_nanos(1))
@@ -71,7 +71,7 @@ mod tests {
         off: Duration::from_millis(3),
     };
 
-    /// Share of looks, this far apart, at which there is a burst.
+    /// Share of calls, this far apart, that find a burst.
     fn share(apart: Duration) -> f64 {
         let mut random = Random::new(1);
         let mut bursts = Bursts::default();
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// Years without a look cost two draws, not one for each burst.
+    /// Years without a call cost two draws, not one for each burst.
     #[test]
     fn a_long_time_is_passed_over() {
         let (mut random, mut twice) = (Random::new(2), Random::new(2));

@@ -19,11 +19,10 @@ use super::rate_control::{Choice, PROBE_MPDUS_MAX};
 use super::station::{Backlog, Load, Peer, Rival, Station, StationCounters, StationId};
 use crate::random::Random;
 
-/// SNR between two stations if nothing else is said: enough for every scheme.
+/// SNR between two stations by default: enough for every scheme.
 pub const SNR_DB: f64 = 45.0;
 
-/// What the air was used for, in ns. The sum of the three and the idle time is the time that
-/// passed.
+/// Use of the air, in ns. The sum of the three and the idle time is the time that passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Airtime {
     /// Exchanges that were answered: frames, gaps and answers.
@@ -43,11 +42,11 @@ impl Airtime {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nobody has sent since then.
+    /// No station has sent since then.
     Idle { since: Time },
-    /// Frames are on the air, and their last bit is sent then.
+    /// Frames are on the air, and their last bit is sent at `until`.
     OnAir { until: Time },
-    /// The answer is sent, or waited for.
+    /// The answer is sent, or its timeout runs.
     Answer { until: Time, is_answered: bool },
 }
 
@@ -58,7 +57,7 @@ enum Frame {
     Rival,
 }
 
-/// What a station sends now.
+/// Frame that a station sends now.
 #[derive(Clone, Debug)]
 struct Transmission {
     station: usize,
@@ -67,22 +66,22 @@ struct Transmission {
     chosen: Vec<u64>,
     ppdu_ns: u64,
     answer_ns: u64,
-    /// Announced by RTS and CTS.
+    /// Whether RTS and CTS announced it.
     is_announced: bool,
 }
 
-/// A channel and the stations on it, in virtual time or any other.
+/// A channel and the stations on it, in virtual or real time.
 ///
-/// Half duplex: one exchange at a time. A station that has something to send waits until the
-/// medium was idle for AIFS, counts its backoff down, and sends an aggregate; the receiver answers
+/// Half duplex: one exchange at a time. A station with a packet waits until the medium
+/// was idle for AIFS, counts its backoff down, and sends an aggregate; the receiver answers
 /// after SIFS. Stations whose backoffs end in the same slot collide and all of their frames are
-/// lost. Everybody hears everybody: there are no hidden stations and no capture.
+/// lost. All stations hear each other: there are no hidden stations and no capture.
 ///
 /// Order of calls: [`advance`](Medium::advance) to the present before each
 /// [`enqueue`](Medium::enqueue), and again at [`poll_at`](Medium::poll_at), which is never late but
 /// may be early. The work of `advance` is bound by the frames that fit into the time that passed.
 ///
-/// A clone is the same cell from there on: an emulator asks it what is going to happen.
+/// A clone continues independently: an emulator asks it for the future.
 #[derive(Clone, Debug)]
 pub struct Medium {
     profile: Profile,
@@ -91,7 +90,7 @@ pub struct Medium {
     stations: Vec<Station>,
     channels: BTreeMap<(usize, usize), Channel>,
     bursts: Bursts,
-    /// Who sends, and what; kept for their memory.
+    /// Senders with their frames; reused for its memory.
     on_air: Vec<Transmission>,
     spare: Vec<Vec<u64>>,
     began: Time,
@@ -122,19 +121,19 @@ impl Medium {
         }
     }
 
-    /// What the cell is like.
+    /// The cell's profile.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Another station.
+    /// Adds a station.
     pub fn add_station(&mut self) -> StationId {
         let id = StationId(self.stations.len());
         self.stations.push(Station::new(id, self.profile.access));
         id
     }
 
-    /// Another station of somebody else, with an access of its own.
+    /// Adds a station of another network, with its own access parameters.
     ///
     /// # Panics
     ///
@@ -149,8 +148,8 @@ impl Medium {
         id
     }
 
-    /// The mean SNR between two stations from now on, both ways, in dB: what is left per stream in
-    /// the channel's own width.
+    /// Sets the mean SNR between two stations, both ways, in dB: the SNR per stream in the
+    /// channel's own width.
     pub fn set_snr(&mut self, a: StationId, b: StationId, snr_db: f64) {
         assert!(snr_db.is_finite(), "an SNR is a number");
         self.channel(a.0, b.0).mean_db = snr_db;
@@ -161,7 +160,7 @@ impl Medium {
         self.stations[station.0].fix_mcs(mcs);
     }
 
-    /// The scheme that a station thinks is best towards another, if it ever sent to it.
+    /// The scheme that a station considers best towards another, if it ever sent to it.
     pub fn mcs(&self, from: StationId, to: StationId) -> Option<u8> {
         let peer = self.stations[from.0].peer_of(to)?;
         Some(peer.control.best())
@@ -191,34 +190,33 @@ impl Medium {
         self.stations[from.0].enqueue(now, to, bytes, token, is_busy, &self.profile)
     }
 
-    /// What a station holds.
+    /// Packets that a station holds.
     pub fn backlog(&self, station: StationId) -> Backlog {
         self.stations[station.0].backlog()
     }
 
-    /// What a station did.
+    /// Counters of a station.
     pub fn counters(&self, station: StationId) -> StationCounters {
         self.stations[station.0].counters
     }
 
-    /// What the air was used for, exchanges under way not included.
+    /// Use of the air, without the exchange in progress.
     pub fn airtime(&self) -> Airtime {
         self.airtime
     }
 
-    /// The most MPDUs that were ever open at once from one station to another: never more than the
-    /// window.
+    /// Most MPDUs that were open at once from one station to another: never more than the window.
     pub fn widest_window(&self, from: StationId, to: StationId) -> u64 {
         let peer = self.stations[from.0].peer_of(to);
         peer.map_or(0, |peer| peer.agreement.widest())
     }
 
-    /// The latest moment that it was told.
+    /// Latest time given to the medium.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// When something happens next, if nobody enqueues.
+    /// Time of the next event, if no packet is queued before.
     pub fn poll_at(&self) -> Option<Time> {
         match self.phase {
             Phase::OnAir { until } | Phase::Answer { until, .. } => Some(until),
@@ -237,7 +235,7 @@ impl Medium {
         stations.any(|station| station.is_waiting() || station.toggles_at().is_some())
     }
 
-    /// Lets time pass until `now`, and tells what became of packets.
+    /// Lets time pass until `now`, and reports the results of packets.
     pub fn advance(&mut self, now: Time, random: &mut Random, out: &mut Vec<Outcome>) {
         loop {
             match self.phase {
@@ -274,7 +272,7 @@ impl Medium {
         self.stations.iter().filter_map(Station::toggles_at).min()
     }
 
-    /// The next thing that happens on an idle medium; false if it is not due.
+    /// Handles the next event of an idle medium; false if it is not due.
     fn contend(
         &mut self,
         since: Time,
@@ -308,7 +306,8 @@ impl Medium {
         true
     }
 
-    /// Gives up what is too old at those who would send now; false if somebody has nothing left.
+    /// Gives up packets beyond their lifetime at the stations that would send now; false if one of
+    /// them has no packet left.
     fn expire(&mut self, since: Time, slot: u64, at: Time, out: &mut Vec<Outcome>) -> bool {
         let lifetime_ns = nanos(self.profile.lifetime);
         let older_than = Time::from_nanos(at.as_nanos().saturating_sub(lifetime_ns));
@@ -322,7 +321,7 @@ impl Medium {
         all_wait
     }
 
-    /// All whose backoff ends in this slot send.
+    /// Lets all stations send whose backoff ends in this slot.
     fn take(&mut self, since: Time, slot: u64, at: Time, random: &mut Random) {
         self.clear();
         for index in 0..self.stations.len() {
@@ -353,7 +352,7 @@ impl Medium {
         self.spare.extend(used);
     }
 
-    /// What a station sends if its PPDU may be this long.
+    /// Forms a station's PPDU of at most this length.
     fn form(
         &mut self,
         index: usize,
@@ -410,7 +409,7 @@ impl Medium {
         Some(sent)
     }
 
-    /// Puts what was formed on the air at `at`, which is part of an exchange since `began`.
+    /// Puts the formed frames on the air at `at`, in an exchange since `began`.
     fn send(&mut self, began: Time, at: Time) {
         let alone = self.on_air.len() == 1;
         let lengths = self.on_air.iter().map(|sent| match sent.is_announced {
@@ -433,7 +432,7 @@ impl Medium {
         };
     }
 
-    /// The last bit was sent: who got what?
+    /// The last bit was sent: determines what arrived.
     fn arrive(&mut self, at: Time, random: &mut Random, out: &mut Vec<Outcome>) {
         let on_air = core::mem::take(&mut self.on_air);
         let answered = match &on_air[..] {
@@ -471,7 +470,7 @@ impl Medium {
         };
     }
 
-    /// Each MPDU arrives or not; returns whether an answer arrived.
+    /// Draws the arrival of each MPDU; returns whether an answer arrived.
     fn arrive_data(
         &mut self,
         sent: &Transmission,
@@ -531,7 +530,7 @@ impl Medium {
         answered
     }
 
-    /// All is lost. Those who sent an RTS only have lost no MPDU.
+    /// Loses all frames. A station that only sent an RTS has lost no MPDU.
     fn collide(&mut self, sent: &Transmission, at: Time, out: &mut Vec<Outcome>) {
         let station = &mut self.stations[sent.station];
         match sent.frame {
@@ -548,7 +547,7 @@ impl Medium {
         }
     }
 
-    /// The exchange is over: the sender goes on, or the medium is idle.
+    /// Ends the exchange: the sender continues, or the medium is idle.
     fn finish(&mut self, at: Time, is_answered: bool, random: &mut Random) {
         let took_ns = nanos(at.duration_since(self.began));
         let used = match (self.on_air.len(), is_answered) {
@@ -589,7 +588,7 @@ impl Medium {
         }
     }
 
-    /// The SNR between a station and its peer for a PPDU that began now.
+    /// SNR between a station and its peer for a PPDU that begins now.
     fn snr_db(&mut self, station: usize, peer: usize, random: &mut Random) -> f64 {
         let to = self.stations[station].peer(peer).agreement.to().0;
         let (began, fading) = (self.began, self.profile.fading);
@@ -607,12 +606,12 @@ impl Medium {
     }
 }
 
-/// The beginning of a slot, counted from SIFS after the medium became idle.
+/// Begin of a slot, counted from SIFS after the medium became idle.
 fn slot_at(idle_since: Time, slot: u64) -> Time {
     idle_since + Duration::from_nanos(SIFS_NS + slot * SLOT_NS)
 }
 
-/// The longest PPDU that fits into this time with the longest answer.
+/// Longest PPDU that fits into this time with the longest answer.
 fn ppdu_ns_within(ns: u64) -> u64 {
     ns.saturating_sub(SIFS_NS + legacy_ns(24, block_ack_bytes(1024)))
 }

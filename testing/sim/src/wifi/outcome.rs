@@ -1,43 +1,43 @@
-//! What became of a packet.
+//! Results of packets.
 
 use airdma_transport::Time;
 
 use super::station::StationId;
 
-/// Why a packet was given up.
+/// Reason for giving up a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// It was sent as often as allowed, and never answered.
+    /// It reached the retry limit without an answer.
     Retries,
-    /// It became too old.
+    /// It exceeded its lifetime.
     Lifetime,
 }
 
-/// How it ended.
+/// Result of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// The receiver's MAC handed it on, in order.
+    /// The receiver's MAC passed it on, in order.
     Delivered,
     /// The sender gave it up, and the receiver does not have it.
     Lost(Cause),
 }
 
-/// The end of a packet: each one that was accepted has exactly one.
+/// Result of a packet: each accepted one has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the caller gave.
+    /// The caller's token.
     pub token: u64,
     /// Its sender.
     pub from: StationId,
     /// Its receiver.
     pub to: StationId,
-    /// When it was handed on or given up.
+    /// Time at which it was passed on or given up.
     pub at: Time,
-    /// How it ended.
+    /// The result.
     pub fate: Fate,
 }
 
-/// The sender's queue is full; the packet was not taken.
+/// The sender's queue is full; the packet was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow;
 

@@ -1,4 +1,4 @@
-//! The physical layer: bits in a symbol, preambles, and how long a frame is on the air.
+//! The physical layer: bits in a symbol, preambles, and the air time of a frame.
 //!
 //! Everything is computed from the tone plans and timings of IEEE 802.11-2020 (HT clause 19, VHT
 //! clause 21), 802.11ax-2021 (clause 27) and 802.11be (clause 36): data subcarriers x coded bits x
@@ -10,8 +10,8 @@ pub const SIFS_NS: u64 = 16_000;
 /// One slot of contention (802.11-2020 table 17-21), in ns.
 pub const SLOT_NS: u64 = 9_000;
 
-/// How long after a frame its sender waits for the answer before it counts as failed: SIFS, one
-/// slot, and the 20 us after which a receiver has seen a preamble (802.11-2020 10.3.2.11).
+/// Time after a frame until its exchange counts as failed without an answer: SIFS, one slot, and
+/// the 20 us after which a receiver has seen a preamble (802.11-2020 10.3.2.11).
 pub const ANSWER_TIMEOUT_NS: u64 = SIFS_NS + SLOT_NS + 20_000;
 
 /// Longest PPDU (aPPDUMaxTime of VHT, HE and EHT), in ns.
@@ -20,8 +20,8 @@ pub const PPDU_NS_MAX: u64 = 5_484_000;
 /// Longest MPDU that any standard allows, in bytes.
 pub const MPDU_BYTES_MAX: u32 = 11_454;
 
-/// What the MAC adds to an IP packet, in bytes: LLC and SNAP 8, QoS header 26, CCMP header and
-/// MIC 16, FCS 4.
+/// Bytes that the MAC adds to an IP packet: LLC and SNAP 8, QoS header 26, CCMP header and MIC 16,
+/// FCS 4.
 pub const MPDU_OVERHEAD_BYTES: u32 = 8 + 26 + 16 + 4;
 
 /// Delimiter in front of each MPDU of an A-MPDU, in bytes.
@@ -54,7 +54,7 @@ const SCHEMES: [(u64, u64, u64); 14] = [
     (12, 5, 6),
 ];
 
-/// Which generation of Wi-Fi.
+/// A generation of Wi-Fi.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standard {
     /// 802.11n, Wi-Fi 4. Schemes 0 to 7 count per stream here.
@@ -67,10 +67,10 @@ pub enum Standard {
     Eht,
 }
 
-/// What two radios have agreed to speak.
+/// Parameters that two radios have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Phy {
-    /// Which generation.
+    /// Generation.
     pub standard: Standard,
     /// Channel width: 20, 40, 80 and so on up to 40 (HT), 160 (VHT, HE), 320 MHz (EHT).
     pub width_mhz: u16,
@@ -155,7 +155,7 @@ impl Phy {
         }
     }
 
-    /// How long a PPDU with this many bytes is on the air, in ns.
+    /// Air time of a PPDU with this many bytes, in ns.
     pub const fn ppdu_ns(&self, mcs: u8, bytes: u64) -> u64 {
         let bits = bytes * 8 + SERVICE_BITS;
         let symbols = bits.div_ceil(self.bits_per_symbol(mcs));
@@ -174,12 +174,12 @@ pub const fn mpdu_bytes(bytes: u32) -> u32 {
     bytes + MPDU_OVERHEAD_BYTES
 }
 
-/// What an MPDU of this length takes in an A-MPDU: delimiter, MPDU, padding to four bytes.
+/// Bytes of an MPDU of this length in an A-MPDU: delimiter, MPDU, padding to four bytes.
 pub const fn subframe_bytes(mpdu_bytes: u32) -> u32 {
     (DELIMITER_BYTES + mpdu_bytes).next_multiple_of(4)
 }
 
-/// A frame of 802.11a, as control frames are, at 6, 12 or 24 Mb/s, in ns.
+/// Air time of an 802.11a frame, such as a control frame, at 6, 12 or 24 Mb/s, in ns.
 pub const fn legacy_ns(mbit: u64, bytes: u64) -> u64 {
     const TAIL_BITS: u64 = 6;
     let bits = SERVICE_BITS + bytes * 8 + TAIL_BITS;
@@ -197,7 +197,7 @@ pub const fn answer_mbit(mcs: u8) -> u64 {
     }
 }
 
-/// The scheme whose errors an answer to a frame of scheme `mcs` has: that of [`answer_mbit`].
+/// Scheme with the errors of an answer to a frame of scheme `mcs`: that of [`answer_mbit`].
 pub const fn answer_mcs(mcs: u8) -> u8 {
     match mcs {
         0 => 0,
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::wifi::Profile;
 
-    /// Mb/s with one digit, as in the tables that people know.
+    /// Mb/s with one digit, as in published tables.
     fn mbit(phy: &Phy, mcs: u8) -> f64 {
         (phy.bits_per_s(mcs) as f64 / 1e5).round() / 10.0
     }

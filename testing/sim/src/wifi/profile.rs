@@ -1,4 +1,4 @@
-//! What a cell is like: radio, MAC limits, queues. Profiles by name for the usual ones.
+//! Parameters of a cell: radio, MAC limits, queues; and named profiles.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use super::phy::{
 };
 use super::traffic::{HEADERS_BYTES, PACKET_BYTES};
 
-/// How a station contends (EDCA, 802.11-2020 10.23.2).
+/// Contention parameters of a station (EDCA, 802.11-2020 10.23.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Slots that the medium must be idle after SIFS before a backoff counts down.
@@ -19,7 +19,7 @@ pub struct Access {
     pub cw_min: u16,
     /// Largest backoff after failures, in slots.
     pub cw_max: u16,
-    /// How long a station may go on after it won; zero: one PPDU with its answer.
+    /// Longest time that a station may use the air after it won; zero: one PPDU with its answer.
     pub txop: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Access {
     }
 }
 
-/// Everything that is the same for all stations of a cell.
+/// Parameters common to all stations of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// Its name.
@@ -54,24 +54,24 @@ pub struct Profile {
     pub ampdu_bytes_max: u32,
     /// Longest PPDU in ns, 5,484,000 at most.
     pub ppdu_ns_max: u64,
-    /// How its stations contend.
+    /// Contention parameters of its stations.
     pub access: Access,
     /// How often an MPDU is sent before it is given up (dot11ShortRetryLimit: the retry counter
     /// counts failures, and the seventh is the last).
     pub attempts_max: u8,
-    /// How old a packet may become at its sender before it is given up.
+    /// Longest time of a packet at its sender before it is given up.
     pub lifetime: Duration,
-    /// Packets that a station holds, those on the air included. By name: 25 ms at the ideal
-    /// goodput, to which SMUFF (NSDI 2024, figure 8) saw the delay grow.
+    /// Packets that a station holds, those on the air included. Named profiles have 25 ms at the
+    /// ideal goodput, to which SMUFF (NSDI 2024, figure 8) saw the delay grow.
     pub queue_packets_max: usize,
     /// A PPDU with more bytes is announced by RTS and CTS, so that a collision is short.
     pub rts_above_bytes: Option<u32>,
-    /// An aggregate is what was waiting when its contention began (hardware that is handed whole
-    /// aggregates, as ath9k's); if false, what waits when it is sent (firmware that builds them).
+    /// Whether an aggregate holds the packets present when its contention began (hardware that gets
+    /// whole aggregates, as ath9k's) rather than when it is sent (firmware that builds them).
     pub aggregates_early: bool,
-    /// How its channels fade.
+    /// Fading of its channels.
     pub fading: Fading,
-    /// Noise that nobody hears coming; none in those by name.
+    /// Noise that carrier sense does not detect; none in the named profiles.
     pub interference: Option<Interference>,
 }
 
@@ -173,7 +173,7 @@ impl Profile {
         ..Profile::BE_160
     };
 
-    /// Those that have a name.
+    /// All named profiles.
     pub const ALL: [Profile; 7] = [
         Profile::N_40,
         Profile::AC_80,
@@ -191,11 +191,11 @@ impl Profile {
             .find(|profile| profile.name == name)
     }
 
-    /// Whether this can be: for profiles that people write.
+    /// Checks a profile written by a user.
     ///
     /// # Errors
     ///
-    /// What is wrong, if something is.
+    /// The first invalid part.
     pub fn check(&self) -> Result<(), BadProfile> {
         let (window_max, ampdu_bytes_max) = self.phy.standard.aggregate_max();
         let is_guard = match self.phy.standard {
@@ -242,8 +242,10 @@ impl Profile {
         }
     }
 
-    /// UDP goodput of one saturated direction of packets of 1,500 bytes in which nothing is lost, in Mb/s: an
-    /// aggregate per AIFS, mean backoff, PPDU, SIFS and block ack. The analytic table that the model is held against.
+    /// UDP goodput of one saturated direction of packets of 1,500 bytes without loss, in Mb/s.
+    ///
+    /// A cycle is AIFS, mean backoff, PPDU, SIFS and block ack. The model is compared with this
+    /// table.
     ///
     /// # Panics
     ///
@@ -262,14 +264,14 @@ impl Profile {
         payload_bits as f64 * 1e3 / cycle_ns as f64
     }
 
-    /// The same without fading.
+    /// Removes fading.
     pub fn steady(mut self) -> Profile {
         self.fading = Fading::NONE;
         self
     }
 
-    /// The noise that a receiver has in this width, in dBm: thermal noise of -174 dBm/Hz and a
-    /// noise figure of 7 dB. SNR = signal strength - noise.
+    /// Noise of a receiver in this width, in dBm: thermal noise of -174 dBm/Hz and a noise figure
+    /// of 7 dB. SNR = signal strength - noise.
     pub fn noise_dbm(&self) -> f64 {
         const NOISE_FIGURE_DB: f64 = 7.0;
         -174.0 + 10.0 * (f64::from(self.phy.width_mhz) * 1e6).log10() + NOISE_FIGURE_DB
@@ -288,7 +290,7 @@ impl Standard {
     }
 }
 
-/// A profile that no cell can have, and which part of it.
+/// A profile that no cell can have, with its invalid part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadProfile(pub &'static str);
 

@@ -1,9 +1,9 @@
-//! Which scheme a station sends with: from what was answered, in the manner of minstrel_ht.
+//! Choice of a station's scheme from the share of answered MPDUs, in the manner of minstrel_ht.
 //!
 //! Per scheme, the share of MPDUs that arrive is averaged over intervals of 50 ms, old ones with a
-//! weight of 3/4 each. From it follows the throughput; the best two are tried in turn, then what
-//! is most reliable. A few PPDUs in each interval try other schemes, short ones, as what has not
-//! been tried for a while is not known. As in Linux, a collision looks like a bad scheme.
+//! weight of 3/4 each. It determines the throughput; the best two are tried in turn, then the most
+//! reliable. A few PPDUs in each interval, short ones, try schemes without recent results. As in
+//! Linux, a collision looks like a bad scheme.
 
 use core::time::Duration;
 
@@ -12,26 +12,26 @@ use airdma_transport::Time;
 use super::phy::{PPDU_NS_MAX, Phy, subframe_bytes};
 use crate::random::Random;
 
-/// How often the averages are taken (HZ/20 in mac80211).
+/// Interval of the averages (HZ/20 in mac80211).
 pub const INTERVAL: Duration = Duration::from_millis(50);
 
 /// MPDUs of a PPDU that tries another scheme.
 pub const PROBE_MPDUS_MAX: usize = 8;
 
-/// Weight of what was known an interval ago.
+/// Weight of the last interval's average.
 const WEIGHT_OLD: f64 = 0.75;
 
 /// Schemes that arrive more often than this count as equally reliable.
 const RELIABLE: f64 = 0.9;
 
-/// Schemes that arrive less often than this are worth nothing.
+/// Schemes that arrive less often than this have no throughput.
 const HOPELESS: f64 = 0.1;
 
 /// Whole PPDUs lost in a row after which a scheme is left without waiting for the interval's end.
 const LOST_IN_A_ROW_MAX: u8 = 2;
 
-/// What each PPDU costs besides its symbols, in ns: AIFS, half of the smallest window, SIFS and
-/// block ack.
+/// Cost of each PPDU besides its symbols, in ns: AIFS, half of the smallest window, SIFS and block
+/// ack.
 const ACCESS_NS: f64 = 160_000.0;
 
 /// Attempts of the oldest MPDU with the best and the second best scheme, each.
@@ -39,7 +39,7 @@ const ATTEMPTS_EACH: u8 = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Scheme {
-    /// Share of MPDUs that arrived, averaged; of no meaning before `tried`.
+    /// Averaged share of MPDUs that arrived; meaningless before `tried`.
     probability: f64,
     tried: bool,
     /// Intervals since the last attempt.
@@ -48,7 +48,7 @@ struct Scheme {
     successes: u32,
 }
 
-/// What a PPDU is sent with.
+/// Scheme of a PPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The scheme.
@@ -75,7 +75,7 @@ pub struct RateControl {
 }
 
 impl RateControl {
-    /// Knows nothing: begins with the slowest scheme and tries others at once.
+    /// Starts with the slowest scheme and tries others at once.
     pub fn new(phy: Phy) -> Self {
         let scheme = Scheme {
             probability: 0.0,
@@ -106,7 +106,7 @@ impl RateControl {
         self.fixed = mcs;
     }
 
-    /// The scheme that is thought to be the best.
+    /// The scheme considered best.
     pub fn best(&self) -> u8 {
         self.fixed.unwrap_or(self.best)
     }
@@ -140,7 +140,7 @@ impl RateControl {
         }
     }
 
-    /// What became of a PPDU.
+    /// Records the result of a PPDU.
     pub fn report(&mut self, choice: Choice, attempts: u32, successes: u32) {
         let scheme = &mut self.schemes[usize::from(choice.mcs)];
         scheme.attempts += attempts;
@@ -200,8 +200,8 @@ impl RateControl {
         self.next_probe = now;
     }
 
-    /// The fastest of those that nearly always arrive, or what arrives most often; no faster than
-    /// the second best.
+    /// The fastest scheme that nearly always arrives, or the one that arrives most often; no faster
+    /// than the second best.
     fn most_reliable(&self, throughputs: &[f64]) -> u8 {
         let limit = self.best.min(self.second);
         let mut found = 0;
@@ -236,7 +236,7 @@ impl RateControl {
         self.probes.push(self.best + 1);
     }
 
-    /// What is not known is as good as the next faster scheme that is known.
+    /// Share of a scheme; without attempts that of the next faster scheme that has some.
     fn probability(&self, mcs: u8) -> f64 {
         self.schemes[usize::from(mcs)..]
             .iter()
@@ -244,7 +244,7 @@ impl RateControl {
             .map_or(0.0, |scheme| scheme.probability)
     }
 
-    /// Bits per second, with what each PPDU costs.
+    /// Bits per second, with the cost of each PPDU.
     fn throughput(&self, mcs: u8) -> f64 {
         let probability = self.probability(mcs);
         if probability < HOPELESS {

@@ -1,4 +1,4 @@
-//! Tables of what the model does: against computed goodputs, and what acknowledgements cost.
+//! Tables of the model: simulated and computed goodput, and the cost of acknowledgements.
 
 use core::fmt::Write;
 use core::time::Duration;
@@ -42,19 +42,19 @@ pub fn reference() -> [Row; 10] {
     ]
 }
 
-/// How long each measurement lasts, in virtual time.
+/// Virtual duration of each measurement.
 const DURATION: Duration = Duration::from_secs(3);
 
 /// The seed of all tables.
 const SEED: u64 = 1;
 
-/// What the model makes of a row of the reference table.
+/// Simulates a row of the reference table.
 pub fn calibrate(row: &Row) -> Measured {
     let profile = row.profile.clone().steady();
     one_way(profile, Some(row.mcs), Acks::None, DURATION)
 }
 
-/// Simulated goodput beside that of the reference table, in markdown.
+/// Simulated goodput and that of the reference table, in markdown.
 pub fn calibration() -> String {
     let mut table = String::from(
         "| profile | window | MCS | PHY Mb/s | MPDUs per PPDU | table Mb/s | simulated Mb/s | deviation |\n\
@@ -93,18 +93,18 @@ const POLICIES: [(&str, Acks); 6] = [
 /// A quarter of a round trip of 10 ms, as a loaded cell has.
 const RTT_QUARTER: Duration = Duration::from_micros(2_500);
 
-/// How long the receiving host works on a packet before the next: some hundred thousand packets
-/// per second, as phones and laptops do without offloads.
+/// Time that the receiving host spends on a packet: some hundred thousand packets per second, as
+/// phones and laptops without offloads.
 const HOST: Duration = Duration::from_micros(2);
 
-/// What acknowledgements cost that come back over the same medium. The sender is saturated with
-/// packets of 1,500 bytes, the receiver answers with 52 bytes.
+/// Cost of acknowledgements over the same medium. The sender is saturated with packets of 1,500
+/// bytes, the receiver answers with 52 bytes.
 pub fn acknowledged(profile: &Profile, acks: Acks) -> Measured {
     let mcs = profile.phy.mcs_max();
     one_way(profile.clone().steady(), Some(mcs), acks, DURATION)
 }
 
-/// A saturated sender and an acknowledgement for each 16 packets, to see how fast this runs.
+/// A saturated sender and an acknowledgement for each 16 packets, which measures the model's speed.
 pub fn saturated(profile: &Profile, duration: Duration) -> Measured {
     one_way(profile.clone(), None, Acks::Packets(16), duration)
 }
@@ -146,8 +146,8 @@ const SNRS_DB: [f64; 12] = [
     -2.0, 0.0, 1.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 22.0, 26.0, 30.0,
 ];
 
-/// Goodput and residual loss by SNR, with fading and rate control, in markdown. The signal is what
-/// a receiver would show for it.
+/// Goodput and residual loss by SNR, with fading and rate control, in markdown. The signal column
+/// is what a receiver would report for it.
 pub fn by_snr(profile: &Profile) -> String {
     let mut table = String::from(
         "| profile | SNR dB | signal dBm | goodput Mb/s | lost above the MAC |\n\

@@ -1,4 +1,4 @@
-//! A station: its queue, its peers, its backoff, and stations of which only the airtime matters.
+//! A station: its queue, its peers, its backoff; and rival stations that only use air time.
 
 use core::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StationId(pub(super) usize);
 
-/// A station of somebody else, of which only the airtime matters: its frames always arrive, if
-/// they do not collide.
+/// A station of another network, of which only the air time matters: its frames always arrive
+/// unless they collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rival {
     /// Length of its PPDUs.
     pub ppdu: Duration,
-    /// When it has something to send.
+    /// Times at which it has packets.
     pub load: Load,
 }
 
-/// When a rival has something to send.
+/// Load of a rival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// Always.
@@ -40,25 +40,25 @@ pub enum Load {
     },
 }
 
-/// What a station holds: packets that are not acknowledged yet, those on the air included.
+/// Packets that a station holds without an acknowledgement, those on the air included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Packets.
     pub packets: usize,
-    /// Their bytes, without what the MAC adds.
+    /// Their bytes, without the MAC's overhead.
     pub bytes: u64,
 }
 
-/// What a station did.
+/// Counters of a station.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StationCounters {
-    /// Packets that the queue took.
+    /// Packets that the queue accepted.
     pub entered: u64,
     /// Packets that it refused.
     pub overflowed: u64,
-    /// Times it won the medium, collisions included.
+    /// Times that it won the medium, collisions included.
     pub accesses: u64,
-    /// Times it began together with another station.
+    /// Times that it began together with another station.
     pub collisions: u64,
     /// Exchanges without collision that were not answered.
     pub unanswered: u64,
@@ -95,10 +95,10 @@ pub(crate) struct Station {
     cw: u16,
     /// Failures of the access in a row.
     failures: u8,
-    /// Slots left; none: to be drawn when the medium is idle.
+    /// Slots left; none if it must be drawn when the medium is idle.
     backoff: Option<u64>,
     waiting_since: Time,
-    /// When the contention for the next aggregate began.
+    /// Begin of the contention for the next aggregate.
     formed_at: Time,
     peers: Vec<Peer>,
     next_peer: usize,
@@ -202,7 +202,7 @@ impl Station {
         })
     }
 
-    /// 802.11-2020 10.23.2.4: who finds the medium busy, and has no backoff left, draws one.
+    /// 802.11-2020 10.23.2.4: a station without a backoff that finds the medium busy draws one.
     fn begin_waiting(&mut self, now: Time, is_medium_busy: bool) {
         self.waiting_since = now;
         self.formed_at = now;
@@ -211,14 +211,14 @@ impl Station {
         }
     }
 
-    /// Whether it has something to send.
+    /// Whether it has a packet.
     pub(crate) fn is_waiting(&self) -> bool {
         self.backlog.packets > 0
             || self.rival.as_ref().is_some_and(|state| state.is_on)
             || self.peers.iter().any(|peer| peer.agreement.must_tell())
     }
 
-    /// When a rival begins or ends a burst.
+    /// Time at which a rival begins or ends a burst.
     pub(crate) fn toggles_at(&self) -> Option<Time> {
         self.rival.as_ref()?.toggles_at
     }
@@ -249,8 +249,8 @@ impl Station {
         }
     }
 
-    /// The slot in which it will send, counted from SIFS after the medium became idle, if nobody
-    /// else does before. Arrivals on an idle medium wait for the next slot only.
+    /// The slot in which it will send, counted from SIFS after the medium became idle, if no other
+    /// station does before. Arrivals on an idle medium only wait for the next slot.
     pub(crate) fn access_slot(&self, idle_since: Time) -> Option<u64> {
         if !self.is_waiting() {
             return None;
@@ -261,7 +261,7 @@ impl Station {
         Some(counted.max(late_ns.div_ceil(SLOT_NS)))
     }
 
-    /// Another station took the medium in this slot.
+    /// Stops the countdown: another station took the medium in this slot.
     pub(crate) fn freeze(&mut self, slot: u64) {
         let elapsed = slot.saturating_sub(u64::from(self.access.aifsn));
         if let Some(backoff) = &mut self.backoff {
@@ -269,7 +269,7 @@ impl Station {
         }
     }
 
-    /// Gives up what is too old.
+    /// Gives up packets beyond their lifetime.
     pub(crate) fn expire(&mut self, older_than: Time, at: Time, out: &mut Vec<Outcome>) {
         for index in 0..self.peers.len() {
             let settled = self.peers[index].agreement.expire(older_than, at, out);
@@ -280,7 +280,8 @@ impl Station {
         }
     }
 
-    /// The peer whose turn it is, and until when its packets must have come to be sent now.
+    /// The peer whose turn it is, and the time until which its packets must have come to be sent
+    /// now.
     pub(crate) fn next_peer(&mut self, at: Time, early: bool) -> Option<(usize, Time)> {
         let until = if early { self.formed_at } else { at };
         let count = self.peers.len();
@@ -296,15 +297,15 @@ impl Station {
         self.counters.given_up += settled.given_up;
     }
 
-    /// Its exchange was answered: the contention window is small again.
+    /// Resets the contention window after an answered exchange.
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
         self.cw = self.access.cw_min;
         self.backoff = None;
     }
 
-    /// Its exchange was not answered: the contention window doubles, and starts again after as
-    /// many failures as an MPDU may have.
+    /// Doubles the contention window after an exchange without an answer; it is reset after as many
+    /// failures as an MPDU may have.
     pub(crate) fn failed(&mut self, failures_max: u8) {
         self.failures += 1;
         self.cw = if self.failures >= failures_max {
@@ -316,7 +317,7 @@ impl Station {
         self.backoff = None;
     }
 
-    /// Its exchange is over, and the next aggregate is formed.
+    /// Ends its exchange; the next aggregate is formed.
     pub(crate) fn form(&mut self, at: Time) {
         self.formed_at = at;
     }

@@ -1,4 +1,4 @@
-//! A saturated sender, and a receiver that acknowledges: how goodput is measured here.
+//! A saturated sender and a receiver that acknowledges, which measure goodput.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,29 +13,29 @@ use crate::random::Random;
 /// Bytes of an IP packet with 1,472 bytes of UDP payload.
 pub const PACKET_BYTES: u32 = 1_500;
 
-/// What is not counted of it: the headers of IPv4 and UDP.
+/// Bytes that do not count: the headers of IPv4 and UDP.
 pub const HEADERS_BYTES: u32 = 28;
 
 /// An IP packet with a TCP acknowledgement and its timestamps.
 pub const ACK_PACKET_BYTES: u32 = 52;
 
-/// When the receiver acknowledges.
+/// Acknowledgement policy of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
     /// Never.
     None,
-    /// After so many packets.
+    /// After this number of packets.
     Packets(u64),
-    /// After the first packet in each such period.
+    /// After the first packet in each period of this length.
     Period(Duration),
 }
 
-/// What was measured.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Payload that arrived, in Mb/s.
     pub goodput_mbit: f64,
-    /// MPDUs of the sender's PPDUs, in the mean.
+    /// Mean number of MPDUs in the sender's PPDUs.
     pub mpdus_per_ppdu: f64,
     /// Accesses of the receiver for each of the sender's.
     pub reverse_accesses: f64,
@@ -48,22 +48,22 @@ pub struct Measured {
 /// One saturated direction, and acknowledgements in the other.
 #[derive(Debug)]
 pub struct OneWay {
-    /// The cell; others may have been added to it.
+    /// The medium; other stations may have been added.
     pub medium: Medium,
-    /// Who sends.
+    /// Sender.
     pub from: StationId,
-    /// Who acknowledges.
+    /// Receiver, which acknowledges.
     pub to: StationId,
-    /// Length of its IP packets, UDP's and IP's 28 bytes included.
+    /// Length of its IP packets, with the 28 bytes of UDP and IP.
     pub packet_bytes: u32,
-    /// When the other acknowledges.
+    /// Acknowledgement policy.
     pub acks: Acks,
-    /// How long the receiving host works on each packet, one after the other.
+    /// Time that the receiving host spends on each packet, one after the other.
     pub host: Duration,
     random: Random,
     now: Time,
     outcomes: Vec<Outcome>,
-    /// When acknowledgements leave the receiving host.
+    /// Times at which acknowledgements leave the receiving host.
     pending: VecDeque<Time>,
     host_free: Time,
     unacknowledged: u64,
@@ -175,7 +175,7 @@ impl OneWay {
     fn acknowledge(&mut self) {
         while self.pending.front().is_some_and(|&at| at <= self.now) {
             self.pending.pop_front();
-            // A queue that is full drops acknowledgements; later ones say the same.
+            // A full queue drops acknowledgements; later ones carry the same.
             let _ = self
                 .medium
                 .enqueue(self.now, self.to, self.from, ACK_PACKET_BYTES, 0);

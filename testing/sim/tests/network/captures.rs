@@ -1,4 +1,4 @@
-//! What is written down can be read again.
+//! Capture files can be parsed.
 
 use airdma_sim::{Fate, Link, Marking, Network, Node, gbit};
 use airdma_transport::Time;

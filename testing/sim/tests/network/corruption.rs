@@ -1,4 +1,4 @@
-//! Bits that flip anywhere: the IP layer finds it, or the ICRC does, or nothing that matters changed.
+//! Flipped bits anywhere: the IP layer or the ICRC detects them, or no covered bit has changed.
 
 use airdma_sim::{Link, Network, Random};
 use airdma_transport::Time;
@@ -6,7 +6,7 @@ use airdma_transport::Time;
 use crate::scene::packet;
 
 #[test]
-fn whatever_is_damaged_is_refused_or_has_a_wrong_icrc_or_is_unharmed() {
+fn damage_is_detected_or_changes_no_covered_byte() {
     for ipv6 in [false, true] {
         let bad = Link::new().corrupt_any(0.5).truncate(0.1);
         let mut network = Network::pair(17, bad, Link::new());

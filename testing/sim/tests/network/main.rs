@@ -1,4 +1,4 @@
-//! Networks of many hosts: what links do, what switches do, what is written down of it.
+//! Networks of many hosts: links, switches and captures.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! A medium that is shared: a toy that serves one packet after the other, whoever it is from.
+//! A shared medium: a toy that serves packets of all stations one after the other.
 
 use std::collections::VecDeque;
 

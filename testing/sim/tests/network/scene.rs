@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 
 use core::time::Duration;
 
@@ -20,7 +20,7 @@ pub const ECT: u8 = 2;
 /// Congestion experienced.
 pub const CE: u8 = 3;
 
-/// What the link layer, IPv4 and UDP add to the bytes of a frame on the line.
+/// Bytes that link layer, IPv4 and UDP add to a frame on the line.
 pub const OVERHEAD: usize = 66;
 
 /// A frame of `len` bytes that are no packet.
@@ -53,7 +53,7 @@ pub fn packet(network: &Network, from: usize, to: usize, payload: &[u8]) -> Fram
     Frame::seal(&arrival, &transport)
 }
 
-/// Lets everything happen.
+/// Runs the network until no event is left.
 pub fn deliveries(network: &mut Network) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     while let Some(at) = network.next_event() {
@@ -62,8 +62,9 @@ pub fn deliveries(network: &mut Network) -> Vec<Delivery> {
     deliveries
 }
 
-/// Sends `count` frames of `len` bytes from host 0 to host 1 as fast as its port takes them, one
-/// at a time with numbers in their first bytes, and says what arrives when.
+/// Sends `count` frames of `len` bytes from host 0 to host 1 as fast as its port takes them, each
+/// with its number in its first bytes; returns number, time of sending and delivery of each
+/// arrival.
 pub fn stream(network: &mut Network, count: u32, len: usize) -> Vec<(u32, Time, Delivery)> {
     let mut arrived = Vec::new();
     let mut now = Time::ZERO;

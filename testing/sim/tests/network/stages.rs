@@ -13,7 +13,7 @@ fn counters(network: &Network) -> LinkCounters {
     network.counters(Node::Host(0), Node::Host(1))
 }
 
-/// A count of successes is within five standard deviations of what is expected.
+/// Asserts that a count of successes is within five standard deviations of its mean.
 fn assert_binomial(count: usize, trials: usize, probability: f64) {
     let mean = trials as f64 * probability;
     let deviation = (mean * (1.0 - probability)).sqrt();
@@ -109,7 +109,7 @@ fn loss_duplication_and_holding_back_are_as_likely_as_asked() {
 }
 
 #[test]
-fn gilbert_and_elliott_lose_the_share_and_the_bursts_that_they_say() {
+fn gilbert_elliott_loses_its_share_in_bursts_of_its_length() {
     let trials = 150_000;
     for (share, mean_len) in [(0.01, 5.0), (0.1, 20.0), (0.05, 1.2)] {
         let link = Link::new().drop_in_bursts(GilbertElliott::bursts(share, mean_len));
@@ -128,7 +128,7 @@ fn gilbert_and_elliott_lose_the_share_and_the_bursts_that_they_say() {
             "{measured} not {mean_len}"
         );
     }
-    // Both states lose some.
+    // Both states lose packets.
     let channel = GilbertElliott {
         p: 0.02,
         r: 0.1,
@@ -145,7 +145,7 @@ fn gilbert_and_elliott_lose_the_share_and_the_bursts_that_they_say() {
 }
 
 #[test]
-fn what_finds_a_queue_full_is_dropped_and_the_rest_waits_its_turn() {
+fn a_full_queue_drops_and_the_rest_keeps_its_order() {
     // 1000 bytes on the line take 8 us; one is on the line, five wait.
     let mut network = over(Link::new().bottleneck(gbit(1), 5_500));
     for _ in 0..20 {
@@ -159,7 +159,7 @@ fn what_finds_a_queue_full_is_dropped_and_the_rest_waits_its_turn() {
     assert_eq!((counters.overflowed, counters.dropped), (14, 14));
     assert_eq!(counters.queue_longest_bytes, 5000);
     assert_eq!(network.path(0, 1).lost, 14);
-    // A small one still fits where a large one does not.
+    // A small packet still fits where a large one does not.
     let mut network = over(Link::new().bottleneck(gbit(1), 1_500));
     for len in [934, 934, 934, 434] {
         let frame = frame(&network, 0, 1, len);
@@ -172,7 +172,7 @@ fn what_finds_a_queue_full_is_dropped_and_the_rest_waits_its_turn() {
     assert_eq!(lens, [934, 934, 434]);
 }
 
-/// How many of 100 frames at once arrive, and which of them are marked.
+/// Number of 100 simultaneous frames that arrive, and the indices of marked ones.
 fn marked(marking: Marking, tos: u8, ipv6: bool) -> (usize, Vec<usize>) {
     let link = Link::new().marking_bottleneck(gbit(1), 50_000, marking);
     let mut network = over(link);
@@ -258,7 +258,7 @@ fn the_mtu_is_that_of_ip_and_can_change() {
 
 #[test]
 fn a_queue_behind_disorder_sees_frames_in_order_of_time() {
-    // Were they queued in order of departure, an early one would wait for a late one before it.
+    // Queued in order of departure, an early one would wait for a late one before it.
     let link = Link::new()
         .jitter_reordering(us(1000))
         .bottleneck(gbit(10), 1 << 20);

@@ -1,4 +1,4 @@
-//! Ways through networks, and what can be cut.
+//! Paths through networks, and cuts.
 
 use airdma_sim::{
     Delivery, Fate, GilbertElliott, Link, Marking, Network, Node, Random, Topology, gbit, mbit,
@@ -21,7 +21,7 @@ fn frames_take_the_way_with_the_fewest_lines() {
         .network(1);
     let there = frame(&network, 0, 1, 100);
     network.send(Time::ZERO, 0, there.clone());
-    // Host 2 is connected to nobody.
+    // Host 2 has no line.
     let lost = frame(&network, 0, 2, 100);
     network.send(Time::ZERO, 0, lost);
     let arrived = deliveries(&mut network);
@@ -45,7 +45,7 @@ fn hosts_forward_nothing() {
     assert_eq!(network.path(0, 2).lost, 1);
 }
 
-/// Who reaches whom.
+/// Pairs of hosts with a path.
 fn reach(network: &mut Network) -> Vec<(usize, usize)> {
     let hosts = network.hosts();
     let now = Time::ZERO;

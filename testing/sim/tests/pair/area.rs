@@ -1,4 +1,4 @@
-//! Bytes of memory beside a model of them.
+//! Bytes of memory with a model of them.
 
 use core::ops::Range;
 
@@ -14,7 +14,7 @@ pub struct Area {
     region: Option<Region>,
 }
 
-/// Where a message lies.
+/// Ranges of a message.
 pub type Pieces = Vec<Range<u32>>;
 
 impl Area {

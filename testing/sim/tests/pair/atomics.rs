@@ -1,4 +1,4 @@
-//! Atomics take effect exactly once, whatever the link does.
+//! Atomics are executed exactly once, whatever the link does.
 
 use airdma_sim::{Pair, Region, SendWr, Setup, Side};
 use airdma_transport::{Counter, Operation, Status};

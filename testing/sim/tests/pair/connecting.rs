@@ -1,4 +1,4 @@
-//! The way into a connection and out of it.
+//! Establishing and ending a connection.
 
 use airdma_sim::{Pair, SendWr, Setup, Side};
 use airdma_transport::{
@@ -135,7 +135,8 @@ fn a_refused_transition_changes_nothing() {
     assert_eq!(*pair[Side::A].queue_pair(qp).attributes(), before);
 }
 
-/// Both sides reset and connect again and again while packets of the last life are under way.
+/// Both sides reset and reconnect again and again while packets of the last connection are in
+/// flight.
 #[test]
 fn ghosts_of_an_earlier_connection_do_not_harm_the_next() {
     for seed in 0..30 {

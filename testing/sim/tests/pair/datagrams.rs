@@ -155,7 +155,7 @@ fn a_receive_too_short_is_kept_for_the_next_datagram() {
 }
 
 #[test]
-fn what_a_datagram_cannot_be_stops_the_send_queue_until_it_is_restarted() {
+fn an_invalid_datagram_stops_the_send_queue_until_a_restart() {
     let (mut pair, qp) = started();
     let too_long = open_region(&mut pair, Side::A, 1025);
     let fine = open_region(&mut pair, Side::A, 10);

@@ -1,4 +1,4 @@
-//! The send queue drain state: what was begun ends, nothing new begins.
+//! The send queue drain state: started requests end, and no new one starts.
 
 use airdma_sim::{Pair, SendWr, Setup, Side};
 use airdma_transport::{AttrMask, QpAttributes, QpEvent, QpState, Status};
@@ -82,8 +82,8 @@ fn a_drain_ends_on_a_bad_link_too() {
     }
 }
 
-/// Unsignalled requests ask for no acknowledgement while others wait behind them; a drain that
-/// comes in between must not wait for one that was never asked for.
+/// Unsignalled requests ask for no acknowledgement while others wait behind them; a drain in
+/// between must not wait for an acknowledgement that was never requested.
 #[test]
 fn a_drain_behind_unsignalled_requests_needs_no_timer() {
     let setup = Setup {

@@ -1,4 +1,4 @@
-//! What impairments cost: packets sent again, and waits for the timer.
+//! Cost of impairments: retransmitted packets, and waits for the timer.
 
 use airdma_sim::{Link, Pair, SendWr, Setup, Side};
 use airdma_transport::{Counter, Time};
@@ -64,7 +64,7 @@ fn a_clean_or_doubling_link_repeats_nothing_and_is_filled() {
             let cost = transfer(read, || clean().duplicate(chance));
             assert_eq!(cost.sent, PACKETS);
             assert_eq!(cost.timeouts, 0);
-            // 2 MiB at 10 Gb/s take 1.68 ms; headers and the way are the rest.
+            // 2 MiB at 10 Gb/s take 1.68 ms; headers and the delay are the rest.
             assert!(cost.end < Time::ZERO + us(1_900), "{:?}", cost.end);
         }
     }
@@ -115,8 +115,8 @@ fn shared_transfer(queue_pairs: u64) -> Time {
     pair.now()
 }
 
-/// What one queue pair has in flight without having asked for an acknowledgement, the others
-/// cannot use.
+/// Bytes that one queue pair has in flight without a requested acknowledgement are not available to
+/// the others.
 #[test]
 fn sixteen_queue_pairs_fill_the_link_as_well_as_one() {
     let (one, sixteen) = (shared_transfer(1), shared_transfer(16));

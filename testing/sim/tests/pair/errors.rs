@@ -1,4 +1,4 @@
-//! What goes wrong for a reason: both sides' completions, states and events.
+//! Requests that fail for a reason: both sides' completions, states and events.
 
 use airdma_sim::{Pair, Region, SendWr, Setup, Sge, Side};
 use airdma_transport::{
@@ -87,7 +87,7 @@ fn an_unknown_key_is_refused() {
 }
 
 #[test]
-fn a_range_that_leaves_the_region_is_refused_before_a_byte_is_touched() {
+fn a_range_beyond_the_region_is_refused_without_any_access() {
     for operation in [write_to, read_from] {
         let (mut pair, qp) = connected(&Setup::default());
         let data = pattern(4000, 1);
@@ -188,7 +188,7 @@ fn a_message_longer_than_the_receive_fails_on_both_sides() {
 }
 
 #[test]
-fn a_receive_without_the_right_to_be_written_fails_on_both_sides() {
+fn a_receive_without_local_write_fails_on_both_sides() {
     let (mut pair, qp) = connected(&Setup::default());
     let source = open_region(&mut pair, Side::A, 100);
     let target = pair[Side::B].register(&[5; 100], Access::empty());

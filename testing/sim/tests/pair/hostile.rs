@@ -1,4 +1,4 @@
-//! Packets that no honest peer sends: dropped or refused, counted, and never followed.
+//! Packets that no conforming peer sends: dropped or refused, counted, and never executed.
 
 use airdma_sim::{Pair, Region, Setup, Side};
 use airdma_transport::{Counter, Operation, QpEvent, QpState, Status};
@@ -79,7 +79,7 @@ impl Scene {
         assert!(bytes.iter().all(|byte| *byte == 0), "memory was touched");
     }
 
-    /// A dropped it: nothing changed but the counter, and the connection goes on.
+    /// Asserts that A dropped it: only the counter changed, and the connection continues.
     fn assert_dropped(&mut self, counter: Counter) {
         assert_eq!(self.count(counter), 1, "{counter:?}");
         self.assert_memory_untouched();
@@ -93,7 +93,7 @@ impl Scene {
         assert_eq!(outcomes(done), [(50, Status::Success)]);
     }
 
-    /// A refused it with a NAK and stopped.
+    /// Asserts that A refused it with a NAK and stopped.
     fn assert_refused(&self, code: NakCode, event: QpEvent) {
         assert_eq!(state(&self.pair, Side::A, self.qp), QpState::Error);
         assert_eq!(self.pair[Side::A].rings(self.qp).events, [event]);
@@ -249,7 +249,7 @@ fn a_write_longer_than_a_message_may_be_is_invalid() {
 }
 
 #[test]
-fn a_write_that_leaves_its_region_is_refused_at_its_first_packet() {
+fn a_write_beyond_its_region_is_refused_at_its_first_packet() {
     let mut scene = Scene::new();
     let mut headers = scene.packet(Opcode::RcWriteFirst);
     headers.reth = Some(scene.reth(4097));

@@ -1,4 +1,4 @@
-//! Single losses, chosen one by one: what each costs.
+//! Single losses, chosen one by one, and the cost of each.
 
 use airdma_sim::{Fate, Pair, Record, Setup, Side};
 use airdma_transport::{Counter, Operation, Status, Time};
@@ -41,7 +41,7 @@ fn a_lost_last_packet_is_repeated_by_the_timer() {
     let (pair, qp) = write_that_loses(9);
     assert_eq!(count(&pair, Side::A, qp, Counter::Timeouts), 1);
     assert_eq!(count(&pair, Side::B, qp, Counter::NaksSent), 0);
-    // Nobody knows what arrived: everything unacknowledged is repeated.
+    // It is unknown what arrived: everything unacknowledged is repeated.
     assert_eq!(count(&pair, Side::A, qp, Counter::Retransmits), 10);
     assert_eq!(count(&pair, Side::B, qp, Counter::Duplicates), 9);
     assert!(pair.now() < Time::ZERO + ms(2));
@@ -179,8 +179,8 @@ fn a_long_message_is_acknowledged_on_the_way() {
     assert_untroubled(&pair, qp);
 }
 
-/// What the IP layer does not refuse, and changed, the ICRC finds: [`Pair`] asserts it for each
-/// packet.
+/// The ICRC detects the damage that passes the IP layer and changed a covered byte: [`Pair`]
+/// asserts it for each packet.
 #[test]
 fn bits_of_the_whole_packet_may_flip_and_its_end_may_be_missing() {
     let hostile = || clean().corrupt_any(0.05).truncate(0.03);

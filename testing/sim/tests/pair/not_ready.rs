@@ -107,7 +107,7 @@ fn the_count_starts_anew_after_each_message() {
 }
 
 #[test]
-fn a_write_with_immediate_places_its_bytes_once_and_waits_for_the_receive() {
+fn a_write_with_immediate_is_placed_once_and_awaits_a_receive() {
     let (mut pair, qp) = connected(&Setup::default());
     let data = pattern(5000, 1);
     let source = pair[Side::A].register(&data, open_access());

@@ -255,7 +255,7 @@ fn many_requests_at_once_complete_in_order() {
 }
 
 #[test]
-fn unsignalled_requests_end_silently_and_cost_few_acknowledgements() {
+fn unsignalled_requests_cost_few_acknowledgements() {
     let (mut pair, qp) = connected(&Setup::default());
     let source = pair[Side::A].register(&pattern(64, 1), Access::empty());
     let target = open_region(&mut pair, Side::B, 64);
@@ -320,7 +320,7 @@ fn both_sides_use_one_connection_at_once() {
 }
 
 #[test]
-fn several_queue_pairs_share_the_link_and_keep_their_bytes_apart() {
+fn queue_pairs_on_one_link_keep_their_bytes_apart() {
     let mut pair = Pair::new(3, bad(0.01), bad(0.01));
     let mut random = Random::new(3);
     let mut all = Vec::new();

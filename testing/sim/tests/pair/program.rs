@@ -1,4 +1,4 @@
-//! A random program and its model: what both sides post, when, and what must come of it.
+//! A random program and its model: what both sides post, when, and the expected results.
 //!
 //! A reliable connection executes requests in order, so the model executes them as they are
 //! generated. What a READ sees is never written, because a READ that is repeated after a loss may
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is done without a packet.
+    /// Whether it completes without a packet.
     fn is_local(self) -> bool {
         matches!(self, Kind::Bind | Kind::LocalInvalidate)
     }
@@ -116,7 +116,7 @@ struct Half {
     shelf: Area,
     inbox: Area,
     words: Area,
-    /// The window of this side, and what it opens.
+    /// The window of this side, and its bound range.
     window: (Rkey, Option<Bind>),
     sends: Vec<Completion>,
     unsignalled: u64,
@@ -133,7 +133,7 @@ const TARGET_BYTES: u32 = 150_000;
 /// A READ is asked for in pieces of this size, each a message of its own for the responder.
 const READ_PIECE_BYTES: u32 = 64 << 10;
 
-/// How a program is drawn.
+/// Parameters of a random program.
 pub struct Shape {
     /// Requests of each side on each queue pair, at most.
     pub requests_max: u64,
@@ -556,7 +556,7 @@ impl Program {
         pair.run_until_idle();
     }
 
-    /// Compares what came of it with the model.
+    /// Compares the results with the model.
     pub fn check(&self, pair: &Pair) {
         pair.assert_nothing_left();
         for half in &self.halves {

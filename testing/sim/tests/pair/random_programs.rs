@@ -89,7 +89,8 @@ fn run(seed: u64) -> Pair {
         pair.print_all();
     }
     let setup = draw_setup(&mut random);
-    // Nothing here slows down for a full queue: an open window would lose all acknowledgements.
+    // Senders here do not slow down for a full queue: an open window would lose all
+    // acknowledgements.
     let open = if narrow { 32 << 10 } else { 1 << 30 };
     let windows = [1, 2 * setup.mtu.bytes(), 16 << 10, 64 << 10, open];
     for side in Side::BOTH {
@@ -129,7 +130,7 @@ fn check_counters(pair: &mut Pair, qps: &[usize], clean: bool) {
         let arrived = link.entered - link.dropped + link.duplicated;
         assert_eq!(port.delivered + port.bad_icrc, arrived);
         for &qp in qps {
-            // What is refused or not understood would be a fault of our own.
+            // A refused or unparsable packet would be a fault of this code.
             for counter in [
                 Counter::InvalidRequests,
                 Counter::RemoteAccessErrors,

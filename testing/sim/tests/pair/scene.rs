@@ -1,4 +1,4 @@
-//! What the tests share: links, regions, and looks at outcomes.
+//! Helpers of the tests: links, regions, and checks of results.
 
 use core::time::Duration;
 
@@ -19,7 +19,7 @@ pub fn clean() -> Link {
     Link::new().delay(us(10)).rate(gbit(10))
 }
 
-/// A link that does everything wrong with probability `p` each.
+/// A link with every impairment, each with probability `p`.
 pub fn bad(p: f64) -> Link {
     clean().drop(p).duplicate(p).reorder(p).corrupt(p)
 }

@@ -51,7 +51,7 @@ fn a_cut_link_ends_in_retry_exceeded_and_a_flush() {
 }
 
 #[test]
-fn a_link_cut_in_the_middle_ends_the_same_way_on_either_direction() {
+fn a_cut_ends_requests_alike_in_either_direction() {
     for side in Side::BOTH {
         let (mut pair, qp) = connected(&Setup::default());
         let source = open_region(&mut pair, Side::A, 1 << 20);

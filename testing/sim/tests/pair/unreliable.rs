@@ -1,4 +1,4 @@
-//! Unreliable connections: what arrives is whole, the rest is lost, and nobody is told.
+//! Unreliable connections: messages arrive whole or are lost, without a notification.
 
 use core::time::Duration;
 
@@ -112,7 +112,7 @@ impl Run {
         run
     }
 
-    /// What holds whatever the link did.
+    /// Checks the invariants that hold whatever the link did.
     fn check(&self) {
         self.pair.assert_nothing_left();
         assert_eq!(self.pair[Side::B].port_counters().sent, 0);
@@ -238,7 +238,7 @@ fn the_largest_messages_arrive_and_count_against_no_window() {
 }
 
 #[test]
-fn a_stopped_send_queue_is_restarted_and_the_peer_notices_nothing() {
+fn a_restarted_send_queue_is_invisible_to_the_peer() {
     let mut pair = Pair::new(1, clean(), clean());
     let qp = pair.connect_as(UC, &Setup::default());
     let near = open_region(&mut pair, Side::A, 3000);

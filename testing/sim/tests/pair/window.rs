@@ -1,4 +1,4 @@
-//! The shared window: little may be in flight, and it must never be waited for in vain.
+//! The shared window: it may be small, and no wait for it may last until the timer.
 
 use airdma_sim::{Pair, SendWr, Setup, Side};
 use airdma_transport::{Access, Operation, Status, Time};

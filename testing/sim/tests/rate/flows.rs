@@ -1,4 +1,5 @@
-//! Senders that share one marking queue: a switch, one receiver, and a rate controller for each of them.
+//! Senders that share one marking queue: a switch, one receiver, and a rate controller for each
+//! sender.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use airdma_transport::rate::{
 };
 
 pub const PAYLOAD: u64 = 4096;
-/// On the line: with what UDP, IPv4 and Ethernet add.
+/// Bytes on the line: with UDP, IPv4 and Ethernet.
 const LINE_BYTES: u64 = PAYLOAD + 66;
 const LINE_BITS_PER_S: u64 = gbit(10);
 pub const LINE: Rate = Rate::from_bits_per_s(LINE_BITS_PER_S);
@@ -17,7 +18,7 @@ pub const LINE: Rate = Rate::from_bits_per_s(LINE_BITS_PER_S);
 const ECT: u8 = 2;
 const CE: u8 = 3;
 
-/// What a frame from the receiver is.
+/// Kinds of frames from the receiver.
 const ACKNOWLEDGEMENT: u8 = 0;
 const CNP: u8 = 1;
 
@@ -36,13 +37,13 @@ pub struct Flows {
     network: Network,
     senders: Vec<Sender>,
     now: Time,
-    /// How long a packet takes if it waits nowhere.
+    /// Time of a packet without any queue.
     unhindered: Duration,
-    /// What waited in the queue in front of each packet that arrived, in bytes.
+    /// Bytes queued in front of each packet that arrived.
     queue_bytes: Vec<u64>,
 }
 
-/// What was seen since the last time.
+/// Observations since the last call.
 #[derive(Debug)]
 pub struct Shares {
     pub delivered: Vec<u64>,
@@ -67,7 +68,8 @@ impl Shares {
 }
 
 impl Flows {
-    /// A flow for each controller; each begins `apart` after the one before. The last host receives.
+    /// A flow for each controller; each starts `apart` after the one before. The last host
+    /// receives.
     pub fn new(
         controllers: Vec<Box<dyn RateController>>,
         marking: Marking,
@@ -256,5 +258,5 @@ fn frame(network: &Network, from: usize, to: usize, bytes: Vec<u8>) -> Frame {
     }
 }
 
-/// A burst of the pacer is larger than a packet, so no flow waits for more than it wants.
+/// A burst of the pacer is larger than a packet, so no flow waits for more than it sends.
 const _: () = assert!(PAYLOAD < BURST_BYTES_MAX);

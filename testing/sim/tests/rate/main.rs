@@ -1,4 +1,4 @@
-//! Rate control in virtual time: what a sender gets out of lines, queues and receivers that change under it.
+//! Rate control in virtual time: throughput over lines, queues and receivers that change.
 
 mod flows;
 mod marks;

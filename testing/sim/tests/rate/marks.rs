@@ -55,7 +55,7 @@ fn dctcp(flows: usize, k: u64) -> Flows {
 }
 
 #[test]
-fn two_to_four_dcqcn_flows_come_to_fair_shares_of_a_queue_that_stays_bounded() {
+fn dcqcn_flows_reach_fair_shares_of_a_bounded_queue() {
     for count in 2..=4 {
         let mut flows = dcqcn(count);
         flows.run(ms(100));
@@ -71,7 +71,7 @@ fn two_to_four_dcqcn_flows_come_to_fair_shares_of_a_queue_that_stays_bounded() {
 }
 
 #[test]
-fn two_to_four_dctcp_flows_share_fairly_and_keep_the_queue_near_the_threshold() {
+fn dctcp_flows_share_fairly_with_a_queue_near_the_threshold() {
     let k = 100_000;
     for count in 2..=4 {
         let mut flows = dctcp(count, k);

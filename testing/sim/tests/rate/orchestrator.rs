@@ -34,7 +34,7 @@ fn changing(seed: u64) -> Setup {
 }
 
 #[test]
-fn a_steady_line_is_full_within_a_few_ticks_and_its_queue_stays_at_the_target() {
+fn a_steady_line_fills_soon_with_its_queue_at_the_target() {
     let mut path = throughput(Setup::default());
     let ramp = path.time_to_line_rate();
     path.run(ms(100));
@@ -51,7 +51,7 @@ fn a_steady_line_is_full_within_a_few_ticks_and_its_queue_stays_at_the_target() 
 }
 
 #[test]
-fn a_line_whose_rate_changes_every_40_ms_stays_full_though_feedback_is_late_and_lost() {
+fn a_changing_line_stays_full_with_late_and_lost_feedback() {
     for seed in 0..4 {
         let mut path = throughput(changing(seed));
         path.run(ms(200));
@@ -96,7 +96,7 @@ fn a_queue_that_nobody_shows_is_seen_by_how_long_packets_take() {
 }
 
 #[test]
-fn a_queue_that_nobody_shows_does_not_grow_though_it_is_never_empty_by_chance() {
+fn a_hidden_queue_does_not_grow_over_time() {
     let setup = Setup {
         line: steady(mbit(100)),
         is_queue_seen: false,
@@ -110,7 +110,7 @@ fn a_queue_that_nobody_shows_does_not_grow_though_it_is_never_empty_by_chance() 
 }
 
 #[test]
-fn a_line_that_falls_to_a_hundredth_does_not_overflow_and_is_filled_at_once_when_it_returns() {
+fn a_line_at_a_hundredth_loses_nothing_and_refills_at_once() {
     let line = |now: Time| {
         let is_slow = (1_000_000_000..2_000_000_000).contains(&now.as_nanos());
         mbit(if is_slow { 6 } else { 650 })
@@ -133,7 +133,7 @@ fn a_line_that_falls_to_a_hundredth_does_not_overflow_and_is_filled_at_once_when
 }
 
 #[test]
-fn a_program_that_stops_reading_stops_the_sender_and_starts_it_again() {
+fn a_program_that_stops_reading_stops_the_sender() {
     let application = |now: Time| {
         let stands = (1_000_000_000..4_000_000_000).contains(&now.as_nanos());
         if stands { Rate::ZERO } else { mbit(2_000) }
@@ -160,7 +160,7 @@ fn a_program_that_stops_reading_stops_the_sender_and_starts_it_again() {
 }
 
 #[test]
-fn a_slow_program_sets_the_rate_and_always_has_something_to_read_however_late_its_feedback() {
+fn a_slow_program_sets_the_rate_and_never_runs_dry() {
     for (feedback_ms, every, bytes) in [
         ((2, 4), 2, 2 << 20),
         ((2, 4), 6, 256 << 10),
@@ -188,7 +188,7 @@ fn a_slow_program_sets_the_rate_and_always_has_something_to_read_however_late_it
 }
 
 #[test]
-fn a_program_that_takes_large_pieces_finds_the_next_one_when_it_has_taken_one() {
+fn a_program_that_reads_large_pieces_never_waits() {
     // 20 MB/s, a megabyte each 50 ms, in one step of the model.
     let mut taken = 0;
     let application = move |now: Time| {
@@ -213,7 +213,7 @@ fn a_program_that_takes_large_pieces_finds_the_next_one_when_it_has_taken_one() 
 }
 
 #[test]
-fn without_feedback_the_rate_is_held_then_decays_to_a_probe_and_returns_with_the_first_answer() {
+fn without_feedback_the_rate_is_held_and_then_decays_to_a_probe() {
     let setup = Setup {
         is_deaf: |now| (1_000_000_000..3_000_000_000).contains(&now.as_nanos()),
         ..Setup::default()
@@ -233,7 +233,7 @@ fn without_feedback_the_rate_is_held_then_decays_to_a_probe_and_returns_with_the
 }
 
 #[test]
-fn a_program_that_sends_now_and_then_keeps_its_rate_and_the_timer_rests_meanwhile() {
+fn an_intermittent_sender_keeps_its_rate_without_a_timer() {
     let setup = Setup {
         offers: |now| now.as_nanos() % 500_000_000 < 100_000_000,
         ..Setup::default()

@@ -1,5 +1,5 @@
-//! A path of one hop, byte by byte: a sender with a pacer, its send queue, a line whose rate changes, a receiver's socket and its
-//! program. Its feedback comes late, or not at all.
+//! A path of one hop, byte by byte: a sender with a pacer, its send queue, a line whose rate
+//! changes, a receiver's socket and its program. Feedback comes late or not at all.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use airdma_transport::rate::{
     Reading,
 };
 
-/// The model moves in steps of this.
+/// Length of the model's steps.
 const STEP: Duration = Duration::from_micros(20);
 
 pub fn mbit(n: u64) -> Rate {
@@ -28,7 +28,7 @@ pub fn steady(rate: Rate) -> Speed {
     Box::new(move |_| rate)
 }
 
-/// Each 40 ms another rate, by a factor between 1/2 and 2 of the last: SMUFF figure 10.
+/// A new rate every 40 ms, by a factor between 1/2 and 2 of the last: SMUFF figure 10.
 pub fn restless(seed: u64, from: Rate, least: Rate, most: Rate) -> Speed {
     let mut random = Random::new(seed);
     let (mut rate, mut until) = (from, Time::ZERO + ms(40));
@@ -44,24 +44,24 @@ pub fn restless(seed: u64, from: Rate, least: Rate, most: Rate) -> Speed {
     })
 }
 
-/// What a path is like.
+/// Parameters of a path.
 pub struct Setup {
     pub line: Speed,
     pub queue_bytes: u64,
-    /// The kernel says what is in the send queue.
+    /// Whether the kernel reports the bytes in the send queue.
     pub is_queue_seen: bool,
     pub delay: Duration,
-    /// Least and most time that feedback takes.
+    /// Least and most delay of the feedback.
     pub feedback_ms: (u64, u64),
     pub feedback_every: Duration,
     pub feedback_loss: f64,
-    /// Nothing of it arrives then.
+    /// Times at which no feedback arrives.
     pub is_deaf: fn(Time) -> bool,
     pub socket: Speed,
     pub socket_bytes: u64,
     pub application: Speed,
     pub application_bytes: u64,
-    /// What the program at this end offers.
+    /// Times at which the program at this end has data.
     pub offers: fn(Time) -> bool,
     pub seed: u64,
 }
@@ -87,7 +87,7 @@ impl Default for Setup {
     }
 }
 
-/// A buffer and who empties it.
+/// A buffer and the rate that empties it.
 struct Stage {
     speed: Speed,
     bytes: u64,
@@ -109,14 +109,14 @@ impl Stage {
         }
     }
 
-    /// Takes what fits; the rest is lost.
+    /// Accepts what fits; the rest is lost.
     fn enter(&mut self, bytes: u64) -> u64 {
         let taken = bytes.min(self.bytes_max - self.bytes);
         self.bytes += taken;
         bytes - taken
     }
 
-    /// What leaves in a step.
+    /// Bytes that leave in a step.
     fn step(&mut self, now: Time) -> u64 {
         let nanos = (self.speed)(now).bytes_per_s() * STEP.as_nanos() as u64 + self.rest;
         self.rest = nanos % 1_000_000_000;
@@ -149,17 +149,17 @@ struct Answer {
     feedback: Feedback,
 }
 
-/// What happened from `Path::count_from` on.
+/// Observations from `Path::count_from` on.
 #[derive(Default)]
 pub struct Seen {
-    /// Bytes that the line carried, of those that it could have.
+    /// Bytes that the line carried, and the bytes that it could have.
     pub carried: u64,
     pub could: u64,
-    /// Bytes that the program took.
+    /// Bytes that the program read.
     pub received: u64,
     pub lost: u64,
     pub queue_longest: u64,
-    /// Time that a byte that comes now would wait for the line, in us, at each step.
+    /// Time that a byte arriving now would wait for the line, in us, at each step.
     waits_us: Vec<u32>,
 }
 
@@ -190,7 +190,7 @@ pub struct Path<C> {
     application: Stage,
     first_arrival: Option<Time>,
     arrived: u64,
-    /// How long the last byte that left the line had waited for it.
+    /// Wait of the last byte that left the line.
     waited: Duration,
     sent: u64,
     acknowledged: u64,
@@ -225,7 +225,7 @@ impl<C: RateController> Path<C> {
         }
     }
 
-    /// Runs on for so long, and says what happened meanwhile.
+    /// Runs on for `time`; returns the observations.
     pub fn run(&mut self, time: Duration) -> Seen {
         self.seen = Seen::default();
         let (carried, could, received) = (
@@ -243,7 +243,7 @@ impl<C: RateController> Path<C> {
         std::mem::take(&mut self.seen)
     }
 
-    /// Runs until the line carries 95 % of what it can over 10 ms, and says how long that took.
+    /// Runs until the line carries 95 % of its rate over 10 ms; returns the time until then.
     pub fn time_to_line_rate(&mut self) -> Duration {
         let began = self.now;
         while self.run(ms(10)).utilisation() < 0.95 {
@@ -324,7 +324,7 @@ impl<C: RateController> Path<C> {
             let lost = self.socket.enter(bytes);
             self.lose(lost);
         }
-        // A transport that finds no room above it leaves what it has in the socket.
+        // A transport without room above it leaves its bytes in the socket.
         let room = self.application.bytes_max - self.application.bytes;
         let was = self.socket.drained;
         if room >= BURST_BYTES_MAX {

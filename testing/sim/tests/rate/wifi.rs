@@ -1,4 +1,4 @@
-//! The buffer orchestrator on a Wi-Fi cell, with feedback that has to take the air, too.
+//! The buffer orchestrator on a Wi-Fi cell, with feedback that takes the air, too.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::path::ms;
 
 const PACKET_BYTES: u64 = 1_500;
 const FEEDBACK_BYTES: u32 = 100;
-/// What is not counted: the rate control of the stations learns, too.
+/// Time before the measurement: the rate control of the stations learns, too.
 const WARM_UP: Duration = Duration::from_millis(200);
 const STEP: Duration = Duration::from_micros(50);
 /// Tokens of feedback have this bit.
@@ -31,7 +31,7 @@ struct Air {
     received: u64,
     gone: u64,
     overflowed: u64,
-    /// When the packets under way were queued, oldest first: the MAC keeps their order.
+    /// Times at which the packets in flight were queued, oldest first: the MAC keeps their order.
     queued_at: VecDeque<Time>,
     waited: Duration,
     waits_us: Vec<u64>,
@@ -132,7 +132,7 @@ impl Air {
         }
     }
 
-    /// Packets received in so long with a queue that is always full.
+    /// Packets received in `time` with a queue that is always full.
     fn saturated(mut self, time: Duration) -> u64 {
         let mut before = 0;
         while self.now < Time::ZERO + WARM_UP + time {
@@ -175,10 +175,10 @@ impl Air {
     }
 }
 
-/// How often each is simulated, with other losses: the 99 % of the wait is between 8 and 18 ms on the same cell.
+/// Repetitions with different losses: the 99 % of the wait is between 8 and 18 ms on the same cell.
 const SEEDS: u64 = 4;
 
-/// Share of what a full queue carries, and the waits: median and 99 %, in ms; means of several.
+/// Share of a full queue's throughput, and the waits: median and 99 %, in ms; means of several.
 fn compare(profile: &Profile, snr_db: f64, aim: Aim) -> (f64, f64, f64) {
     let each = (0..SEEDS).map(|seed| compare_once(profile, snr_db, aim, seed));
     let sum = each.fold([0.0; 3], |sum, (share, median, high)| {
@@ -213,7 +213,7 @@ fn compare_once(profile: &Profile, snr_db: f64, aim: Aim, seed: u64) -> (f64, f6
 }
 
 #[test]
-fn on_wifi_it_carries_what_a_full_queue_does_with_a_fraction_of_the_wait() {
+fn wifi_carries_a_full_queues_share_at_a_fraction_of_the_wait() {
     let cells = [
         (Profile::AC_80, 35.0),
         (Profile::AC_80, 22.0),

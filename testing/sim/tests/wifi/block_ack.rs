@@ -1,4 +1,4 @@
-//! Windows, retries, lifetimes, and the order in which packets are handed on.
+//! Windows, retries, lifetimes, and the order of delivered packets.
 
 use core::time::Duration;
 
@@ -60,7 +60,7 @@ fn a_packet_is_sent_seven_times_and_then_lost() {
     assert_eq!(counters.given_up, 1);
     assert_eq!(cell.medium.backlog(cell.from).packets, 0);
     assert_eq!(cell.medium.backlog(cell.from).bytes, 0);
-    // Nor is the receiver asked for ever to go on without it.
+    // The requests to continue without it end, too.
     assert_eq!(counters.requests, 7);
 }
 
@@ -136,7 +136,7 @@ fn every_packet_has_one_end() {
     assert!(cell.medium.counters(cell.from).requests > 0);
 }
 
-/// An answer that is lost makes the sender repeat what the receiver has: nothing arrives twice.
+/// A lost answer makes the sender repeat what the receiver has: nothing arrives twice.
 #[test]
 fn what_is_repeated_is_handed_on_once() {
     // Two of three short packets get through here, and nine of ten answers.

@@ -1,4 +1,4 @@
-//! Goodput beside the reference table, and what acknowledgements cost.
+//! Goodput compared with the reference table, and the cost of acknowledgements.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The Wi-Fi model against tables, against theory, and against its own promises.
+//! The Wi-Fi model compared with tables and theory, and its invariants.
 
 mod block_ack;
 mod calibration;

@@ -1,4 +1,4 @@
-//! What whoever drives the medium can rely on.
+//! Guarantees of the medium to its driver.
 
 use core::time::Duration;
 
@@ -53,7 +53,7 @@ fn a_seed_says_all() {
     assert_ne!(run(1, None), run(2, None));
 }
 
-/// An emulator may look every few milliseconds only: what happens is the same.
+/// An emulator may call only every few milliseconds: the results are the same.
 #[test]
 fn how_often_one_looks_changes_nothing() {
     let closely = run(1, None);

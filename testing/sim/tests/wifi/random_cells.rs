@@ -1,4 +1,4 @@
-//! Cells of any kind with any load: what must hold in all of them.
+//! Random cells with random loads, and the invariants of all of them.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use airdma_transport::Time;
 
 const CELLS: u64 = 2_000;
 
-/// How long packets come in.
+/// Time in which packets are queued.
 const LOAD: Duration = Duration::from_millis(60);
 
 fn profile(random: &mut Random) -> Profile {
@@ -60,7 +60,7 @@ struct World {
     random: Random,
     now: Time,
     out: Vec<Outcome>,
-    /// Tokens that were taken.
+    /// Accepted tokens.
     taken: Vec<u64>,
     refused: u64,
 }
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Goes to `at`, at every event or in one step.
+    /// Advances to `at`, at every event or in one step.
     fn go_to(&mut self, at: Time) {
         let closely = self.random.chance(0.7);
         while let Some(next) = self.medium.poll_at().filter(|&next| closely && next <= at) {
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Until every packet has its end, and its sender knows.
+    /// Runs until every packet has its result, and its sender knows.
     fn drain(&mut self) {
         let end = self.now + Duration::from_secs(60);
         while self.out.len() < self.taken.len() || self.holds_some() {
