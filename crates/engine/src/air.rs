@@ -32,16 +32,19 @@ mod identity;
 mod pace;
 mod peer;
 mod presence;
+mod view;
 
+pub(crate) use exchange::RANGES_MAX;
 pub use pace::RateControl;
 pub(crate) use pace::Weight;
 pub(crate) use peer::Arrived;
+pub(crate) use view::AirView;
 
 use crate::QpType;
 use crate::index::{AirIndex, QpIndex};
+use crate::random::Random;
 use crate::sharing::steering::range_of;
-use crate::tables::qp_table::Connection;
-use crate::worker::tables::Tables;
+use crate::tables::qp_table::{Connection, QpTable};
 use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
 use airdma_transport::{ReorderMemory, Time};
@@ -138,7 +141,7 @@ impl Air {
         }
     }
 
-    /// When [`Tables::poll_air`] wants to be called next.
+    /// When [`Air::poll_transmit`] wants to be called next.
     pub(crate) fn due(&self) -> Option<Time> {
         self.due
     }
@@ -357,48 +360,47 @@ impl Air {
     }
 }
 
-impl Tables {
+impl Air {
     /// Peers whose rate is controlled are sent to as fast as this says, by an interface of this rate if that is known.
     pub(crate) fn control_rate(&mut self, rate_control: RateControl, line_rate: Option<Rate>) {
-        self.air.rate_control = rate_control;
-        self.air.line_rate = line_rate.unwrap_or(LINE_RATE_UNKNOWN);
+        self.rate_control = rate_control;
+        self.line_rate = line_rate.unwrap_or(LINE_RATE_UNKNOWN);
     }
 
     /// From now on peers are offered these features beyond RoCEv2.
-    pub(crate) fn offer(&mut self, features: u64, mode: AirMode) {
-        self.air.mode = self.air.mode.max(mode);
-        self.air.offers |= features;
-        let random = &mut self.random;
-        (self.air.identity).get_or_insert_with(|| Identity::draw(random));
+    pub(crate) fn offer(&mut self, features: u64, mode: AirMode, random: &mut Random) {
+        self.mode = self.mode.max(mode);
+        self.offers |= features;
+        (self.identity).get_or_insert_with(|| Identity::draw(random));
     }
 
     /// A queue pair was connected: it can do more when its peer says so.
-    pub(crate) fn join_air(&mut self, index: QpIndex, now: Time) {
-        let Some(slot) = self.qps.slot(index) else {
+    pub(crate) fn join_air(&mut self, view: &mut AirView<'_>, index: QpIndex, now: Time) {
+        let Some(slot) = view.qps.slot(index) else {
             return;
         };
         let number = slot.qp.attributes().dest_qpn;
         slot.qp.set_selective(None);
         // What is offered is offered to reliable connections alone.
         let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
-        let joins = number.is_some() || self.air.mode != AirMode::Asks;
+        let joins = number.is_some() || self.mode != AirMode::Asks;
         let (connection, local) = (slot.connection, slot.qp.qpn());
         let is_there = connection.is_some_and(|connection| {
-            number.is_none_or(|number| self.is_there(&connection, local, number))
+            number.is_none_or(|number| self.is_there(view, &connection, local, number))
         });
-        let Some(slot) = self.qps.slot(index) else {
+        let Some(slot) = view.qps.slot(index) else {
             return;
         };
         if joins && let Some(connection) = &mut slot.connection {
-            connection.air = (self.air).join(now, index, connection, number, is_there);
+            connection.air = self.join(now, index, connection, number, is_there);
             if let Some(air) = connection.air
                 && slot.seal.is_some()
             {
-                self.air.peer(air).is_sealed = true;
+                self.peer(air).is_sealed = true;
             }
-            if number.is_some() && self.air.identity.is_some() {
+            if number.is_some() && self.identity.is_some() {
                 // The peer may go over before us, by what we said for another queue pair. What it takes it says with its answer.
-                let taken = self.air.long_payload(connection.remote);
+                let taken = self.long_payload(connection.remote);
                 slot.qp.set_long_payloads(taken, 0, false);
             }
         }
@@ -406,13 +408,13 @@ impl Tables {
 
     /// A process speaks to us that is nobody's peer: the queue pairs that are connected to it join it. Not for each of very many that
     /// make themselves up.
-    fn join_caller(&mut self, caller: Caller, now: Time) {
-        if self.air.mode != AirMode::Answers || self.air.sought_again_at > now {
+    fn join_caller(&mut self, view: &mut AirView<'_>, caller: Caller, now: Time) {
+        if self.mode != AirMode::Answers || self.sought_again_at > now {
             return;
         }
-        self.air.sought_again_at = now + SEEKING_INTERVAL;
-        for index in self.qps.indices() {
-            let Some(slot) = self.qps.slot(index) else {
+        self.sought_again_at = now + SEEKING_INTERVAL;
+        for index in view.qps.indices() {
+            let Some(slot) = view.qps.slot(index) else {
                 continue;
             };
             let number = slot.qp.attributes().dest_qpn;
@@ -421,55 +423,58 @@ impl Tables {
                 continue;
             };
             let ends = (connection.remote, connection.local, range_of(number));
-            let speaks = |air: AirIndex| self.air.peers[air.place()].range.is_some();
+            let speaks = |air: AirIndex| self.peers[air.place()].range.is_some();
             if ends != (caller.address, caller.local, caller.range)
                 || connection.air.is_some_and(speaks)
             {
                 continue;
             }
             // A congestion notification may have come before, since when there is a rate to the host, and nothing else.
-            self.leave_air(index, &connection);
-            self.join_air(index, now);
-            self.take_the_turn(index);
+            self.leave_air(view, index, &connection);
+            self.join_air(view, index, now);
+            view.give_turn(index);
         }
     }
 
-    pub(crate) fn leave_air(&mut self, index: QpIndex, connection: &Connection) {
-        self.air.notifies.retain(|&notifies| notifies != index);
+    pub(crate) fn leave_air(
+        &mut self,
+        view: &mut AirView<'_>,
+        index: QpIndex,
+        connection: &Connection,
+    ) {
+        self.notifies.retain(|&notifies| notifies != index);
         let Some(air) = connection.air else {
             return;
         };
-        if let Some(next) = self.air.leave(air, index) {
-            self.take_the_turn(next);
+        if let Some(next) = self.leave(air, index) {
+            view.give_turn(next);
         }
-    }
-
-    /// It is this queue pair's turn to send to a peer whose rate is controlled.
-    pub(crate) fn take_the_turn(&mut self, index: QpIndex) {
-        if let Some(slot) = self.qps.slot(index) {
-            slot.waits = false;
-        }
-        self.join_line(index);
     }
 
     /// Packets that were taken for a queue pair.
-    pub(crate) fn note_arrived(&mut self, index: QpIndex, arrived: Arrived, now: Time) {
-        let Some(slot) = self.qps.slot(index) else {
+    pub(crate) fn note_arrived(
+        &mut self,
+        qps: &mut QpTable,
+        index: QpIndex,
+        arrived: Arrived,
+        now: Time,
+    ) {
+        let Some(slot) = qps.slot(index) else {
             return;
         };
         if let Some(air) = slot.connection.and_then(|connection| connection.air) {
             let missed = slot.qp.take_missed();
-            let peer = self.air.peer(air);
+            let peer = self.peer(air);
             peer.arrivals.note(now, arrived, missed);
             if !peer.is_proven {
-                self.note_unproven(index, air, now);
+                self.note_unproven(qps, index, air, now);
             }
         }
     }
 
     /// After anything that was done with a queue pair: what it owes its peer is told in time.
-    pub(crate) fn note_owed(&mut self, index: QpIndex, now: Time) {
-        let Some(slot) = self.qps.slot(index) else {
+    pub(crate) fn note_owed(&mut self, qps: &mut QpTable, index: QpIndex, now: Time) {
+        let Some(slot) = qps.slot(index) else {
             return;
         };
         let Some(air) = slot.connection.and_then(|connection| connection.air) else {
@@ -478,48 +483,49 @@ impl Tables {
         let Some(owed) = slot.qp.owes_acknowledgement() else {
             return;
         };
-        let peer = self.air.peer(air);
+        let peer = self.peer(air);
         if !peer.owing.contains(&index) {
             peer.owing.push_back(index);
         }
         let by = peer.report_owed(owed, now);
-        self.air.call_at(by);
+        self.call_at(by);
     }
 
     /// Something is about to be said to peers after which they wait for nothing more: what came from them is acknowledged first.
     pub(crate) fn report_first(&mut self, now: Time) {
-        let peers = self.air.peers.iter_mut();
+        let peers = self.peers.iter_mut();
         if let Some(by) = peers.filter_map(|peer| peer.report_first(now)).min() {
             // It is sent by the round that follows, which takes in nothing more.
-            self.air.note_waiting(None);
-            self.air.call_at(by);
+            self.note_waiting(None);
+            self.call_at(by);
         }
     }
 
     /// Whether a message to a peer is due.
-    pub(crate) fn has_air_due(&self, now: Time) -> bool {
-        self.air.due.is_some_and(|due| due <= now)
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.due.is_some_and(|due| due <= now)
     }
 
     /// Writes the next message to a peer into `out`, and lets those send whose time has come.
-    pub(crate) fn poll_air(
+    pub(crate) fn poll_transmit(
         &mut self,
+        view: &mut AirView<'_>,
         now: Time,
         port: &mut dyn Port,
         out: &mut [u8],
     ) -> Option<(usize, Destination)> {
-        if let Some(notification) = self.poll_cnp(out) {
+        if let Some(notification) = self.poll_cnp(view, out) {
             return Some(notification);
         }
-        for index in 0..self.air.peers.len() {
-            let peer = &self.air.peers[index];
+        for index in 0..self.peers.len() {
+            let peer = &self.peers[index];
             if peer.due().is_none_or(|due| due > now) {
                 continue;
             }
             let index = AirIndex::from_place(index);
-            self.keep_pace(index, now, port);
-            if let Some(mad) = self.next_message(index, now, port) {
-                let peer = self.air.peer(index);
+            self.keep_pace(view, index, now, port);
+            if let Some(mad) = self.next_message(view, index, now, port) {
+                let peer = self.peer(index);
                 let destination = Destination {
                     address: peer.address,
                     source_index: peer.source_index,
@@ -528,40 +534,52 @@ impl Tables {
                     flow_label: 0,
                     bundles: false,
                 };
-                if let Some(len) = self.emit_to(index, &mad, out) {
+                if let Some(len) = self.emit_to(view.qps, index, &mad, out) {
                     return Some((len, destination));
                 }
             }
         }
-        self.air.due = self.air.peers.iter().filter_map(AirPeer::due).min();
+        self.due = self.peers.iter().filter_map(AirPeer::due).min();
         None
     }
 
     /// Writes a message to a peer: to queue pair 1, or as a packet of a sealed connection to it. `None` while that has no keys: the message is
     /// lost.
-    fn emit_to(&mut self, index: AirIndex, mad: &[u8; MAD_LEN], out: &mut [u8]) -> Option<usize> {
-        if !self.air.peer(index).is_sealed {
-            return Some(self.air.emit(mad, out));
+    fn emit_to(
+        &mut self,
+        qps: &mut QpTable,
+        index: AirIndex,
+        mad: &[u8; MAD_LEN],
+        out: &mut [u8],
+    ) -> Option<usize> {
+        if !self.peer(index).is_sealed {
+            return Some(self.emit(mad, out));
         }
-        let users = &self.air.peers[index.place()].users;
+        let users = &self.peers[index.place()].users;
         let mut carriers = users.iter();
         let carrier = carriers.find(|&&user| {
-            let seal = self.qps.slot(user).and_then(|slot| slot.seal.as_ref());
+            let seal = qps.slot(user).and_then(|slot| slot.seal.as_ref());
             seal.is_some_and(|seal| seal.has_keys())
         });
-        let slot = self.qps.slot(*carrier?)?;
+        let slot = qps.slot(*carrier?)?;
         let len = exchange::emit_message(slot.qp.attributes().dest_qpn, Psn::default(), mad, out);
         slot.seal.as_deref_mut()?.session()?.seal(out, len)
     }
 
-    fn keep_pace(&mut self, index: AirIndex, now: Time, port: &mut dyn Port) {
-        let Some(pace) = &mut self.air.peer(index).pace else {
+    fn keep_pace(
+        &mut self,
+        view: &mut AirView<'_>,
+        index: AirIndex,
+        now: Time,
+        port: &mut dyn Port,
+    ) {
+        let Some(pace) = &mut self.peer(index).pace else {
             return;
         };
         if let Some(next) = pace.released(now) {
-            self.join_line(next);
+            view.wake(next);
         }
-        self.with_pace(index, |pace| {
+        self.with_pace(view, index, |pace| {
             if pace.is_tick_due(now) {
                 pace.tick(now, port.send_queue());
             }
@@ -569,8 +587,8 @@ impl Tables {
     }
 
     /// Tells the rate controller of a peer something, and draws the consequences.
-    fn with_pace(&mut self, index: AirIndex, call: impl FnOnce(&mut Pace)) {
-        let peer = self.air.peer(index);
+    fn with_pace(&mut self, view: &mut AirView<'_>, index: AirIndex, call: impl FnOnce(&mut Pace)) {
+        let peer = self.peer(index);
         let Some(pace) = &mut peer.pace else {
             return;
         };
@@ -578,21 +596,21 @@ impl Tables {
         let window = pace.window();
         let all = [pace.ask_again(), pace.ask_beside()];
         if let Some(due) = pace.due() {
-            self.air.call_at(due);
+            self.call_at(due);
         }
         for next in all.into_iter().flatten() {
-            self.join_line(next);
+            view.wake(next);
         }
-        self.grant(index, window);
+        self.grant(view, index, window);
     }
 
     /// The window to a peer is this, and no other.
-    fn grant(&mut self, index: AirIndex, window: u64) {
-        let user = self.air.peer(index).users.first().copied();
-        let slot = user.and_then(|user| self.qps.slot(user));
+    fn grant(&mut self, view: &mut AirView<'_>, index: AirIndex, window: u64) {
+        let user = self.peer(index).users.first().copied();
+        let slot = user.and_then(|user| view.qps.slot(user));
         if let Some(host) = slot.and_then(|slot| slot.connection).map(|way| way.peer) {
-            self.peers.grant(host, window, index);
-            self.unblock(host);
+            view.peers.grant(host, window, index);
+            view.unblock(host);
         }
     }
 }

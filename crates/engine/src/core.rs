@@ -106,7 +106,9 @@ impl Core {
         let arena = Arena::new();
         let mut worker = Worker::new(random, config.window);
         let tables = &mut worker.tables;
-        tables.control_rate(config.rate_control, line_rate(&info));
+        tables
+            .air
+            .control_rate(config.rate_control, line_rate(&info));
         tables.note_interface_mtu(info.mtu, Time::ZERO);
         tables.secret = config.secret.clone();
         let mode = air_mode(&config, &info.interface);
@@ -223,7 +225,7 @@ impl Core {
     /// From now on peers whose rate is controlled are sent to as fast as this says.
     pub(crate) fn control_rate(&self, rate_control: RateControl) {
         let line_rate = line_rate(&self.info);
-        self.visit(|worker| worker.tables.control_rate(rate_control, line_rate));
+        self.visit(|worker| worker.tables.air.control_rate(rate_control, line_rate));
     }
 
     /// From now on peers are offered these features beyond RoCEv2.
@@ -237,7 +239,7 @@ impl Core {
     }
 
     pub(crate) fn asks_for_air(&self) -> bool {
-        self.visit(|worker| worker.tables.asks_for_air())
+        self.visit(|worker| worker.tables.air.asks_for_air())
     }
 
     /// From now on peers without a rate controller are sent all that there is.
@@ -436,7 +438,7 @@ impl Core {
                 return Ok(false);
             }
             let (port, steering) = self.open_port(&state.current.gids)?;
-            worker.tables.counters.share(&self.info);
+            worker.tables.counters.share(&self.info.interface);
             if let Some(steering) = &steering {
                 // The first time that it is set: a port is bound once.
                 let _ = self.steering.set(Arc::clone(steering));

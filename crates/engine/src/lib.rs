@@ -59,7 +59,7 @@ pub use objects::completion_counter::{CompletionCounter, CounterUnit};
 pub use objects::cq::Cq;
 pub use objects::device::Device;
 pub use objects::device::LinkAddress;
-pub use objects::device_list::{all_devices, devices};
+pub use objects::device_list::{all_devices, counters_of, devices};
 pub use objects::dm::Dm;
 pub use objects::event_wait::{AsyncWait, ChannelWait, CmWait, EventWait};
 pub use objects::mr::Mr;
@@ -78,7 +78,6 @@ pub use queues::cq_shared::CqOptions;
 pub use queues::qp_caps::QpCaps;
 pub use seal::Secret;
 pub use sharing::runtime_dir;
-pub use tables::counters::counters_of;
 pub use tables::cq_table::monotonic;
 pub use tables::peers::Window as PeerWindow;
 

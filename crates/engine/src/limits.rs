@@ -1,5 +1,10 @@
 //! What a device can do at most: the values `ibv_query_device` reports. Every one is enforced.
 
+use airdma_wire::{HEADERS_LEN_MAX, PathMtu};
+
+/// Room for any packet, BTH to pad.
+pub(crate) const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + PathMtu::M4096.bytes() as usize + 3;
+
 /// Limits of a device. They are the same for every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -18,18 +18,12 @@ pub(crate) mod session;
 pub use secret::Secret;
 pub(crate) use secret::TAG_LEN;
 
-use crate::counter_names::EngineCounter;
-use crate::index::QpIndex;
+use crate::limits::PACKET_LEN_MAX;
 use crate::random::Random;
-use crate::tables::qp_table::{NO_PORT, QpSlot};
-use crate::worker::tables::{PACKET_LEN_MAX, Tables, destination};
-use airdma_port::{Destination, Received};
-use airdma_transport::{Arrival, QpType, QueuePair, Time};
-use airdma_wire::air::{self, KeyOffer};
-use airdma_wire::mad::MAD_LEN;
+use airdma_transport::{QpType, QueuePair, Time};
+use airdma_wire::air::KeyOffer;
 use airdma_wire::sealed::{SEALED_OVERHEAD, SEALED_TAG_LEN};
-use airdma_wire::{Gid, Qpn, ack_timeout};
-use datagrams::{Name, Unopened};
+use airdma_wire::{Qpn, ack_timeout};
 use session::{PrivateKey, PublicKey, Session};
 use std::time::Duration;
 
@@ -71,7 +65,7 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    fn new(now: Time, random: &mut Random) -> Self {
+    pub(crate) fn new(now: Time, random: &mut Random) -> Self {
         let private = PrivateKey::draw(random);
         Seal {
             public_key: private.public(),
@@ -149,6 +143,11 @@ impl Seal {
         self.session.as_ref().map(|session| session.binding())
     }
 
+    /// A packet of the peer's was opened. True for the first one.
+    pub(crate) fn note_heard(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_heard, true)
+    }
+
     /// When something is to be done.
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         let hold = self
@@ -177,7 +176,12 @@ impl Seal {
     }
 
     /// The same as an offer from one queue pair to another.
-    fn next_key_offer(&mut self, now: Time, sender: Qpn, receiver: Qpn) -> Option<KeyOffer> {
+    pub(crate) fn next_key_offer(
+        &mut self,
+        now: Time,
+        sender: Qpn,
+        receiver: Qpn,
+    ) -> Option<KeyOffer> {
         let (asks, seen) = self.next_offer(now)?;
         Some(KeyOffer {
             asks,
@@ -190,7 +194,7 @@ impl Seal {
     }
 
     /// Takes the peer's half. Returns whether the session is new; `None` if the offer is not one that counts.
-    fn take(&mut self, offer: &KeyOffer, secret: &[u8]) -> Option<bool> {
+    pub(crate) fn take(&mut self, offer: &KeyOffer, secret: &[u8]) -> Option<bool> {
         let session = self.session.as_ref();
         // A second key for the connection is another host's.
         if session.is_some_and(|session| *session.peer() != offer.public_key) {
@@ -219,232 +223,4 @@ impl Seal {
         }
         Some(is_new)
     }
-}
-
-impl Tables {
-    /// A queue pair was connected: if it seals, it exchanges keys for this connection.
-    pub(crate) fn begin_keying(&mut self, index: QpIndex, now: Time) {
-        let slot = self.qps.slot(index);
-        if let Some(slot) = slot.filter(|slot| slot.seals && slot.connection.is_some()) {
-            slot.seal = Some(Box::new(Seal::new(now, &mut self.random)));
-            if let Some(connection) = &mut slot.connection {
-                connection.source_port = NO_PORT;
-            }
-            self.keying.set(index, Some(now));
-        }
-    }
-
-    /// Writes the next offer of a key into `out`.
-    pub(crate) fn poll_keying(
-        &mut self,
-        now: Time,
-        out: &mut [u8],
-    ) -> Option<(usize, Destination)> {
-        while let Some(index) = self.keying.pop_due(now) {
-            let Some(slot) = self.qps.slot(index) else {
-                continue;
-            };
-            let QpSlot {
-                qp,
-                seal,
-                datagrams,
-                ..
-            } = slot;
-            if let Some(datagrams) = datagrams.as_deref_mut() {
-                let next = datagrams.next_offer(now).filter(|_| qp.state().receives());
-                self.keying.set(index, datagrams.due(now));
-                let Some((to, offer)) = next else {
-                    // What waits for the keys may have waited long enough.
-                    self.settle(index, now);
-                    continue;
-                };
-                return Some((self.air.emit(&air::key(&offer), out), to));
-            }
-            let Some(seal) = seal else {
-                continue;
-            };
-            if !qp.state().receives() {
-                continue;
-            }
-            let next = seal.next_offer(now);
-            self.keying.set(index, seal.due(now));
-            let path = &qp.attributes().path;
-            let is_there = self.gsi.as_ref().is_none_or(|gsi| {
-                let asked_by =
-                    gsi.manager
-                        .has_answered(qp.qpn(), path.gid, qp.attributes().dest_qpn);
-                asked_by != Some(false)
-            });
-            if !is_there && next.is_some_and(|(asks, _)| asks) {
-                // The request may be forged. The peer offers its key itself, which is answered.
-                continue;
-            }
-            let Some((asks, seen)) = next else {
-                // What waits for the keys may have waited long enough.
-                self.settle(index, now);
-                continue;
-            };
-            let offer = KeyOffer {
-                asks,
-                has_keys: seal.session.is_some(),
-                sender: qp.qpn(),
-                receiver: qp.attributes().dest_qpn,
-                public_key: seal.public_key,
-                seen,
-            };
-            let destination = destination(&qp.attributes().path, &self.rows);
-            return Some((self.air.emit(&air::key(&offer), out), destination));
-        }
-        None
-    }
-
-    /// Takes an offer of a key.
-    pub(crate) fn take_key(&mut self, now: Time, arrival: &Arrival, offer: &KeyOffer) {
-        let secret = self.secret.as_ref().map_or(&[][..], Secret::of_sessions);
-        let mut rows = self.rows.iter();
-        let row = rows.position(|row| *row == Some(arrival.destination));
-        let taken = self.qps.find(offer.receiver).and_then(|index| {
-            let slot = self.qps.slot(index)?;
-            if let Some(datagrams) = slot.datagrams.as_deref_mut() {
-                let name = Name {
-                    local: arrival.destination,
-                    remote: arrival.source,
-                    number: offer.sender,
-                };
-                let from = (name, answer_to(arrival, row? as u8));
-                let is_new = datagrams.take(from, offer, secret, now, &mut self.random)?;
-                self.keying.set(index, datagrams.due(now));
-                return Some((index, is_new));
-            }
-            let is_peer = slot.accepts(arrival.source, arrival.destination)
-                && slot.qp.attributes().dest_qpn == offer.sender;
-            let seal = slot.seal.as_deref_mut().filter(|_| is_peer)?;
-            let is_new = seal.take(offer, secret)?;
-            self.keying.set(index, seal.due(now));
-            Some((index, is_new))
-        });
-        match taken {
-            Some((index, true)) => {
-                self.counters.count(EngineCounter::SealsAgreed);
-                self.ask_sealed(index, now);
-                self.settle(index, now);
-            }
-            Some((_, false)) => {}
-            None => self.counters.count(EngineCounter::DropAir),
-        }
-    }
-
-    /// Appends to a datagram for queue pair 1 (BTH to payload) what shows that it comes from a host that knows the secret, if there is
-    /// one. Returns its length then.
-    pub(crate) fn sign(&self, packet: &mut [u8], len: usize, to: &Destination) -> usize {
-        let row = self.rows.get(usize::from(to.source_index)).copied();
-        let (Some(secret), Some(from)) = (&self.secret, row.flatten()) else {
-            return len;
-        };
-        let mad = &packet[len - MAD_LEN..len];
-        let tag = secret.tag(Gid::from(from), Gid::from(to.address), mad);
-        packet[len..len + TAG_LEN].copy_from_slice(&tag);
-        len + TAG_LEN
-    }
-
-    /// The datagram in the payload of a packet to queue pair 1; `None` if it is not of a host that knows the secret.
-    pub(crate) fn check_signed<'a>(
-        &self,
-        arrival: &Arrival,
-        payload: &'a [u8],
-    ) -> Option<&'a [u8]> {
-        let Some(secret) = &self.secret else {
-            return Some(payload);
-        };
-        let (from, to) = (arrival.source, arrival.destination);
-        secret.check(Gid::from(from), Gid::from(to), payload)
-    }
-
-    /// The peer has sealed a packet: it is there, as its last word of connection management would say (IBTA 12.9.7.2). From which port it
-    /// comes decides nothing here.
-    #[inline]
-    fn note_authentic(&mut self, index: QpIndex, now: Time) {
-        let slot = self.qps.slot(index);
-        if let Some(QpSlot { qp, seal, .. }) = slot
-            && let Some(seal) = seal
-            && !std::mem::replace(&mut seal.is_heard, true)
-            && let Some(gsi) = &mut self.gsi
-        {
-            gsi.data_arrived(now, qp.qpn());
-        }
-    }
-
-    /// Takes a sealed packet.
-    #[inline(never)] // packets in the clear do not pay for it
-    pub(crate) fn receive_sealed(&mut self, now: Time, received: &Received<'_>) {
-        let Some(number) = sealed_number(received.bytes) else {
-            return self.counters.count(EngineCounter::DropTruncated);
-        };
-        let Some(index) = self.qps.find(number) else {
-            return self.receive_unknown(now, received, number);
-        };
-        let Some(slot) = self.qps.slot(index) else {
-            return;
-        };
-        if slot.datagrams.is_some() {
-            return self.receive_sealed_datagram(index, now, received);
-        }
-        if !slot.accepts(received.source, received.destination) {
-            return self.counters.count(EngineCounter::DropBadSource);
-        }
-        let Some(seal) = slot.seal.as_deref_mut() else {
-            return self.counters.count(EngineCounter::DropUnsealed);
-        };
-        let Some(session) = seal.session() else {
-            return self.counters.count(EngineCounter::DropUnkeyed);
-        };
-        let mut opened = std::mem::take(&mut self.opened);
-        let len = session.open(received.bytes, &mut opened);
-        match len {
-            Some(len) => {
-                self.note_authentic(index, now);
-                let bytes = &opened[..len];
-                self.receive_for(index, now, &Received { bytes, ..*received });
-            }
-            None => self.counters.count(EngineCounter::DropUnsealed),
-        }
-        self.opened = opened;
-    }
-
-    /// Takes a sealed packet for a queue pair of datagrams.
-    fn receive_sealed_datagram(&mut self, index: QpIndex, now: Time, received: &Received<'_>) {
-        let slot = self.qps.slot(index);
-        let Some(datagrams) = slot.and_then(|slot| slot.datagrams.as_deref_mut()) else {
-            return;
-        };
-        let mut opened = std::mem::take(&mut self.opened);
-        match datagrams.open(received, &mut opened, now) {
-            Ok((len, number)) => {
-                let bytes = &opened[..len];
-                let received = Received { bytes, ..*received };
-                self.receive_datagram_of(index, now, &received, number);
-            }
-            Err(Unopened::NoKeys) => self.counters.count(EngineCounter::DropUnkeyed),
-            Err(Unopened::Forged) => self.counters.count(EngineCounter::DropUnsealed),
-        }
-        self.opened = opened;
-    }
-}
-
-/// Where an offer goes that answers one.
-fn answer_to(arrival: &Arrival, source_index: u8) -> Destination {
-    Destination {
-        address: arrival.source,
-        source_index,
-        tos: 0,
-        hop_limit: 0,
-        flow_label: 0,
-        bundles: false,
-    }
-}
-
-/// The queue pair that a sealed packet is for.
-fn sealed_number(packet: &[u8]) -> Option<Qpn> {
-    let &[a, b, c] = packet.get(5..8)?.first_chunk::<3>()?;
-    Some(Qpn::new(u32::from_be_bytes([0, a, b, c])))
 }

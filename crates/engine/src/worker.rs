@@ -1,17 +1,20 @@
 //! The worker of a device: whoever holds it makes the device progress.
 
+mod air_messages;
 pub(crate) mod gsi;
+mod keying;
 pub(crate) mod source_port;
 pub(crate) mod tables;
 pub(crate) mod withheld;
 
 use crate::counter_names::EngineCounter;
 use crate::index::{Doorbell, QpIndex};
+use crate::limits::PACKET_LEN_MAX;
 use crate::random::Random;
 use crate::sharing::steering::{Ground, Steering};
 use crate::tables::peers::Window;
 use crate::worker::gsi::Gsi;
-use crate::worker::tables::{PACKET_LEN_MAX, ROUND_BYTES, Tables};
+use crate::worker::tables::{ROUND_BYTES, Tables};
 use crate::{DeviceInfo, Error};
 use airdma_cm::Config;
 use airdma_port::{Port, TransmitBatch};

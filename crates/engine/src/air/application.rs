@@ -1,10 +1,10 @@
 //! The buffers of programs, between the transport and a disk or whatever else empties them: what a peer is told of ours, and what is
 //! made of what it tells of its own.
 
-use super::AirIndex;
+use super::{Air, AirIndex};
 use crate::index::QpIndex;
 use crate::queues::application_buffer::Fill;
-use crate::worker::tables::Tables;
+use crate::tables::qp_table::QpTable;
 use airdma_transport::Time;
 
 /// What a peer's program took out of its buffer: what came there, and is not in it.
@@ -33,31 +33,31 @@ impl Taken {
     }
 }
 
-impl Tables {
+impl Air {
     /// A program has emptied its buffer: the peer may have stopped for it, so that nothing else would make us speak.
-    pub(crate) fn note_application_buffer(&mut self, index: QpIndex, now: Time) {
-        let slot = self.qps.slot(index);
+    pub(crate) fn note_application_buffer(&mut self, qps: &mut QpTable, index: QpIndex, now: Time) {
+        let slot = qps.slot(index);
         let connection = slot.and_then(|slot| slot.connection);
         let Some(air) = connection.and_then(|connection| connection.air) else {
             return;
         };
-        let peer = self.air.peer(air);
+        let peer = self.peer(air);
         if peer.tells_buffers() {
             let by = peer.report_soon(now);
-            self.air.call_at(by);
+            self.call_at(by);
         }
     }
 
     /// What a peer is told of the buffers of programs here: of all queue pairs that are connected to it, since it sends to all of them at
     /// one rate. Only those are told who have said that they want to know.
-    pub(super) fn application_buffers(&mut self, index: AirIndex) -> Fill {
-        let peer = &self.air.peers[index.place()];
+    pub(super) fn application_buffers(&mut self, qps: &mut QpTable, index: AirIndex) -> Fill {
+        let peer = &self.peers[index.place()];
         let mut all = Fill::default();
         if !peer.tells_buffers() {
             return all;
         }
         for &user in &peer.users {
-            if let Some(slot) = self.qps.slot(user) {
+            if let Some(slot) = qps.slot(user) {
                 let fill = slot.side.shared.application_buffer.tell();
                 all.bytes = all.bytes.saturating_add(fill.bytes);
                 all.capacity = all.capacity.saturating_add(fill.capacity);

@@ -19,7 +19,7 @@
 use super::pace::{MISSED_MAX, OVERHEAD_BYTES, Told};
 use super::peer::AirPeer;
 use super::{Air, AirIndex};
-use crate::worker::tables::Tables;
+use crate::tables::qp_table::QpTable;
 use airdma_transport::Time;
 use airdma_wire::bundle::BUNDLE_PACKETS_MAX;
 use airdma_wire::{Bth, ICRC_LEN, Qpn};
@@ -50,19 +50,19 @@ impl Air {
     }
 }
 
-impl Tables {
+impl Air {
     /// Whether a packet of a bundle is from somebody who was told that we take bundles. One for another process is that one's.
     #[cold]
-    pub(crate) fn may_bundle(&mut self, packet: &[u8]) -> bool {
+    pub(crate) fn may_bundle(&mut self, qps: &mut QpTable, packet: &[u8]) -> bool {
         let Some(&[a, b, c]) = packet.get(5..8) else {
             return true;
         };
-        let Some(index) = self.qps.find(Qpn::new(u32::from_be_bytes([0, a, b, c]))) else {
+        let Some(index) = qps.find(Qpn::new(u32::from_be_bytes([0, a, b, c]))) else {
             return true;
         };
-        let connection = self.qps.slot(index).and_then(|slot| slot.connection);
+        let connection = qps.slot(index).and_then(|slot| slot.connection);
         let air = connection.and_then(|connection| connection.air);
-        air.is_some_and(|air| self.air.peer(air).may_bundle)
+        air.is_some_and(|air| self.peer(air).may_bundle)
     }
 }
 

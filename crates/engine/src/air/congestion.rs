@@ -5,43 +5,47 @@
 //! then on. Until the first comes nothing is asked of anybody's packets.
 
 use super::pace::{ECT_0, Pace};
-use super::{AirIndex, AirMode, RateControl};
+use super::{Air, AirIndex, AirMode, AirView, RateControl};
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
-use crate::tables::qp_table::Connection;
-use crate::worker::tables::{Tables, destination};
+use crate::tables::destination::destination;
+use crate::tables::qp_table::{Connection, QpTable};
 use airdma_port::Destination;
-use airdma_transport::{Arrival, QueuePair, Time};
+use airdma_transport::{QueuePair, Time};
+use airdma_wire::Bth;
 use airdma_wire::cnp::{CNP_LEN, cnp};
-use airdma_wire::{Bth, Packet};
 
 /// Of a CNP: DSCP 48, as NICs have it by default, so that it passes what the packets wait in.
 const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | ECT_0;
 
-impl Tables {
+impl Air {
     /// Packets with congestion marks came for a queue pair.
     #[cold]
-    pub(crate) fn note_marked(&mut self, index: QpIndex, now: Time) {
-        let Some(slot) = self.qps.slot(index) else {
+    pub(crate) fn note_marked(&mut self, qps: &mut QpTable, index: QpIndex, now: Time) {
+        let Some(slot) = qps.slot(index) else {
             return;
         };
         let Some(connection) = slot.connection else {
             return;
         };
-        let hears = |air| self.air.peer(air).tells_buffers();
+        let hears = |air| self.peer(air).tells_buffers();
         if connection.air.is_some_and(hears) || !slot.notification_point.handle_marked(now) {
             return;
         }
-        if !self.air.notifies.contains(&index) {
-            self.air.notifies.push_back(index);
+        if !self.notifies.contains(&index) {
+            self.notifies.push_back(index);
         }
-        self.air.call_at(now);
+        self.call_at(now);
     }
 
     /// Writes the next CNP into `out`.
-    pub(super) fn poll_cnp(&mut self, out: &mut [u8]) -> Option<(usize, Destination)> {
-        while let Some(index) = self.air.notifies.pop_front() {
-            let slot = self.qps.slot(index);
+    pub(super) fn poll_cnp(
+        &mut self,
+        view: &mut AirView<'_>,
+        out: &mut [u8],
+    ) -> Option<(usize, Destination)> {
+        while let Some(index) = self.notifies.pop_front() {
+            let slot = view.qps.slot(index);
             let Some(slot) = slot.filter(|slot| slot.connection.is_some()) else {
                 continue;
             };
@@ -62,66 +66,70 @@ impl Tables {
             };
             let destination = Destination {
                 tos: CNP_TRAFFIC_CLASS,
-                ..destination(&attributes.path, &self.rows)
+                ..destination(&attributes.path, view.rows)
             };
-            self.counters.count(EngineCounter::CnpsSent);
+            view.counters.count(EngineCounter::CnpsSent);
             return Some((len, destination));
         }
         None
     }
 
-    /// A CNP came for a queue pair: its peer is sent to more slowly. A mark on it says nothing of what we send.
+    /// A queue pair took a CNP: its peer is sent to more slowly. A mark on the CNP says nothing of
+    /// what this host sends.
     #[cold]
-    pub(crate) fn receive_cnp(
+    pub(crate) fn take_cnp(
         &mut self,
+        view: &mut AirView<'_>,
         index: QpIndex,
         now: Time,
-        arrival: &Arrival,
-        packet: &Packet<'_>,
+        bth: &Bth,
     ) {
-        self.with(index, |qp, host| {
-            qp.handle_packet(now, arrival, packet, host)
-        });
-        if self.air.rate_control == RateControl::Window {
+        if self.rate_control == RateControl::Window {
             return;
         }
-        let bth = &packet.headers.bth;
         let takes = |qp: &QueuePair| qp.state().sends() && qp.takes(bth);
-        let slot = self.qps.slot(index).filter(|slot| takes(&slot.qp));
+        let slot = view.qps.slot(index).filter(|slot| takes(&slot.qp));
         let Some(connection) = slot.and_then(|slot| slot.connection) else {
             return;
         };
-        let air = connection.air.or_else(|| self.control(index, &connection));
+        let air = connection
+            .air
+            .or_else(|| self.control(view, index, &connection));
         let Some(air) = air else {
             return;
         };
-        let line_rate = self.air.line_rate;
-        let peer = self.air.peer(air);
+        let line_rate = self.line_rate;
+        let peer = self.peer(air);
         if peer.pace.is_none() {
             peer.pace = Some(Pace::dcqcn(line_rate, now));
         }
-        self.with_pace(air, |pace| pace.take_cnp(now));
+        self.with_pace(view, air, |pace| pace.take_cnp(now));
     }
 
     /// From now on there is a rate to this peer, for all queue pairs that are connected to it. `None`: there is none for this service.
-    fn control(&mut self, index: QpIndex, connection: &Connection) -> Option<AirIndex> {
-        if self.air.mode == AirMode::Asks {
+    fn control(
+        &mut self,
+        view: &mut AirView<'_>,
+        index: QpIndex,
+        connection: &Connection,
+    ) -> Option<AirIndex> {
+        if self.mode == AirMode::Asks {
             // What is offered more is offered to reliable connections alone.
             return None;
         }
-        let air = self.air.add(connection, None);
+        let air = self.add(connection, None);
         let ends = (connection.remote, connection.local);
-        for other in self.qps.indices() {
-            let slot = self.qps.slot(other);
+        for other in view.qps.indices() {
+            let slot = view.qps.slot(other);
             if let Some(other_connection) = slot.and_then(|slot| slot.connection.as_mut())
                 && (other_connection.remote, other_connection.local) == ends
                 && other_connection.air.is_none()
             {
                 other_connection.air = Some(air);
-                self.air.peer(air).users.push(other);
+                self.peer(air).users.push(other);
             }
         }
-        debug_assert!(self.air.peer(air).users.contains(&index));
+        debug_assert!(self.peer(air).users.contains(&index));
         Some(air)
     }
 }

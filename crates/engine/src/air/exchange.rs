@@ -11,18 +11,18 @@ use super::bundling::Bundling;
 use super::identity::tags;
 use super::pace::{Pace, RateControl, Told};
 use super::peer::Asked;
-use super::{Air, AirIndex, AirMode, Caller};
+use super::{Air, AirIndex, AirMode, AirView, Caller};
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
 use crate::sharing::steering::range_of;
-use crate::worker::tables::Tables;
+use crate::tables::qp_table::QpTable;
 use airdma_port::Port;
 use airdma_transport::rate::{Feedback, Occupancy, Reading};
-use airdma_transport::{Acknowledgement, Arrival, PsnRange, Time};
-use airdma_wire::air::{self, Hello, Message, Record, Records, Report, ReportWriter, feature};
+use airdma_transport::{Arrival, PsnRange, Time};
+use airdma_wire::air::{self, Hello, Report, ReportWriter, feature};
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::sealed::SEALED_OVERHEAD;
-use airdma_wire::{Bth, Deth, Headers, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn};
+use airdma_wire::{Bth, Deth, Headers, Neighbour, Opcode, PathMtu, Psn, Qpn};
 use std::time::Duration;
 
 /// Without any of them there is nothing to agree on.
@@ -32,32 +32,33 @@ const NEEDED: u64 = feature::SELECTIVE | feature::SACK;
 const ASK_BY_HELLO_EVERY: Duration = Duration::from_millis(100);
 
 /// Ranges of one queue pair in one report; the rest is told when these are filled.
-const RANGES_MAX: usize = 23;
+pub(crate) const RANGES_MAX: usize = 23;
 
-impl Tables {
+impl Air {
     pub(super) fn next_message(
         &mut self,
+        view: &mut AirView<'_>,
         index: AirIndex,
         now: Time,
         port: &mut dyn Port,
     ) -> Option<[u8; MAD_LEN]> {
-        let ours = self.air.instance(index)?;
+        let ours = self.instance(index)?;
         // A process with very many queue pairs has several ranges: it is known by those of the queue pairs in question.
-        let user = *self.air.peer(index).users.first()?;
-        let sender = id_of(range_of(self.qps.slot(user)?.qp.qpn()));
+        let user = *self.peer(index).users.first()?;
+        let sender = id_of(range_of(view.qps.slot(user)?.qp.qpn()));
         let hello = Hello {
             asks: false,
-            long_payload: self.air.long_payload(self.air.peers[index.place()].address) as u16,
-            features: self.air.features(),
+            long_payload: self.long_payload(self.peers[index.place()].address) as u16,
+            features: self.features(),
             sender,
             instance: ours,
-            number: self.air.number,
+            number: self.number,
             ..Hello::default()
         };
         // What is no name of ours was made up: a question in that name would not be answered.
-        let called = self.air.peer(index).asked.map(|asked| asked.as_whom);
-        let called = called.filter(|&name| self.is_own_name(index, name));
-        let peer = self.air.peer(index);
+        let called = self.peer(index).asked.map(|asked| asked.as_whom);
+        let called = called.filter(|&name| self.is_own_name(view.qps, index, name));
+        let peer = self.peer(index);
         let receiver = id_of(peer.range.unwrap_or_default());
         if let Some(asked) = peer.asked.take() {
             let asks = peer.asks_with_answer(now);
@@ -74,7 +75,7 @@ impl Tables {
         if peer.asking.is_some_and(|asking| asking.again_at <= now) {
             if !peer.ask_again(now) {
                 peer.asking = None;
-                self.agree(index, None, now);
+                self.agree(view, index, None, now);
                 return None;
             }
             let question = Hello {
@@ -85,7 +86,7 @@ impl Tables {
             return Some(air::hello(&question, receiver));
         }
         let instance = peer.agreed?;
-        if !peer.is_report_due(now) || self.air.waits_for_more(now) {
+        if !peer.is_report_due(now) || self.waits_for_more(now) {
             return None;
         }
         let report = Report {
@@ -94,34 +95,40 @@ impl Tables {
             sender,
             ..Report::default()
         };
-        Some(self.report(index, report, now, port))
+        Some(self.report(view, index, report, now, port))
     }
 
     /// Whether a peer may call us so: by the range of a queue pair that is connected to it.
-    fn is_own_name(&mut self, index: AirIndex, name: u32) -> bool {
-        let users = &self.air.peers[index.place()].users;
+    fn is_own_name(&mut self, qps: &mut QpTable, index: AirIndex, name: u32) -> bool {
+        let users = &self.peers[index.place()].users;
         users.iter().any(|&user| {
-            let slot = self.qps.slot(user);
+            let slot = qps.slot(user);
             slot.is_some_and(|slot| id_of(range_of(slot.qp.qpn())) == name)
         })
     }
 
     /// The peer has agreed by this answer, or it is plain: so are all queue pairs that are connected to it now.
-    fn agree(&mut self, index: AirIndex, answer: Option<&Hello>, now: Time) {
+    fn agree(
+        &mut self,
+        view: &mut AirView<'_>,
+        index: AirIndex,
+        answer: Option<&Hello>,
+        now: Time,
+    ) {
         let agreed = answer.map(|answer| answer.instance);
-        let memory = agreed.map(|_| self.air.peer(index).memory.clone());
-        let instances = self.air.instance(index).zip(agreed);
-        let both = answer.map_or(0, |answer| answer.features) & self.air.features();
+        let memory = agreed.map(|_| self.peer(index).memory.clone());
+        let instances = self.instance(index).zip(agreed);
+        let both = answer.map_or(0, |answer| answer.features) & self.features();
         let by_acks = agreed.is_some() && both & feature::SELECTIVE == 0;
         let paces = agreed.is_some() && both & feature::BUFFERS != 0;
         let bundles = agreed.is_some() && both & feature::BUNDLES != 0;
-        let rate_control = self.air.rate_control;
+        let rate_control = self.rate_control;
         let takes = answer.filter(|_| !by_acks);
-        let peer = self.air.peer(index);
+        let peer = self.peer(index);
         peer.long_payload = takes.map_or(0, |answer| answer.long_payload.into());
         peer.answers_long_reads = both & feature::LONG_READS != 0;
-        let payload = self.payload_to(index);
-        let peer = self.air.peer(index);
+        let payload = self.payload_to(view.qps, index);
+        let peer = self.peer(index);
         let is_new = peer.agreed != agreed;
         peer.note_agreed(agreed);
         if let Some(answer) = answer {
@@ -129,7 +136,7 @@ impl Tables {
         }
         peer.agree_on_bundles(is_new, bundles, !by_acks, || Bundling::new(payload, now));
         if is_new && agreed.is_some() {
-            self.counters.count(EngineCounter::AirAgreed);
+            view.counters.count(EngineCounter::AirAgreed);
         }
         let users = std::mem::take(&mut peer.users);
         // A rate that follows CNPs goes on where buffers are not told of.
@@ -147,10 +154,10 @@ impl Tables {
         };
         let paced = peer.tells_buffers();
         for waiting in before.into_iter().flat_map(Pace::disband) {
-            self.take_the_turn(waiting);
+            view.give_turn(waiting);
         }
         for &user in &users {
-            if let Some(slot) = self.qps.slot(user) {
+            if let Some(slot) = view.qps.slot(user) {
                 slot.qp.set_selective(memory.as_ref());
                 slot.qp.tell_by_acks(by_acks);
                 if let Some((ours, theirs)) = instances {
@@ -158,33 +165,33 @@ impl Tables {
                     slot.qp.set_tags(tags([ours, theirs], own, other));
                 }
             }
-            self.choose_payloads(index, user);
-            self.change_window(user, paced.then_some(index));
+            self.choose_payloads(view.qps, index, user);
+            view.change_window(user, paced.then_some(index));
         }
-        let peer = self.air.peer(index);
+        let peer = self.peer(index);
         peer.users = users;
         peer.is_told_by_acks = by_acks;
         let window = peer.pace.as_ref().map(Pace::window);
         if agreed.is_some() && !by_acks {
             // Something may be under way already: then the round trip is to be known.
             let by = peer.report_now(now);
-            self.air.call_at(by);
+            self.call_at(by);
         }
         if let Some(window) = window {
-            self.grant(index, window);
+            self.grant(view, index, window);
         }
     }
 
     /// How much packets of a queue pair may carry to a peer, and those of the peer to it. More than the path MTU leaves only on its own link:
     /// what a router behind it can pass on, nobody tells. A program that asked for less than the interface has gets that.
-    fn choose_payloads(&mut self, index: AirIndex, user: QpIndex) {
-        let peer = &self.air.peers[index.place()];
-        let ours = self.air.long_payload(peer.address);
+    fn choose_payloads(&mut self, qps: &mut QpTable, index: AirIndex, user: QpIndex) {
+        let peer = &self.peers[index.place()];
+        let ours = self.long_payload(peer.address);
         // In whole words: packets that follow each other have no padding.
         let both = ours.min(peer.long_payload) & !3;
         let answers = peer.answers_long_reads;
-        let usual = PathMtu::for_interface_mtu(self.air.interface_mtu);
-        if let Some(slot) = self.qps.slot(user) {
+        let usual = PathMtu::for_interface_mtu(self.interface_mtu);
+        if let Some(slot) = qps.slot(user) {
             let on_link = slot.connection.is_some_and(|connection| connection.on_link);
             let is_usual = Some(slot.qp.attributes().path_mtu) == usual;
             let spare = slot.seal.as_ref().map_or(0, |_| SEALED_OVERHEAD as u32);
@@ -195,33 +202,33 @@ impl Tables {
     }
 
     /// What full packets to a peer carry.
-    fn payload_to(&mut self, index: AirIndex) -> u32 {
-        let user = self.air.peer(index).users.first().copied();
+    fn payload_to(&mut self, qps: &mut QpTable, index: AirIndex) -> u32 {
+        let user = self.peer(index).users.first().copied();
         if let Some(user) = user {
-            self.choose_payloads(index, user);
+            self.choose_payloads(qps, index, user);
         }
-        let slot = user.and_then(|user| self.qps.slot(user));
+        let slot = user.and_then(|user| qps.slot(user));
         slot.map_or(PathMtu::M1024.bytes(), |slot| slot.qp.payload_max())
     }
 
     /// The MTU of the interface is this now. Peers are told with the next Hello, and packets carry the path MTU until that is answered; what
     /// they were told before is still taken.
-    pub(crate) fn note_interface_mtu(&mut self, mtu: u32, now: Time) {
-        self.air.interface_mtu = mtu;
-        for index in 0..self.air.peers.len() {
+    pub(crate) fn note_interface_mtu(&mut self, qps: &mut QpTable, mtu: u32, now: Time) {
+        self.interface_mtu = mtu;
+        for index in 0..self.peers.len() {
             let index = AirIndex::from_place(index);
-            if self.air.peer(index).agreed.is_some() {
-                self.ask_anew(index, now);
+            if self.peer(index).agreed.is_some() {
+                self.ask_anew(qps, index, now);
             }
         }
     }
 
     /// What packets to a peer may carry has to be agreed on again.
-    fn ask_anew(&mut self, index: AirIndex, now: Time) {
+    fn ask_anew(&mut self, qps: &mut QpTable, index: AirIndex, now: Time) {
         // The peer may have heard what we take, and go by it, before we hear its answer.
-        let ours = self.air.long_payload(self.air.peers[index.place()].address);
-        for user in self.air.peer(index).users.clone() {
-            if let Some(slot) = self.qps.slot(user) {
+        let ours = self.long_payload(self.peers[index.place()].address);
+        for user in self.peer(index).users.clone() {
+            if let Some(slot) = qps.slot(user) {
                 slot.qp.set_long_payloads(ours, 0, false);
             }
         }
@@ -229,40 +236,41 @@ impl Tables {
     }
 
     /// A connection has its keys: what was asked before that was lost.
-    pub(crate) fn ask_sealed(&mut self, index: QpIndex, now: Time) {
-        let slot = self.qps.slot(index);
+    pub(crate) fn ask_sealed(&mut self, qps: &mut QpTable, index: QpIndex, now: Time) {
+        let slot = qps.slot(index);
         let air = slot.and_then(|slot| slot.connection?.air);
         if let Some(air) = air
-            && self.air.mode == AirMode::Asks
-            && self.air.peer(air).agreed.is_none()
+            && self.mode == AirMode::Asks
+            && self.peer(air).agreed.is_none()
         {
-            self.air.ask(air, now);
+            self.ask(air, now);
         }
     }
 
     /// Whether peers are asked for more than RoCEv2 before they ask.
     pub(crate) fn asks_for_air(&self) -> bool {
-        self.air.mode == AirMode::Asks
+        self.mode == AirMode::Asks
     }
 
     /// Whether peers are offered more than RoCEv2.
     pub(crate) fn offers_more(&self) -> bool {
-        self.air.identity.is_some()
+        self.identity.is_some()
     }
 
     fn report(
         &mut self,
+        view: &mut AirView<'_>,
         index: AirIndex,
         report: Report,
         now: Time,
         port: &mut dyn Port,
     ) -> [u8; MAD_LEN] {
-        let under_way = self.is_under_way(index);
-        let application = self.application_buffers(index);
-        self.counters.count(EngineCounter::AirReportsSent);
-        self.air.number = self.air.number.wrapping_add(1).max(1);
-        let number = self.air.number;
-        let peer = &mut self.air.peers[index.place()];
+        let under_way = self.is_under_way(view.qps, index);
+        let application = self.application_buffers(view.qps, index);
+        view.counters.count(EngineCounter::AirReportsSent);
+        self.number = self.number.wrapping_add(1).max(1);
+        let number = self.number;
+        let peer = &mut self.peers[index.place()];
         // Who only receives has to know how often to tell.
         let active = under_way || !peer.owing.is_empty();
         let wants_ping = active && peer.wants_ping(now);
@@ -295,7 +303,7 @@ impl Tables {
         while let Some(room) = writer.room()
             && let Some(owing) = peer.owing.pop_front()
         {
-            let Some(slot) = self.qps.slot(owing) else {
+            let Some(slot) = view.qps.slot(owing) else {
                 continue;
             };
             let ranges = &mut missing[..room.min(RANGES_MAX)];
@@ -310,60 +318,34 @@ impl Tables {
         writer.finish(id_of(peer.range.unwrap_or_default()))
     }
 
-    fn is_under_way(&mut self, index: AirIndex) -> bool {
-        let users = &self.air.peers[index.place()].users;
+    fn is_under_way(&mut self, qps: &mut QpTable, index: AirIndex) -> bool {
+        let users = &self.peers[index.place()].users;
         users.iter().any(|&user| {
-            let slot = self.qps.slot(user);
+            let slot = qps.slot(user);
             slot.is_some_and(|slot| slot.qp.in_flight_bytes() > 0)
         })
     }
 
-    /// Takes a datagram to queue pair 1, or one that came sealed by the `carrier`, if it is one of ours; what is wrong with it is counted.
-    pub(crate) fn receive_air(
+    /// Whether a message from a peer came as its messages do: sealed by a connection to it, if there are such.
+    fn comes_as_agreed(
         &mut self,
-        now: Time,
-        arrival: &Arrival,
-        packet: &Packet<'_>,
+        qps: &mut QpTable,
+        index: AirIndex,
         carrier: Option<QpIndex>,
     ) -> bool {
-        if packet.payload.get(1) != Some(&air::AIR_CLASS) {
-            return false;
-        }
-        let secret = packet
-            .headers
-            .deth
-            .is_some_and(|deth| deth.qkey == GSI_QKEY);
-        let is_datagram = packet.headers.bth.opcode == Opcode::UdSendOnly && secret;
-        let offers = self.offers_more();
-        match air::parse(packet.payload) {
-            Ok(Message::Key(offer)) if is_datagram && carrier.is_none() => {
-                self.take_key(now, arrival, &offer);
-            }
-            Ok(Message::Hello(hello, receiver)) if is_datagram && offers => {
-                self.take_hello(now, arrival, &hello, receiver, carrier);
-            }
-            Ok(Message::Report(report, records)) if is_datagram && offers => {
-                self.take_report(now, arrival, &report, records, carrier);
-            }
-            Ok(_) | Err(_) => self.counters.count(EngineCounter::DropAir),
-        }
-        true
-    }
-
-    /// Whether a message from a peer came as its messages do: sealed by a connection to it, if there are such.
-    fn comes_as_agreed(&mut self, index: AirIndex, carrier: Option<QpIndex>) -> bool {
         match carrier {
-            None => !self.air.peer(index).is_sealed,
+            None => !self.peer(index).is_sealed,
             Some(carrier) => {
-                let slot = self.qps.slot(carrier);
+                let slot = qps.slot(carrier);
                 let connection = slot.and_then(|slot| slot.connection);
                 connection.is_some_and(|connection| connection.air == Some(index))
             }
         }
     }
 
-    fn take_hello(
+    pub(crate) fn take_hello(
         &mut self,
+        view: &mut AirView<'_>,
         now: Time,
         arrival: &Arrival,
         hello: &Hello,
@@ -376,35 +358,36 @@ impl Tables {
             local: arrival.destination,
             range,
         };
-        if hello.asks && self.air.mode == AirMode::Answers {
-            self.air.note_caller(caller);
+        if hello.asks && self.mode == AirMode::Answers {
+            self.note_caller(caller);
         }
-        let found = self.find_caller(caller, hello.asks, now);
-        let Some(index) = found.filter(|&index| self.comes_as_agreed(index, carrier)) else {
+        let found = self.find_caller(view, caller, hello.asks, now);
+        let Some(index) = found.filter(|&index| self.comes_as_agreed(view.qps, index, carrier))
+        else {
             // Nobody here is connected to it: it asks again, or is asked, when somebody is.
-            return self.counters.count(EngineCounter::DropAir);
+            return view.counters.count(EngineCounter::DropAir);
         };
-        let bundles = hello.features & self.air.features() & feature::BUNDLES != 0;
+        let bundles = hello.features & self.features() & feature::BUNDLES != 0;
         // No other host has heard either.
-        let is_ours = hello.answers.is_some() && hello.answers == self.air.instance(index);
-        let asking = self.air.peer(index).asking;
+        let is_ours = hello.answers.is_some() && hello.answers == self.instance(index);
+        let asking = self.peer(index).asking;
         let is_answer = is_ours && asking.is_some_and(|asking| asking.nonce == hello.echo);
         if is_answer {
-            let can = hello.features & self.air.features() & NEEDED != 0;
+            let can = hello.features & self.features() & NEEDED != 0;
             let answer = Some(hello).filter(|_| can);
-            let peer = self.air.peer(index);
+            let peer = self.peer(index);
             peer.asking = None;
             peer.incompatible = (!can).then_some(hello.instance);
-            self.agree(index, answer, now);
+            self.agree(view, index, answer, now);
         }
         if !hello.asks {
             // Who asked twice is answered twice.
             if !is_ours {
-                self.counters.count(EngineCounter::DropAir);
+                view.counters.count(EngineCounter::DropAir);
             }
             return;
         }
-        let peer = self.air.peer(index);
+        let peer = self.peer(index);
         peer.asked = Some(Asked {
             as_whom: receiver,
             instance: hello.instance,
@@ -412,75 +395,84 @@ impl Tables {
         });
         // A stranger who makes it up lets the peer do what it does not do.
         peer.may_bundle |= bundles;
-        self.air.call_at(now);
-        let peer = self.air.peer(index);
+        self.call_at(now);
+        let peer = self.peer(index);
         let takes_another =
             !peer.is_told_by_acks && peer.long_payload != u32::from(hello.long_payload);
         // To ask it again would make it ask again.
         if ![peer.agreed, peer.incompatible].contains(&Some(hello.instance)) {
             self.ask_by_hello(index, now);
         } else if peer.agreed.is_some() && takes_another && self.ask_by_hello(index, now) {
-            self.air.peer(index).long_payload = hello.long_payload.into();
-            self.ask_anew(index, now);
+            self.peer(index).long_payload = hello.long_payload.into();
+            self.ask_anew(view.qps, index, now);
         }
     }
 
     /// The peer that speaks; one that nobody has joined, too, if queue pairs are to `join` it.
-    fn find_caller(&mut self, caller: Caller, joins: bool, now: Time) -> Option<AirIndex> {
+    fn find_caller(
+        &mut self,
+        view: &mut AirView<'_>,
+        caller: Caller,
+        joins: bool,
+        now: Time,
+    ) -> Option<AirIndex> {
         let find = |air: &Air| air.find(caller.address, caller.local, Some(caller.range));
-        if joins && find(&self.air).is_none() {
-            self.join_caller(caller, now);
+        if joins && find(self).is_none() {
+            self.join_caller(view, caller, now);
         }
-        find(&self.air)
+        find(self)
     }
 
     fn ask_unless_asked(&mut self, index: AirIndex, now: Time) {
-        if self.air.peer(index).asking.is_none() {
-            self.air.ask(index, now);
+        if self.peer(index).asking.is_none() {
+            self.ask(index, now);
         }
     }
 
     /// A question that a Hello brings about, which any host can have sent: the first one is due at once, others are not more often
     /// than [`ASK_BY_HELLO_EVERY`]. Whether it is due now.
     fn ask_by_hello(&mut self, index: AirIndex, now: Time) -> bool {
-        let peer = self.air.peer(index);
+        let peer = self.peer(index);
         if peer.asking.is_some() {
             return false;
         }
         let last = peer.asked_by_hello;
         let due = last.map_or(now, |last| now.max(last + ASK_BY_HELLO_EVERY));
         peer.asked_by_hello = Some(due);
-        self.air.ask(index, now);
-        if let Some(asking) = &mut self.air.peer(index).asking {
+        self.ask(index, now);
+        if let Some(asking) = &mut self.peer(index).asking {
             asking.again_at = due;
         }
-        self.air.call_at(due);
+        self.call_at(due);
         due == now
     }
 
-    fn take_report(
+    /// Takes a report; `None` if it does not count. Its records come next, then [`Air::take_feedback`].
+    pub(crate) fn take_report(
         &mut self,
+        view: &mut AirView<'_>,
         now: Time,
         arrival: &Arrival,
         report: &Report,
-        records: Records<'_>,
         carrier: Option<QpIndex>,
-    ) {
+    ) -> Option<TakenReport> {
         let range = (report.sender >> 24) as u8;
         let caller = Caller {
             address: arrival.source,
             local: arrival.destination,
             range,
         };
-        let ours = self.air.instance_for(caller.address, caller.local);
+        let ours = self.instance_for(caller.address, caller.local);
         let knows_us = Some(report.instance) == ours;
-        let known = self.find_caller(caller, knows_us, now);
-        let known = known.filter(|&index| knows_us && self.comes_as_agreed(index, carrier));
+        let known = self.find_caller(view, caller, knows_us, now);
+        let known =
+            known.filter(|&index| knows_us && self.comes_as_agreed(view.qps, index, carrier));
         let Some(index) = known else {
-            return self.counters.count(EngineCounter::DropAir);
+            view.counters.count(EngineCounter::DropAir);
+            return None;
         };
-        self.air.prove(index, now);
-        let peer = self.air.peer(index);
+        self.prove(index, now);
+        let peer = self.peer(index);
         // Until it has answered once, it may go by our answer alone: then what it was told is enough.
         let is_known = peer.known.is_none_or(|known| known == report.from);
         let is_taken = is_known && peer.take_number(report.number, now);
@@ -489,10 +481,11 @@ impl Tables {
             self.ask_unless_asked(index, now);
         }
         if !is_taken {
-            return self.counters.count(EngineCounter::DropAir);
+            view.counters.count(EngineCounter::DropAir);
+            return None;
         }
-        let peer = self.air.peer(index);
-        self.counters.count(EngineCounter::AirReportsReceived);
+        let peer = self.peer(index);
+        view.counters.count(EngineCounter::AirReportsReceived);
         if report.pong != 0 {
             let held = Duration::from_micros(report.pong_held_us.into());
             peer.take_pong(now, report.pong, held);
@@ -503,7 +496,7 @@ impl Tables {
             // How long it waits is said in the answer.
             due = Some(peer.report_soon(now));
         }
-        let habits = (peer.rtt(), peer.told_within());
+        let (rtt, told_within) = (peer.rtt(), peer.told_within());
         let told = Told {
             at_us: report.at_us,
             received_bytes: report.received_bytes,
@@ -512,60 +505,41 @@ impl Tables {
         };
         let bundling = peer.bundling.as_mut();
         if bundling.is_some_and(|bundling| bundling.take_report(now, told)) {
-            self.counters.count(EngineCounter::AirBundlesStopped);
+            view.counters.count(EngineCounter::AirBundlesStopped);
         }
         if let Some(due) = due {
-            self.air.call_at(due);
+            self.call_at(due);
         }
-        let mut seen = [None; air::RECORDS_MAX];
-        for (record, place) in records.zip(0..) {
-            // Each is work; a process tells once of each queue pair.
-            if seen.contains(&Some(record.qpn)) {
-                self.counters.count(EngineCounter::DropAir);
-                continue;
-            }
-            seen[place] = Some(record.qpn);
-            self.take_record(now, arrival, &record, habits);
-        }
-        self.with_pace(index, |pace| {
-            pace.take_feedback(now, told, feedback(report));
-        });
-    }
-
-    fn take_record(
-        &mut self,
-        now: Time,
-        arrival: &Arrival,
-        record: &Record<'_>,
-        (rtt, told_within): (Duration, Duration),
-    ) {
-        let mut missing = [PsnRange {
-            first: Psn::default(),
-            packets: 0,
-        }; RANGES_MAX];
-        let mut count = 0;
-        for ((first, packets), place) in record.missing().zip(&mut missing) {
-            *place = PsnRange { first, packets };
-            count += 1;
-        }
-        let told = Acknowledgement {
-            expected: record.expected,
-            missing: &missing[..count],
+        Some(TakenReport {
+            peer: index,
+            told,
             rtt,
             told_within,
-        };
-        let Some(index) = self.qps.find(record.qpn) else {
-            return self.counters.count(EngineCounter::DropAir);
-        };
-        let slot = self.qps.slot(index);
-        if !slot.is_some_and(|slot| slot.accepts(arrival.source, arrival.destination)) {
-            return self.counters.count(EngineCounter::DropAir);
-        }
-        self.with(index, |qp, host| {
-            qp.handle_acknowledgement(now, &told, host)
-        });
-        self.settle(index, now);
+        })
     }
+
+    /// The records of a report were taken: its peer is sent to as fast as the report says.
+    pub(crate) fn take_feedback(
+        &mut self,
+        view: &mut AirView<'_>,
+        taken: &TakenReport,
+        report: &Report,
+        now: Time,
+    ) {
+        self.with_pace(view, taken.peer, |pace| {
+            pace.take_feedback(now, taken.told, feedback(report));
+        });
+    }
+}
+
+/// A report that counts.
+pub(crate) struct TakenReport {
+    peer: AirIndex,
+    told: Told,
+    /// Round trip to the peer.
+    pub(crate) rtt: Duration,
+    /// The time within which the peer reports.
+    pub(crate) told_within: Duration,
 }
 
 /// What a report says of the receiver's buffers.

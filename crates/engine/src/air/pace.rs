@@ -5,7 +5,7 @@
 
 use super::application::Taken;
 use crate::index::QpIndex;
-use crate::worker::tables::PACKET_LEN_MAX;
+use crate::limits::PACKET_LEN_MAX;
 use airdma_port::QueueFill;
 use airdma_transport::Time;
 use airdma_transport::rate::{

@@ -10,57 +10,73 @@
 //!
 //! A question from there is answered, once, by as many bytes; what is to be asked is asked when it has proven to be there.
 
-use super::{Air, AirIndex};
+use super::{Air, AirIndex, AirView};
 use crate::index::QpIndex;
 use crate::tables::qp_table::Connection;
-use crate::worker::tables::Tables;
+use crate::tables::qp_table::QpTable;
 use airdma_transport::Time;
 use airdma_wire::{Gid, Neighbour, Qpn};
 
-impl Tables {
+impl Air {
     /// Whether the peer of a queue pair is there, for all that is known when it is connected.
-    pub(super) fn is_there(&self, connection: &Connection, local: Qpn, number: Qpn) -> bool {
-        let gsi = self.gsi.as_ref();
+    pub(super) fn is_there(
+        &self,
+        view: &mut AirView<'_>,
+        connection: &Connection,
+        local: Qpn,
+        number: Qpn,
+    ) -> bool {
         // What the connection manager knows nothing of is the program's word.
-        gsi.is_none_or(|gsi| {
+        view.manager.is_none_or(|manager| {
             let remote = Gid::from(connection.remote);
-            gsi.manager.has_answered(local, remote, number) != Some(false)
+            manager.has_answered(local, remote, number) != Some(false)
         })
     }
 
     /// Connection management has heard from an address.
     #[cold]
-    pub(crate) fn note_management(&mut self, remote: Neighbour, local: Neighbour, now: Time) {
-        if self.air.unproven == 0 {
+    pub(crate) fn note_management(
+        &mut self,
+        view: &mut AirView<'_>,
+        remote: Neighbour,
+        local: Neighbour,
+        now: Time,
+    ) {
+        if self.unproven == 0 {
             return;
         }
-        for index in 0..self.air.peers.len() {
-            let peer = &self.air.peers[index];
+        for index in 0..self.peers.len() {
+            let peer = &self.peers[index];
             if peer.is_proven || (peer.address, peer.local) != (remote, local) {
                 continue;
             }
             let users = peer.users.clone();
             let has_answered = users.iter().any(|&user| {
-                let queue_pair = self.qps.slot(user).map(|slot| &slot.qp);
-                let gsi = self.gsi.as_ref();
-                gsi.zip(queue_pair).is_some_and(|(gsi, qp)| {
+                let queue_pair = view.qps.slot(user).map(|slot| &slot.qp);
+                view.manager.zip(queue_pair).is_some_and(|(manager, qp)| {
                     let (local, number) = (qp.qpn(), qp.attributes().dest_qpn);
                     let remote = Gid::from(remote);
-                    gsi.manager.has_answered(local, remote, number) == Some(true)
+                    manager.has_answered(local, remote, number) == Some(true)
                 })
             });
             if has_answered {
-                self.air.prove(AirIndex::from_place(index), now);
+                self.prove(AirIndex::from_place(index), now);
             }
         }
     }
 
     /// Packets have come for a queue pair from an address that has not proven to be there.
     #[cold]
-    pub(super) fn note_unproven(&mut self, queue_pair: QpIndex, index: AirIndex, now: Time) {
-        let slot = self.qps.slot(queue_pair);
+    pub(super) fn note_unproven(
+        &mut self,
+        qps: &mut QpTable,
+        queue_pair: QpIndex,
+        index: AirIndex,
+        now: Time,
+    ) {
+        let slot = qps.slot(queue_pair);
         if slot.is_some_and(|slot| slot.qp.has_heard_peer()) {
-            self.air.prove(index, now);
+            self.prove(index, now);
         }
     }
 }

@@ -66,7 +66,7 @@ impl Core {
             return subnet(local) == subnet(remote);
         }
         mask.contains(AttrMask::AV)
-            && self.control(|worker, _| worker.tables.offers_more())
+            && self.control(|worker, _| worker.tables.air.offers_more())
             && neighbour::is_on_link(self.info.interface_index, local, remote)
     }
 

@@ -220,7 +220,7 @@ impl Device {
     fn report_first(&self) {
         let core = self.core();
         if core.check_process().is_ok() {
-            core.control(|worker, now| worker.tables.report_first(now));
+            core.control(|worker, now| worker.tables.air.report_first(now));
         }
     }
 
@@ -257,7 +257,7 @@ impl Device {
         }
         let _ending = Ending::begin();
         core.control_within(FAREWELL_TIME_MAX, |worker, now| {
-            worker.tables.report_first(now);
+            worker.tables.air.report_first(now);
             // Whoever asks from now on is refused, and need not find out that nobody answers.
             worker.close_listeners(now);
             let Some(gsi) = worker.tables.gsi.as_mut() else {

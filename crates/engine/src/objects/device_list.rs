@@ -1,8 +1,10 @@
-//! The devices of this machine, those that this process has open included.
+//! The devices of this machine and their counters.
 
 use crate::config::loopback_asked_for;
+use crate::counter_names::{COUNT, names};
 use crate::host::devices::{DeviceInfo, describe_all};
 use crate::objects::device::Device;
+use crate::sharing::counters_file::CountersFile;
 use std::io;
 
 /// The devices of this machine (of the network namespace of the calling thread), sorted by interface index: one per
@@ -23,4 +25,12 @@ pub fn devices() -> io::Result<Vec<DeviceInfo>> {
 /// As [`devices`].
 pub fn all_devices() -> io::Result<Vec<DeviceInfo>> {
     describe_all(true, Device::current_of)
+}
+
+/// The counters of a device, summed over all processes of this user that used it, by name. All zero when there were
+/// none. They survive the processes, as a kernel device's do, until the runtime directory is emptied.
+pub fn counters_of(info: &DeviceInfo) -> Vec<(&'static str, u64)> {
+    let values =
+        CountersFile::open_existing(&info.interface).map_or([0; COUNT], |file| file.values());
+    names().iter().copied().zip(values).collect()
 }

@@ -305,7 +305,10 @@ impl Qp {
             self.core().control(|worker, now| {
                 if self.check_alive().is_ok() {
                     let index = self.shared.index;
-                    worker.tables.note_application_buffer(index, now);
+                    let tables = &mut worker.tables;
+                    tables
+                        .air
+                        .note_application_buffer(&mut tables.qps, index, now);
                 }
             });
         }

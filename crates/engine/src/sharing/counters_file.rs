@@ -10,7 +10,6 @@
 //! file with other names in it (of another version) is replaced, not changed: processes of that version go on with the
 //! file they have. Without a file nothing fails.
 
-use crate::DeviceInfo;
 use crate::counter_names::{COUNT, names};
 use crate::sharing::runtime_dir::{self, Locked, directory, network_namespace, open_file, reserve};
 use std::fs::File;
@@ -34,14 +33,14 @@ pub(crate) struct CountersFile {
 unsafe impl Send for CountersFile {}
 
 impl CountersFile {
-    /// Opens the file of a device, and makes it if need be.
-    pub(crate) fn open(info: &DeviceInfo) -> io::Result<Self> {
-        Self::open_at(&directory()?, &file_name(info)?)
+    /// Opens the file of the device on an interface, and makes it if need be.
+    pub(crate) fn open(interface: &str) -> io::Result<Self> {
+        Self::open_at(&directory()?, &file_name(interface)?)
     }
 
-    /// Opens the file of a device if there is one of this version.
-    pub(crate) fn open_existing(info: &DeviceInfo) -> io::Result<Self> {
-        let path = directory()?.join(file_name(info)?);
+    /// Opens the file of the device on an interface if there is one of this version.
+    pub(crate) fn open_existing(interface: &str) -> io::Result<Self> {
+        let path = directory()?.join(file_name(interface)?);
         let mapped = Self::map(&open_file(&path, false)?)?;
         if mapped.has_our_header() {
             Ok(mapped)
@@ -124,12 +123,12 @@ fn names_hash() -> u64 {
 }
 
 /// Names the interface of one network namespace; the slash of an odd name would lead elsewhere.
-fn file_name(info: &DeviceInfo) -> io::Result<String> {
+fn file_name(interface: &str) -> io::Result<String> {
     let namespace = network_namespace()?;
-    if info.interface.contains('/') {
+    if interface.contains('/') {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    Ok(format!("{namespace}-{}.counters", info.interface))
+    Ok(format!("{namespace}-{interface}.counters"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 //! ([`crate::sharing::counters_file`]).
 
 use crate::counter_names::{CM_START, COUNT, EngineCounter, PORT_START, TRANSPORT_START, names};
-use crate::host::devices::DeviceInfo;
 use crate::sharing::counters_file::CountersFile;
 use airdma_cm as cm;
 use airdma_port::PortCounters;
@@ -33,8 +32,8 @@ impl Counters {
     }
 
     /// Shares the counters with other processes from now on.
-    pub(crate) fn share(&mut self, info: &DeviceInfo) {
-        self.file = CountersFile::open(info).ok();
+    pub(crate) fn share(&mut self, interface: &str) {
+        self.file = CountersFile::open(interface).ok();
     }
 
     pub(crate) fn count(&mut self, counter: EngineCounter) {
@@ -89,13 +88,6 @@ impl Counters {
     pub(crate) fn named(&self) -> Vec<(&'static str, u64)> {
         names().iter().copied().zip(self.values).collect()
     }
-}
-
-/// The counters of a device, summed over all processes of this user that used it, by name. All zero when there were
-/// none. They survive the processes, as a kernel device's do, until the runtime directory is emptied.
-pub fn counters_of(info: &DeviceInfo) -> Vec<(&'static str, u64)> {
-    let values = CountersFile::open_existing(info).map_or([0; COUNT], |file| file.values());
-    names().iter().copied().zip(values).collect()
 }
 
 #[cfg(test)]

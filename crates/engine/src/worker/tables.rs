@@ -1,8 +1,8 @@
 //! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
 
-use crate::air::{Air, Arrived};
+use crate::air::{Air, AirMode, Arrived};
 use crate::counter_names::EngineCounter;
-use crate::index::{AirIndex, Doorbell, PeerIndex, QpIndex, SrqIndex};
+use crate::index::{Doorbell, PeerIndex, QpIndex, SrqIndex};
 use crate::inventory::Inventory;
 use crate::memory::MemoryTable;
 use crate::objects::send_wqe;
@@ -21,11 +21,10 @@ use crate::tables::timers::Timers;
 use crate::worker::gsi::Gsi;
 use crate::worker::source_port::Candidate;
 use crate::{AttrMask, Error, QpAttributes, QpState, QpType};
-use airdma_port::Destination;
 use airdma_transport::{
     Completion, CompletionOpcode, Host, Loss, Path, QpEvent, QueuePair, Slot, Status, Time,
 };
-use airdma_wire::{Gid, HEADERS_LEN_MAX, Neighbour, PathMtu};
+use airdma_wire::{Gid, Neighbour};
 use std::sync::Arc;
 
 mod receive;
@@ -33,9 +32,6 @@ mod turn;
 
 /// Bytes that one round transmits at most, so that receiving is not kept waiting: two segmented sends.
 pub(crate) const ROUND_BYTES: i64 = 128 * 1024;
-
-/// Room for any packet, BTH to pad.
-pub(crate) const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + PathMtu::M4096.bytes() as usize + 3;
 
 pub(crate) struct Tables {
     pub(crate) qps: QpTable,
@@ -68,6 +64,8 @@ pub(crate) struct Tables {
     active: Active,
     pub(crate) peers: Peers,
     pub(crate) air: Air,
+    /// Queue pairs that air mode has woken; empty but for the time of a call.
+    pub(crate) wakes: Vec<QpIndex>,
     /// For what else is left to chance.
     pub(crate) random: Random,
 }
@@ -77,6 +75,7 @@ impl Tables {
     pub(crate) fn new(mut random: Random, window: Window) -> Self {
         Tables {
             air: Air::new(),
+            wakes: Vec::new(),
             qps: QpTable::new(random.fork()),
             memory: MemoryTable::new(random.fork()),
             srqs: SrqTable::default(),
@@ -98,6 +97,16 @@ impl Tables {
             peers: Peers::new(window),
             random,
         }
+    }
+
+    /// From now on peers are offered these features beyond RoCEv2.
+    pub(crate) fn offer(&mut self, features: u64, mode: AirMode) {
+        self.air.offer(features, mode, &mut self.random);
+    }
+
+    /// The MTU of the interface.
+    pub(crate) fn note_interface_mtu(&mut self, mtu: u32, now: Time) {
+        self.air.note_interface_mtu(&mut self.qps, mtu, now);
     }
 
     /// A doorbell rang: takes what was posted to the queue pairs that share it.
@@ -320,6 +329,14 @@ impl Tables {
         }
     }
 
+    /// It is the queue pair's turn to send to a peer whose rate is controlled.
+    fn give_turn(&mut self, index: QpIndex) {
+        if let Some(slot) = self.qps.slot(index) {
+            slot.waits = false;
+        }
+        self.join_line(index);
+    }
+
     /// Changes attributes and state. `source` is what the source GID index stands for.
     pub(crate) fn modify(
         &mut self,
@@ -347,7 +364,7 @@ impl Tables {
                 self.disconnect(index, now);
                 self.connect(index, &attributes.path, source);
                 self.begin_keying(index, now);
-                self.join_air(index, now);
+                self.with_air(|air, view| air.join_air(view, index, now));
             }
         }
         self.settle(index, now);
@@ -399,26 +416,6 @@ impl Tables {
         });
     }
 
-    /// From now on the window of a connected queue pair is that of the rate controller of this number, or that of all others.
-    pub(crate) fn change_window(&mut self, index: QpIndex, paced: Option<AirIndex>) {
-        let Some(slot) = self.qps.slot(index) else {
-            return;
-        };
-        let Some(connection) = &mut slot.connection else {
-            return;
-        };
-        let before = connection.peer;
-        self.peers.leave(before, index, slot.in_flight);
-        connection.peer = self.peers.join(connection.remote, paced);
-        self.peers
-            .update(connection.peer, 0, slot.in_flight, false, 0);
-        if std::mem::take(&mut slot.blocked) {
-            self.active.join(index, &mut slot.turn);
-        }
-        // What it had under way is room for the others.
-        self.unblock(before);
-    }
-
     fn disconnect(&mut self, index: QpIndex, now: Time) {
         self.note(index, now);
         let Some(slot) = self.qps.slot(index) else {
@@ -431,7 +428,7 @@ impl Tables {
             slot.seal = None;
             self.keying.remove(index);
             self.peers.leave(connection.peer, index, slot.in_flight);
-            self.leave_air(index, &connection);
+            self.with_air(|air, view| air.leave_air(view, index, &connection));
             // What it had under way is room for the others.
             self.unblock(connection.peer);
         }
@@ -519,18 +516,4 @@ fn refuse_request(qp: &mut QueuePair, number: u32, host: &mut QpHost<'_>) {
     let completion = Completion::with_status(0, CompletionOpcode::Send, status, qp.qpn());
     host.complete_send(Slot(number), Some(completion));
     host.event(QpEvent::Fatal);
-}
-
-/// Where a path leads from this host, which has these addresses.
-pub(crate) fn destination(path: &Path, rows: &[Option<Neighbour>]) -> Destination {
-    let local = rows.get(usize::from(path.sgid_index)).copied().flatten();
-    Destination {
-        // A port drops what leaves from an address that is gone.
-        address: local.map_or(path.gid.to_ip().into(), |local| local.peer(path.gid)),
-        source_index: path.sgid_index,
-        tos: path.traffic_class,
-        hop_limit: path.hop_limit,
-        flow_label: path.flow_label,
-        bundles: false,
-    }
 }

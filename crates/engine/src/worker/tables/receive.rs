@@ -14,7 +14,7 @@ impl Tables {
     /// Takes one packet that the port has verified. What is wrong with it is counted by reason. After the last comes
     /// [`settle_received`](Self::settle_received).
     pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
-        if received.bundled && !self.may_bundle(received.bytes) {
+        if received.bundled && !self.air.may_bundle(&mut self.qps, received.bytes) {
             return self.counters.count(EngineCounter::DropAir);
         }
         if let Some((bth, payload)) = split_middle(received.bytes)
@@ -183,10 +183,10 @@ impl Tables {
             let arrived = std::mem::take(&mut self.arrived);
             self.settle(index, now);
             if arrived.has_marks() {
-                self.note_marked(index, now);
+                self.air.note_marked(&mut self.qps, index, now);
             }
-            self.note_arrived(index, arrived, now);
-            self.note_owed(index, now);
+            self.air.note_arrived(&mut self.qps, index, arrived, now);
+            self.air.note_owed(&mut self.qps, index, now);
         }
     }
 
@@ -235,7 +235,8 @@ impl Tables {
         if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, received.source_port, packet)) {
             self.counters.count(EngineCounter::DropUnknownQp);
         }
-        self.note_management(arrival.source, arrival.destination, now);
+        let (remote, local) = (arrival.source, arrival.destination);
+        self.with_air(|air, view| air.note_management(view, remote, local, now));
     }
 
     /// Gives each queue pair that is attached to the group a copy.

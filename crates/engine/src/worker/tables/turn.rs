@@ -1,11 +1,13 @@
 //! Whose turn it is to transmit, and how much.
 
-use super::{PACKET_LEN_MAX, ROUND_BYTES, Tables, destination};
+use super::{ROUND_BYTES, Tables};
 use crate::air::Weight;
 use crate::counter_names::EngineCounter;
 use crate::index::{AirIndex, QpIndex};
+use crate::limits::PACKET_LEN_MAX;
 use crate::seal::datagrams::{Name, Readiness};
 use crate::seal::{SEALED_LEN_MAX, Seal};
+use crate::tables::destination::destination;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{Connection, QpSlot};
 use crate::worker::gsi::Gsi;
@@ -31,7 +33,7 @@ impl Tables {
     #[inline]
     pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;
-        let is_due = self.has_air_due(now)
+        let is_due = self.air.is_due(now)
             || self.keying.next().is_some_and(|due| due <= now)
             || self.gsi.as_ref().is_some_and(Gsi::has_transmits);
         if is_due {
@@ -61,9 +63,11 @@ impl Tables {
         batch: &mut TransmitBatch,
     ) -> Option<i64> {
         let mut bytes = 0;
-        while self.has_air_due(now) {
+        while self.air.is_due(now) {
             let out = batch.reserve(PACKET_LEN_MAX)?;
-            let Some((len, destination)) = self.poll_air(now, port, out) else {
+            let Some((len, destination)) =
+                self.with_air(|air, view| air.poll_transmit(view, now, port, out))
+            else {
                 break;
             };
             batch.commit(len, destination);
@@ -247,7 +251,7 @@ impl Tables {
             let has_more = end != TurnEnd::NothingToSend;
             let next = (self.air).sent(air, index, now, (sent as u64, count), has_more);
             if let Some(next) = next {
-                self.take_the_turn(next);
+                self.give_turn(next);
             }
             if let Some(next) = self.air.next_beside(air) {
                 self.join_line(next);
@@ -267,7 +271,7 @@ impl Tables {
         }
         let waited = std::mem::take(&mut slot.waits);
         if let Some(next) = self.air.pass(air, index, waited) {
-            self.take_the_turn(next);
+            self.give_turn(next);
         }
         None
     }
