@@ -150,7 +150,7 @@ impl Program {
     /// How many completed.
     fn poll(&self) -> usize {
         let mut completions: [abi::ibv_wc; 16] = zeroed();
-        // SAFETY: a queue that lives, and room for so many.
+        // SAFETY: a queue that is alive, and room for 16 completions.
         let count = unsafe { (self.poll_cq)(self.cq, 16, completions.as_mut_ptr()) };
         let count = usize::try_from(count).expect("a queue that does not overflow");
         assert!(
@@ -272,7 +272,7 @@ fn post_send() -> Done {
     let mut first = List::new(&programs.near, &programs.far, 1, false);
     let mut list = List::new(&programs.near, &programs.far, 16, true);
     repeat(&mut programs, TIMES / 16, |programs| {
-        // Under way: what is posted now waits for its answer.
+        // Posted first, so that the next requests wait for its answer.
         programs.near.post(&mut first.requests);
         near(|| programs.near.post(&mut list.requests));
         let mut count = 0;

@@ -1,8 +1,9 @@
 //! The two functions that the counter knows by name.
 //!
-//! `valgrind --tool=callgrind --toggle-collect=airdma_near --toggle-collect=airdma_far` counts what runs inside them, and
-//! nothing of what is around: preparation, warm-up, and moving the clock. A side is a name, so that one run tells what the
-//! end that asks pays, and what the end that serves it pays.
+//! `valgrind --tool=callgrind --toggle-collect=airdma_near --toggle-collect=airdma_far` counts what
+//! runs inside them, and nothing of what is around: preparation, warm-up, and moving the clock. A
+//! side is a name, so that one run tells what the end that asks pays, and what the end that serves
+//! it pays.
 
 use std::cell::Cell;
 
@@ -39,14 +40,14 @@ pub fn far(mut call: impl FnMut()) {
     }
 }
 
-// SAFETY: nobody else has a function of this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn airdma_near(call: &mut dyn FnMut()) {
     call();
 }
 
-// SAFETY: nobody else has a function of this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn airdma_far(call: &mut dyn FnMut()) {

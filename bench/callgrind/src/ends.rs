@@ -134,7 +134,8 @@ impl Ends {
         self.far.device.move_clock(now);
     }
 
-    /// Both poll, in turn, until the asking end has so many completions. Those of the other are thrown away.
+    /// Polls both ends in turn until the requesting end has `wanted` completions. The other's are
+    /// discarded.
     pub fn complete(&self, wanted: usize) {
         let mut count = 0;
         for _ in 0..STEPS_MAX {
@@ -193,7 +194,8 @@ impl End {
                 })
             })
             .collect();
-        // Room to begin at a page, whatever the allocator does: copies take other ways for other alignments.
+        // Room to begin at a page, whatever the allocator does: copies take other ways for other
+        // alignments.
         let mut memory = vec![0_u64; (setup.bytes + 8192) / 8].into_boxed_slice();
         let address = (memory.as_mut_ptr().expose_provenance() as u64).next_multiple_of(4096);
         let mr = pd

@@ -1,7 +1,8 @@
 //! `airdma-callgrind SCENARIO`: something small, often, so that callgrind can count what it takes.
 //!
-//! `make instructions` runs it (`tools/instructions.py`). Nothing here depends on time, threads or other programs: devices stand
-//! on a wire in memory and their clocks are moved by the step, so that the same binary executes the same instructions.
+//! `make instructions` runs it (`tools/instructions.py`). Nothing here depends on time, threads or
+//! other programs: devices stand on a wire in memory and their clocks are moved by the step, so
+//! that the same binary executes the same instructions.
 
 mod c_abi;
 mod counted;
@@ -53,8 +54,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The features by which the sum of the ICRC and the copies of the C library choose their way, as far as they are there: under
-/// valgrind, those that it knows.
+/// The features by which the sum of the ICRC and the copies of the C library choose their way, as
+/// far as they are there: under valgrind, those that it knows.
 fn cpu() -> String {
     let mut features: Vec<&str> = Vec::new();
     #[cfg(target_arch = "x86_64")]

@@ -198,7 +198,7 @@ fn post_to(ends: &Ends, qp: &Qp, kind: Kind, length: usize, count: usize, signal
     }
 }
 
-/// So many lists before it counts, and while it does.
+/// Posts `warm` lists before it counts, and `times` while it does.
 fn repeat(ends: &Ends, warm: u64, times: u64, per_time: u64, mut call: impl FnMut()) -> Done {
     for _ in 0..warm {
         call();
@@ -249,10 +249,11 @@ fn over_sockets() -> Done {
     repeat(&ends, 16, 64, 1, || list(&ends, Kind::Write, 64 * KIB, 1))
 }
 
-/// Requests that are under way at once.
+/// Requests in flight.
 const SPREAD: usize = 16;
 
-/// One request on each of some queue pairs, and all of their completions; then the next queue pairs.
+/// One request on each of some queue pairs, and all of their completions; then the next queue
+/// pairs.
 fn spread(over: usize) -> Done {
     let ends = Ends::new(Setup {
         others: over,
@@ -302,7 +303,7 @@ fn ack_received() -> Done {
 fn post_list() -> Done {
     let ends = Ends::new(Setup::PLAIN);
     let done = repeat(&ends, 100, 960 / 16, 16, || {
-        // Under way: what is posted now waits for its answer.
+        // Posted first, so that the next requests wait for its answer.
         post(&ends, Kind::Write, 64, 1, false);
         near(|| post(&ends, Kind::Write, 64, 16, true));
         let mut count = 0;

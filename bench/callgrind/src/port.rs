@@ -65,7 +65,7 @@ fn icrc(length: usize) -> Done {
 /// The middle of a WRITE to queue pair 0x12.
 const BTH: [u8; 12] = [0x07, 0, 0xff, 0xff, 0, 0, 0, 0x12, 0, 0, 0, 0];
 
-/// Of one burst.
+/// Packets of one burst.
 const PACKETS: usize = 64;
 
 fn batch(length: usize) -> Done {
@@ -82,7 +82,7 @@ fn batch(length: usize) -> Done {
     let mut burst = || {
         for number in 0..PACKETS {
             let packet = batch.reserve(length).expect("room");
-            // Of one queue pair, and the sequence number of each its own, as what a message is cut into.
+            // For one queue pair, each with its own PSN, as the packets of a message are.
             packet[..BTH.len()].copy_from_slice(&BTH);
             packet[BTH.len() - 1] = number as u8;
             batch.commit(length, destination);

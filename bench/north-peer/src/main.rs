@@ -1,5 +1,8 @@
-//! A sender and a receiver for `airdma bench wireless` that sleep while nothing is to be done, unlike perftest's, which poll: by the
-//! north API, over one connection or several. Each end prints what it found as one line of JSON.
+//! A sender and a receiver for `airdma bench wireless`, by airdma's Rust API, over one or several
+//! connections.
+//!
+//! Unlike perftest's, which poll, they sleep while there is nothing to do. Each end prints its
+//! result as one line of JSON.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -15,9 +18,9 @@ use airdma_link::traffic::{Found, cpu_s, ready};
 use anyhow::{Context as _, bail};
 use clap::Parser;
 
-/// Of each write, as of perftest's in that benchmark.
+/// Length of each write, the same as perftest's in that benchmark.
 const MESSAGE_BYTES: usize = 64 << 10;
-/// Writes under way on each connection: 4 MiB, which is as much as a socket of the kernel's TCP has.
+/// Writes in flight on each connection: 4 MiB, as much as the socket of a kernel TCP has.
 const DEPTH: usize = 64;
 /// What the receiver is told at the end: how much was written.
 const COUNT_BYTES: usize = size_of::<u64>();
@@ -31,7 +34,7 @@ enum End {
         /// An address of this host.
         #[arg(long)]
         at: IpAddr,
-        /// Of RDMA CM.
+        /// Port of RDMA CM.
         #[arg(long)]
         port: u16,
         /// How many come.
@@ -77,7 +80,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes so many connections, and says how much was written over each of them.
+/// Accepts a number of connections, and returns how much was written over each.
 fn receive(
     device: &Device,
     port: u16,
@@ -101,7 +104,7 @@ fn receive(
     for (endpoint, target, counting) in ends {
         let count = counting.wait()?;
         each.push(u64::from_be_bytes(count[..].try_into()?));
-        // Who closes first takes what the other has not heard of yet with it.
+        // If the sender closed first, this end's last message would be lost.
         match endpoint.recv(count.into_region(), ..).wait() {
             Err(error) if error.is_closed() => drop(target),
             Err(error) => return Err(error.into()),
@@ -116,7 +119,7 @@ fn receive(
     })
 }
 
-/// Writes so many bytes, or for so long, over so many connections at once.
+/// Writes a number of bytes, or for a time, over several connections at once.
 fn send(
     device: &Device,
     to: SocketAddr,

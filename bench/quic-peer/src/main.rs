@@ -1,6 +1,9 @@
-//! A sender and a receiver of one QUIC stream for `airdma bench wireless` and `airdma bench files`, by quinn as it comes: its default
-//! windows, one thread for each end, which reads and writes files as well. A program of its own, so that nobody who wants RDMA
-//! builds TLS. Each end prints what it found as one line of JSON.
+//! A sender and a receiver of one QUIC stream for `airdma bench wireless` and `airdma bench files`,
+//! by quinn.
+//!
+//! It has quinn's default windows, and one thread for each end, which reads and writes files as
+//! well. It is a program of its own, so that airdma's users need not build TLS. Each end prints its
+//! result as one line of JSON.
 
 use std::fs::File;
 use std::future::Future;
@@ -22,15 +25,15 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// What the certificate is about.
 const NAME: &str = "airdma";
-/// An Ed25519 key as PKCS #8 (RFC 8410) without its last 32 bytes, the key itself. There is no secret in a benchmark: both ends
-/// make the same certificate from it, and trust no other.
+/// An Ed25519 key as PKCS #8 (RFC 8410) without its last 32 bytes, the key itself. There is no
+/// secret in a benchmark: both ends make the same certificate from it, and trust no other.
 const KEY: [u8; 16] = [
     0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
 ];
 const FIRST: Duration = Duration::from_secs(10);
 /// How long the receiver may take to acknowledge the end, and to say that it is gone.
 const LAST: Duration = Duration::from_secs(10);
-/// Of the calls, as of TCP's end.
+/// Length of reads and writes, the same as in TCP's end.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// One end of a measurement of `airdma bench wireless` or `airdma bench files`.
@@ -112,7 +115,7 @@ fn receive(port: u16, into: Option<&Path>) -> anyhow::Result<Found> {
     })
 }
 
-/// Sends so many bytes, or for so long, or to the end of a file.
+/// Sends a number of bytes, or for a time, or to the end of a file.
 fn send(
     to: SocketAddr,
     time: Duration,

@@ -1,8 +1,10 @@
-//! What airdma hosts say to each other beyond RoCEv2, from a peer or another host, with any content: a host in air mode that is
-//! connected to another, and datagrams between the two that are dropped, changed, repeated, cut and made up.
+//! What airdma hosts say to each other beyond RoCEv2, from a peer or another host, with any
+//! content: a host in air mode that is connected to another, and datagrams between the two that are
+//! dropped, changed, repeated, cut and made up.
 //!
-//! Nothing is secret to the attacker here, so it may end the connection. All the same the host comes to rest after each datagram, sends to
-//! its peer alone and no more than a window of packets at a time, writes to memory that is granted, and lets all be destroyed in the end.
+//! Nothing is secret to the attacker here, so it may end the connection. All the same the host
+//! comes to rest after each datagram, sends to its peer alone and no more than a window of packets
+//! at a time, writes to memory that is granted, and lets all be destroyed in the end.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,10 +24,11 @@ use crate::input::Input;
 
 /// Datagrams to queue pair 1 that are kept to be changed and sent again.
 const SEEN_MAX: usize = 16;
-/// Requests that a program has outstanding, of at most so many bytes.
+/// Most outstanding requests of a program.
 const POSTED_MAX: u32 = 8;
 const LENGTH_MAX: u32 = 4096;
-/// Packets that a host may send on one datagram: all that it has outstanding, twice, and what it says beside them.
+/// Packets that a host may send on one datagram: all that it has outstanding, twice, and what it
+/// says beside them.
 const ANSWERS_MAX: usize = 2 * POSTED_MAX as usize * 17 + 16;
 /// Times that what two hosts send each other is carried before they count as ones that never end.
 const ROUNDS_MAX: usize = 10_000;
@@ -271,7 +274,7 @@ impl Siege {
     fn finish(mut self) {
         let mut nothing = Input::new(&[]);
         self.carry(&mut nothing);
-        // What was to be sent later is sent by then, or never.
+        // Delayed packets are sent by then, or never.
         self.now += Duration::from_secs(1);
         for End { mut host, qp } in self.ends {
             qp.destroy().expect("nothing holds it");

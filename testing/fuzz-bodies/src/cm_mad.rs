@@ -1,4 +1,5 @@
-//! Messages of connection management: whatever the bytes are, and the same bytes made to look like a message.
+//! Messages of connection management: whatever the bytes are, and the same bytes made to look like
+//! a message.
 
 use airdma_wire::cm::{CmMad, CmMessage, IpAddressing, ServiceId};
 use airdma_wire::mad::{MAD_LEN, MadHeader};

@@ -1,6 +1,7 @@
-//! The connection manager against peers that send what they want and a program that calls what it wants: it stays within its
-//! bounds, answers no datagram with many, and whatever was begun ends. Requests with forged addresses bring little there, and take
-//! nothing from a connection that has nothing to do with it all.
+//! The connection manager against peers that send what they want and a program that calls what it
+//! wants: it stays within its bounds, answers no datagram with many, and whatever was begun ends.
+//! Requests with forged addresses bring little there, and take nothing from a connection that has
+//! nothing to do with it all.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -21,15 +22,19 @@ use crate::input::Input;
 const CONNECTIONS_MAX: usize = 12;
 const TRANSMITS_MAX: usize = 16;
 
-/// Datagrams that one of a peer may bring about: a reject, and the end of the connection that it shows to be stale.
+/// Datagrams that one of a peer may bring about: a reject, and the end of the connection that it
+/// shows to be stale.
 const ANSWERS_MAX: usize = 2;
 
-/// A connection without an answer is repeated at most 15 times, each after 69 s at most, and remembered for two minutes.
+/// A connection without an answer is repeated at most 15 times, each after 69 s at most, and
+/// remembered for two minutes.
 const LIFE_MAX: Duration = Duration::from_secs(16 * 69 + 2 * 120);
 
-/// Datagrams to an address from which nothing but requests comes, for each of those: a reply, and three more.
+/// Datagrams to an address from which nothing but requests comes, for each of those: a reply, and
+/// three more.
 const ANSWERS_TO_STRANGERS_MAX: usize = 4;
-/// Their host numbers. The last is the peer of a connection that goes on, in whose name requests are forged, too.
+/// Their host numbers. The last is the peer of a connection that goes on, in whose name requests
+/// are forged, too.
 const STRANGERS: std::ops::Range<u8> = 4..9;
 const BYSTANDER: u8 = 8;
 const BYSTANDERS_QPN: Qpn = Qpn::new(0x77);
@@ -194,8 +199,8 @@ impl Siege {
         self.handle(peer, &mad);
     }
 
-    /// A request that comes from no host with that address: nothing that is sent there is ever seen. It may name the queue pair of
-    /// another connection.
+    /// A request that comes from no host with that address: nothing that is sent there is ever
+    /// seen. It may name the queue pair of another connection.
     fn forged_request(&mut self, stranger: u8, input: &mut Input<'_>) {
         let mut attacker = Manager::new(Config::new(u64::from(input.byte() % 8), 3));
         let mut wanted = wanted(stranger, 1, input);
@@ -209,7 +214,8 @@ impl Siege {
         self.handle(stranger, &mad);
     }
 
-    /// Something that was seen, as another message, with the ids the other way round, with other bytes.
+    /// Something that was seen, as another message, with the ids the other way round, with other
+    /// bytes.
     fn hostile_datagram(&mut self, peer: u8, input: &mut Input<'_>) {
         let about = input.below(SEEN_MAX) % self.seen.len().max(1);
         let mut mad = self.seen.get(about).copied().unwrap_or([0; MAD_LEN]);
@@ -381,7 +387,8 @@ impl Siege {
         );
     }
 
-    /// Everybody falls silent. What waits for a peer ends by itself, what waits for the program when that lets go.
+    /// Everybody falls silent. What waits for a peer ends by itself, what waits for the program
+    /// when that lets go.
     fn finish(mut self) {
         for listener in std::mem::take(&mut self.listeners) {
             self.manager.close(self.now, listener);

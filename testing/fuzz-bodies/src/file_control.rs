@@ -1,4 +1,5 @@
-//! What sender and receiver of files say to each other: messages of a peer that may say anything, in any order.
+//! What sender and receiver of files say to each other: messages of a peer that may say anything,
+//! in any order.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use airdma_files::protocol::{
 use airdma_files::session::{DataKey, Door, Frames, Identity};
 use airdma_files::{Limits, Manifest, Modified, Plan, Report, Unwanted};
 
-/// Of the connection below.
+/// Binding of the underlying connection.
 const BINDING: &[u8] = b"binding";
 
 /// What one message may make an end say: parts of a list, and an end.
@@ -17,7 +18,8 @@ const ANSWERS_MAX: usize = 4;
 
 const SLOTS: u32 = 3;
 
-/// The first byte chooses whom the rest is said to. Each message has its length in front, in one byte.
+/// The first byte chooses whom the rest is said to. Each message has its length in front, in one
+/// byte.
 pub fn run(data: &[u8]) {
     let Some((&whom, rest)) = data.split_first() else {
         return;

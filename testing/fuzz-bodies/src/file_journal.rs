@@ -1,5 +1,6 @@
-//! What lies in a receiving directory: a journal and an unfinished directory that peers, archives or other users left, also with seals as if
-//! the user's key were known to them, and things in the way of what is offered.
+//! What lies in a receiving directory: a journal and an unfinished directory that peers, archives
+//! or other users left, also with seals as if the user's key were known to them, and things in the
+//! way of what is offered.
 
 use crate::input::Input;
 use airdma_files::manifest::{Builder, Content, Entry, Kind};
@@ -22,7 +23,8 @@ const FIELDS_MAX: usize = 400;
 const ENDLESS: u64 = 1 << 40;
 /// Directories within each other.
 const DEPTH_MAX: usize = 200;
-/// Names in the unfinished directory: entries of all kinds, what did not arrive, and what means nothing.
+/// Names in the unfinished directory: entries of all kinds, what did not arrive, and what means
+/// nothing.
 const UNFINISHED: [&str; 14] = [
     "0",
     "1",

@@ -1,4 +1,5 @@
-//! The list of files that a sender offers: whatever the bytes are, and however they are cut into pieces.
+//! The list of files that a sender offers: whatever the bytes are, and however they are cut into
+//! pieces.
 
 use airdma_files::manifest::{Content, Decoder, Kind};
 use airdma_files::{Limits, Manifest, Plan, Unwanted};
@@ -12,7 +13,8 @@ const LIMITS: Limits = Limits {
 /// What an encoded manifest begins with.
 const HEADER: &[u8] = b"airdma-m\x01";
 
-/// The first byte chooses the pieces. The rest is a manifest as it is, and one without its beginning.
+/// The first byte chooses the pieces. The rest is a manifest as it is, and one without its
+/// beginning.
 pub fn run(data: &[u8]) {
     let Some((&piece, rest)) = data.split_first() else {
         return;

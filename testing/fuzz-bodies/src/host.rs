@@ -1,5 +1,6 @@
-//! The host of a queue pair under attack. It does what it is asked, refuses what its memory does not grant, and panics where
-//! the transport breaks its own word: what it touches was checked first, every request completes once and in order.
+//! The host of a queue pair under attack. It does what it is asked, refuses what its memory does
+//! not grant, and panics where the transport breaks its own word: what it touches was checked
+//! first, every request completes once and in order.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ pub const BASE: u64 = 0x10_0000;
 /// Bytes of memory, granted or not.
 const LENGTH: usize = 16 * 1024;
 
-/// A key to bytes that nobody keeps: messages as long as they may be, without memory as large.
+/// Key to bytes that are not stored: messages may have any length without as much memory.
 pub const VAST: u32 = 0x00b1_6000;
 
 /// What a key opens.
@@ -204,7 +205,7 @@ impl Machine {
         self.counts[counter as usize]
     }
 
-    /// Whether every byte that nobody was ever granted to write is as it was.
+    /// Whether every byte without a grant to write is unchanged.
     pub fn is_intact(&self) -> bool {
         let writable = |at: usize| {
             let open = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -217,7 +218,7 @@ impl Machine {
         bytes.all(|(at, byte)| *byte == pattern(at) || writable(at))
     }
 
-    /// The bytes behind a key; `Some(None)` for those that nobody keeps.
+    /// The bytes behind a key; `Some(None)` for those that are not stored.
     fn open(
         &mut self,
         key: u32,

@@ -1,5 +1,5 @@
-//! The ICRC: three ways to compute it and two to check it agree with a slow one that is all its own; every covered bit
-//! counts, no masked bit does.
+//! The ICRC: three ways to compute it and two to check it agree with a slow one that is all its
+//! own; every covered bit counts, no masked bit does.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -168,7 +168,8 @@ impl IpPacket {
         if let Some(found) = spaces.recover(len, other) {
             assert_eq!(space.image(found), other);
         }
-        // An identification two bytes further ahead is a polynomial of degree 16 to 31 here, even one of a single bit.
+        // An identification two bytes further ahead is a polynomial of degree 16 to 31 here, even
+        // one of a single bit.
         for id in [noise | 1, 1 << (noise % 16)] {
             let ahead = IdSpace::for_transport_len(len + 2).image(id);
             assert_eq!(spaces.recover(len, ahead), None);
@@ -250,7 +251,8 @@ fn is_masked(ip_packet: &[u8], bit: usize) -> bool {
     ip || (udp + 6..udp + 8).contains(&byte) || byte == udp + 8 + 4
 }
 
-/// The definition, bit by bit: CRC-32 over eight bytes of ones and the packet, masked bits replaced by ones.
+/// The definition, bit by bit: CRC-32 over eight bytes of ones and the packet, masked bits replaced
+/// by ones.
 fn reference(ip_packet: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     let mut shift_in = |bit: bool| {

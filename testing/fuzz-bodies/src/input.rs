@@ -1,6 +1,7 @@
 //! Bytes, taken as decisions.
 
-/// Decides what happens next. When the bytes are used up, every decision is the first choice and every number zero.
+/// Decides what happens next. When the bytes are used up, every decision is the first choice and
+/// every number zero.
 #[derive(Clone, Debug)]
 pub struct Input<'a> {
     rest: &'a [u8],

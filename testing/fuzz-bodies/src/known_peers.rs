@@ -1,5 +1,5 @@
-//! The file of peers that were met, with any content: whatever the bytes are, it says which peers are known, and no line
-//! says it twice.
+//! The file of peers that were met, with any content: whatever the bytes are, it says which peers
+//! are known, and no line says it twice.
 
 use airdma_files::session::{
     KNOWN_PEERS_BYTES_MAX, KnownPeers, NetworkName, Pin, Place, PublicKey, Role,
@@ -19,7 +19,8 @@ const LINES: [&str; 6] = [
     "# comment\n",
 ];
 
-/// The bytes as a file; lines with bytes replaced; and peers with any names, beside what the file said.
+/// The bytes as a file; lines with bytes replaced; and peers with any names, beside what the file
+/// said.
 pub fn run(data: &[u8]) {
     check(&KnownPeers::parse(data));
     let mut input = Input::new(data);

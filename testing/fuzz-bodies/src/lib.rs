@@ -1,9 +1,9 @@
-//! Hostile bytes: one module for each fuzz target, with a function `run(data)` that panics when something that must hold
-//! does not.
+//! Fuzz bodies: one module for each fuzz target, with a function `run(data)` that panics when an
+//! invariant does not hold.
 //!
-//! The bytes are decoded into what a peer or a program may do wrong ([`input::Input`]), so that most of them get deep. Who
-//! provides them is open: libFuzzer (`fuzz/`), which looks for bytes that reach new code; `tests/replay.rs`, which repeats
-//! what libFuzzer found and adds random ones.
+//! The bytes are decoded into faults of a peer or program ([`input::Input`]), so that most of them
+//! reach deep code. They come from libFuzzer (`fuzz/`), which searches for bytes that reach new
+//! code, or from `tests/replay.rs`, which replays libFuzzer's findings and adds random bytes.
 
 pub mod air_message;
 pub mod cm_mad;

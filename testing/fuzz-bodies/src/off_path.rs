@@ -1,5 +1,6 @@
-//! Two hosts in air mode on a path that loses packets, and a third one that sees none of theirs and forges what it likes: it is told their addresses, the numbers
-//! of their queue pairs, the next PSNs, keys and addresses of memory, and nothing of what Hello has told the two.
+//! Two hosts in air mode on a path that loses packets, and a third one that sees none of theirs and
+//! forges what it likes: it is told their addresses, the numbers of their queue pairs, the next
+//! PSNs, keys and addresses of memory, and nothing of what Hello has told the two.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
 const TICK: Duration = Duration::from_micros(100);
 /// What a WRITE brings at most; the second half of the memory is for what the peer writes.
 const BYTES: usize = 32 * 1024;
-/// Of so many packets one is lost at most, so that no connection has a reason to end.
+/// Least number of packets for each lost one, so that no connection has a reason to end.
 const LOST_MIN: usize = 4;
 /// Ticks in which what was posted must be done once nothing is lost.
 const DONE_TICKS: usize = 20_000;
@@ -157,7 +158,8 @@ impl Host {
         }
     }
 
-    /// Writes into its own memory, which nothing else touches meanwhile: the devices run in this thread.
+    /// Writes into its own memory, which nothing else touches meanwhile: the devices run in this
+    /// thread.
     fn fill(&mut self, offset: usize, bytes: &[u8]) {
         let at = std::ptr::with_exposed_provenance_mut::<u8>(self.va(offset) as usize);
         assert!(offset + bytes.len() <= 2 * BYTES);
@@ -178,7 +180,8 @@ pub(crate) struct LossyPath {
     pub(crate) hosts: [Host; 2],
     ticks: u32,
     posted: u8,
-    /// The next packets, one for each bit: those that are set are lost, but for those that come too soon after another.
+    /// The next packets, one for each bit: those that are set are lost, but for those that come too
+    /// soon after another.
     pub(crate) lost_bits: u32,
     since_lost: usize,
     /// Every packet is kept here, if any is.
@@ -194,7 +197,8 @@ pub(crate) struct Seen {
 }
 
 impl LossyPath {
-    /// Both are in air mode, and have heard each other. If they share a secret, every packet is kept.
+    /// Both are in air mode, and have heard each other. If they share a secret, every packet is
+    /// kept.
     pub(crate) fn new(secret: Option<&[u8]>) -> Self {
         let hosts = [0, 1].map(|index| Host::new(index, secret));
         let mut path = LossyPath {

@@ -1,5 +1,5 @@
-//! Two hosts that share a secret, a path that loses packets, and a third host on that path: it has every packet, and sends what it likes of it, changed,
-//! again or made up, in the name of anyone.
+//! Two hosts that share a secret, a path that loses packets, and a third host on that path: it has
+//! every packet, and sends what it likes of it, changed, again or made up, in the name of anyone.
 
 use airdma_engine::{AttrMask, QpAttributes};
 use airdma_port::sim::Frame;
@@ -14,7 +14,7 @@ use crate::off_path::{LossyPath, frame, management};
 const SECRET: &[u8] = b"what no host on the path has";
 /// Bytes of a datagram to queue pair 1 behind the message.
 const TAG_LEN: usize = 16;
-/// Of the BTH: what routers may change.
+/// Offset of the byte of the BTH that routers may change.
 const CONGESTION_AT: usize = 4;
 /// Times that the queue pairs are connected anew.
 const RECONNECTS_MAX: usize = 3;
@@ -233,7 +233,8 @@ fn signed(mad: &[u8; MAD_LEN], input: &mut Input<'_>) -> Vec<u8> {
     management(&[&mad[..], &tag[..length]].concat())
 }
 
-/// Gives a packet to a host that has said all that it has to say now; then it says no more than so many packets.
+/// Gives a packet to a host that has sent everything; it may then send at most `answers_max`
+/// packets.
 fn give(path: &mut LossyPath, victim: usize, forged: Frame, answers_max: usize) {
     let now = path.now();
     let say = |path: &LossyPath| {

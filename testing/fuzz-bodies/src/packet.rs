@@ -1,4 +1,5 @@
-//! Parsing packets: whatever the bytes are, and the same bytes made to look like a packet, or a bundle of packets.
+//! Parsing packets: whatever the bytes are, and the same bytes made to look like a packet, or a
+//! bundle of packets.
 
 use airdma_wire::bundle::{
     BUNDLE_HEADER_LEN, BUNDLE_OPCODE, BUNDLE_PACKETS_MAX, Bundle, bundle_header,
@@ -77,7 +78,8 @@ fn check_packet(data: &[u8], packet: &Packet<'_>) {
     assert_eq!(Packet::parse(&emitted).as_ref(), Ok(packet));
 }
 
-/// The bits that no header gives a meaning are sent as zero (IBTA 9.2 and 9.3); those of the BTH are a tag.
+/// The bits that no header gives a meaning are sent as zero (IBTA 9.2 and 9.3); those of the BTH
+/// are a tag.
 fn clear_reserved(headers: &Headers, bytes: &mut [u8]) {
     if headers.deth.is_some() {
         bytes[Bth::LEN + 4] = 0;

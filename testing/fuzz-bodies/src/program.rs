@@ -1,5 +1,6 @@
-//! What a C program has before it posts: a device in a time of its own whose packets come back to it, memory of which a part
-//! is registered, queues, and two queue pairs that are connected to each other.
+//! What a C program has before it posts: a device in a time of its own whose packets come back to
+//! it, memory of which a part is registered, queues, and two queue pairs that are connected to each
+//! other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::offset_of;
@@ -35,7 +36,8 @@ const ALL_ACCESS: i32 = (abi::IBV_ACCESS_LOCAL_WRITE
     | abi::IBV_ACCESS_REMOTE_ATOMIC
     | abi::IBV_ACCESS_MW_BIND) as i32;
 
-/// A queue pair, and what was posted to it and must complete: identifiers, oldest first, and whether success is reported.
+/// A queue pair, and what was posted to it and must complete: identifiers, oldest first, and
+/// whether success is reported.
 pub struct Posted {
     /// The queue pair.
     pub qp: *mut abi::ibv_qp,
@@ -51,20 +53,21 @@ pub struct Posted {
     pub receives: VecDeque<u64>,
 }
 
-/// What an intruder does to a packet on its way. It knows everything, and closes the packet with the right ICRC.
+/// What an intruder does to a packet on its way. It knows everything, and closes the packet with
+/// the right ICRC.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
-    /// Lets so many packets pass first.
+    /// Lets this many packets pass first.
     Pass(u8),
     /// Sets a byte.
     Set(u8, u8),
     /// Flips bits of a byte.
     Flip(u8, u8),
-    /// Makes it so many words long.
+    /// Changes its length to this many words.
     Length(u8),
     /// Lets it get lost.
     Drop,
-    /// Sends an old one, so many packets back, in front of it.
+    /// Sends an old packet, this many packets back, before it.
     Replay(u8),
 }
 
@@ -328,7 +331,7 @@ impl Program {
         });
     }
 
-    /// Moves a queue pair on from reset, by so many states.
+    /// Moves a queue pair from reset through `states` states.
     fn start(&mut self, index: usize, states: usize) {
         let mut attr: abi::ibv_qp_attr = zeroed();
         attr.port_num = 1;
@@ -492,7 +495,7 @@ impl Program {
         }
     }
 
-    /// Each request completes once, and in order; only those that nobody wants to hear of may be silent.
+    /// Checks that each request completes once, and in order; only unsignalled ones may be silent.
     fn take(&mut self, completion: &abi::ibv_wc) {
         let wr_id = completion.wr_id;
         if let Some(at) = self.shared.iter().position(|posted| *posted == wr_id) {
@@ -523,7 +526,7 @@ impl Program {
         panic!("{wr_id} was not posted");
     }
 
-    /// Bytes that nobody was granted are as they were.
+    /// Checks that bytes without a grant are unchanged.
     pub fn check_memory(&self) {
         let base: *const u8 = self.memory.as_ptr().cast();
         for at in (0..OPEN.start).chain(OPEN.end..MEMORY) {

@@ -1,5 +1,5 @@
-//! The journal of the queue, with any content: a service starts with it, whatever the bytes are, and what it keeps
-//! then the next one finds.
+//! The journal of the queue, with any content: a service starts with it, whatever the bytes are,
+//! and what it keeps then the next one finds.
 
 use crate::input::Input;
 use crate::queue_request::{Folder, jobs, open};
@@ -19,7 +19,8 @@ const RECORDS: [&str; 7] = [
     r#"{"job":{"id":3,"order":{"paths":["/"],"to":"x","key":"y"},"state":"failed","added":3,"attempts":4294967295}}"#,
 ];
 
-/// The bytes as a journal; and lines, some of which have bytes replaced before or after they were summed.
+/// The bytes as a journal; and lines, some of which have bytes replaced before or after they were
+/// summed.
 pub fn run(data: &[u8]) {
     check(data);
     let mut input = Input::new(data);

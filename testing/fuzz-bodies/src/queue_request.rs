@@ -1,4 +1,5 @@
-//! What programs say to the queue's socket: lines that are requests, nearly, or not at all; and the journal that is left.
+//! What programs say to the queue's socket: lines that are requests, nearly, or not at all; and the
+//! journal that is left.
 
 use crate::input::Input;
 use airdma_queue::protocol::{Refusal, RefusalKind, Reply};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const LINES_MAX: usize = 24;
-/// Of a line that is no request from the first byte on.
+/// Most bytes of a line that is not a request from its first byte on.
 const LENGTH_MAX: usize = 200;
 const REQUESTS: [&str; 8] = [
     r#"{"list":{}}"#,

@@ -1,4 +1,5 @@
-//! The requester and the completer of every service that has them, in every state, against a peer that answers as it wants.
+//! The requester and the completer of every service that has them, in every state, against a peer
+//! that answers as it wants.
 
 use airdma_transport::QpType;
 

@@ -1,5 +1,5 @@
-//! A reliable connection that repeats selectively, both its halves, in every state, against a peer that loses and delays what
-//! it sends, and reports what it wants.
+//! A reliable connection that repeats selectively, both its halves, in every state, against a peer
+//! that loses and delays what it sends, and reports what it wants.
 
 use airdma_transport::QpType;
 

@@ -1,5 +1,6 @@
-//! A queue pair under siege: any service, any state, and whatever comes over the wire. The targets that use it differ in
-//! what they do most, see [`crate::responder`], [`crate::requester`] and [`crate::selective`].
+//! A queue pair under siege: any service, any state, and whatever comes over the wire. The targets
+//! that use it differ in what they do most, see [`crate::responder`], [`crate::requester`] and
+//! [`crate::selective`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -35,15 +36,16 @@ const SENT_MAX: usize = 128;
 /// Packets of the attacker's that are on their way, and late.
 const LATE_MAX: usize = 64;
 
-/// What came before its turn may take so many bytes.
+/// Most bytes of packets buffered out of order.
 const REORDER_BYTES: usize = 32 * 1024;
 
-/// No requester has more packets under way.
+/// Most packets that a requester has in flight.
 const AHEAD_MAX: i32 = 8192;
 
-/// After so many, each twice as long after the one before, any timer has run out.
+/// Most timer steps, each twice as long as the one before: after these, any timer has expired.
 const PROBES_MAX: usize = 40;
-/// Timers that a retry stands for at most (IBTA 9.7.6.1.3), and timers that spend none as they come late.
+/// Timers that a retry stands for at most (IBTA 9.7.6.1.3), and timers that spend none as they come
+/// late.
 const TIMERS_MAX: usize = 4;
 const LATE_TIMERS_MAX: usize = 32;
 
@@ -129,7 +131,8 @@ impl Siege {
         outcome.map_err(|_| ())
     }
 
-    /// Tries another state or other attributes: mostly what a transition asks for, sometimes anything.
+    /// Tries another state or other attributes: mostly what a transition asks for, sometimes
+    /// anything.
     pub fn modify_somehow(&mut self, input: &mut Input<'_>) {
         let state = QpState::from_number(input.below(7) as u32).expect("a state");
         let mut to = QpAttributes {
@@ -359,7 +362,7 @@ impl Siege {
         self.check_size();
     }
 
-    /// Lets the queue pair send up to so many packets.
+    /// Lets the queue pair send up to `packets` packets.
     pub fn poll(&mut self, packets: usize, credit: u32) {
         for _ in 0..packets {
             if self.poll_once(credit).is_none() {

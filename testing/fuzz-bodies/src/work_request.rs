@@ -1,6 +1,8 @@
-//! Work requests as C delivers them: lists and built batches with anything in them, in any state of the queue pair. What is
-//! wrong with a request is known here, and must be what the library says. What is sent comes back to the device, and may be
-//! changed on the way by somebody who knows everything.
+//! Work requests as C delivers them: lists and built batches with any content, in any state of the
+//! queue pair.
+//!
+//! The test knows what is wrong with a request, and the library must report it. Packets come back
+//! to the device, perhaps changed on the way by an attacker that knows everything.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -289,7 +291,7 @@ fn post_sends(program: &mut Program, index: usize, input: &mut Input<'_>) {
     let post = unsafe { (*program.context).ops.post_send };
     let errno = call!(post, qp, next, out);
     let refused = if out.is_null() {
-        // Nobody says which, but there is one.
+        // The error number is not specified, but there is one.
         (errno != 0).then_some(0)
     } else {
         assert_eq!(

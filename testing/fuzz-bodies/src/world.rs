@@ -1,4 +1,5 @@
-//! A whole world out of bytes: the decoder that random seeds use too, so that coverage can guide it.
+//! A whole world out of bytes: the decoder that random seeds use too, so that coverage can guide
+//! it.
 
 use airdma_worlds::{Plan, run as run_world};
 

@@ -1,5 +1,5 @@
-//! Every target on the inputs that were kept, and on random ones from fixed seeds: what `make fuzz` does for hours, as a
-//! test of seconds on a stable toolchain.
+//! Every target on the inputs that were kept, and on random ones from fixed seeds: what `make fuzz`
+//! does for hours, as a test of seconds on a stable toolchain.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ const RANDOM: u64 = 2_000;
 /// The same for whole worlds, of which `make worlds` runs thousands.
 const RANDOM_WORLDS: u64 = 50;
 
-/// And for two devices.
+/// Random inputs for targets with two devices.
 const RANDOM_PATHS: u64 = 200;
 
 /// Longest random input. libFuzzer's own limit is 4,096.

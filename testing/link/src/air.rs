@@ -1,15 +1,18 @@
-//! What the radio does with two hosts' packets, step by step: the model of a Wi-Fi cell, fed with what was counted at two
-//! queues, says what rate and what loss each of them has next. Reads no clock and does no I/O, so that it runs by wall time
-//! and by virtual time alike.
+//! What the radio does with two hosts' packets, step by step: the model of a Wi-Fi cell, fed with
+//! what was counted at two queues, says what rate and what loss each of them has next. Reads no
+//! clock and does no I/O, so that it runs by wall time and by virtual time alike.
 //!
-//! The packets of the model are shadows of those of the kernel. Whatever entered a queue since the last step enters the
-//! model, spread over that time; the model moves to the present; and a copy of it is asked how much it is going to
-//! serve. The rate is such that the kernel has then sent as much as the model:
+//! The packets of the model are shadows of those of the kernel. Whatever entered a queue since the
+//! last step enters the model, spread over that time; the model moves to the present; and a copy of
+//! it is asked how much it is going to serve. The rate is such that the kernel has then sent as
+//! much as the model:
 //!
-//! rate = (served by the copy within the horizon + served by the model so far - sent by the kernel so far) / horizon
+//! rate = (served by the copy within the horizon + served by the model so far - sent by the kernel
+//! so far) / horizon
 //!
-//! so that every error of one step is corrected by the next, and in the long run the kernel's bytes are the model's. So it is with
-//! losses: what the model lost and the kernel has not yet is the share of the next step's packets that is lost.
+//! so that every error of one step is corrected by the next, and in the long run the kernel's bytes
+//! are the model's. So it is with losses: what the model lost and the kernel has not yet is the
+//! share of the next step's packets that is lost.
 
 use std::time::Duration;
 
@@ -20,10 +23,11 @@ use crate::profile::Profile;
 use crate::shaper::{Counted, FRAME_HEADER_BYTES};
 use crate::twin::cell;
 
-/// How far ahead the copy is asked: long enough that some aggregates end, the longest of which lasts 5.5 ms.
+/// How far ahead the copy is asked: long enough that some aggregates end, the longest of which
+/// lasts 5.5 ms.
 const HORIZON: Duration = Duration::from_millis(12);
-/// Even a dead link hands something on, to be lost: a class of HTB cannot have the rate 0, and one that is much slower
-/// than this would sleep over the link's return.
+/// Even a dead link hands something on, to be lost: a class of HTB cannot have the rate 0, and one
+/// that is much slower than this would sleep over the link's return.
 const BYTES_PER_S_MIN: u64 = 125_000;
 /// How long a queue must have been empty and unused to be asked more seldom.
 const QUIET: Duration = Duration::from_millis(50);
@@ -57,7 +61,7 @@ impl Side {
 /// What was counted at a queue until now.
 pub type Seen = Counted;
 
-/// What is to be set at a queue until the next step.
+/// Settings of a queue until the next step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Order {
     /// Bytes of frames (Ethernet header included) that may leave in a second.
@@ -91,21 +95,23 @@ struct Direction {
     seen: Seen,
     /// Frames that entered the model.
     entered_packets: u64,
-    /// Bytes that did not divide by their number: they enter with the next ones. If they were forgotten, the kernel would
-    /// be ahead of the model by ever more, and the link get slower by the minute.
+    /// Bytes that did not divide by their number: they enter with the next ones. If they were
+    /// forgotten, the kernel would be ahead of the model by ever more, and the link get slower by
+    /// the minute.
     over_bytes: u64,
     /// Bytes of frames that left the model, delivered or given up.
     served_bytes: u64,
     delivered: u64,
     delivered_bytes: u64,
     lost: u64,
-    /// Packets that the model lost and, as far as probabilities say, the kernel has not; below zero if it lost more.
+    /// Packets that the model lost and, as far as probabilities say, the kernel has not; below zero
+    /// if it lost more.
     owed: f64,
     /// Packets that left the kernel's queue in the last step.
     left: u64,
     /// Length of the IP packets that came last.
     packet_bytes: u32,
-    /// Of them per step of the last length.
+    /// Packets that arrived, per step of the last length.
     arrived: u64,
     quiet_since: Time,
     asked_at: Option<Time>,
@@ -125,7 +131,8 @@ pub struct Air {
 }
 
 impl Air {
-    /// At time zero: two hosts, and so many stations of somebody else. The same seed and the same counters give the same.
+    /// At time zero: two hosts and `stations` other stations. The same seed and counters give the
+    /// same results.
     pub fn new(profile: &Profile, stations: usize, seed: u64) -> Air {
         // The queue is the kernel's; the model only has to follow.
         let (medium, [a, b]) = cell(profile, stations, usize::MAX);
@@ -175,7 +182,7 @@ impl Air {
         }
     }
 
-    /// What was counted until `now` at both queues; what is to be set there until the next step.
+    /// Takes the counters of both queues at `now`; returns their settings until the next step.
     pub fn step(&mut self, now: Time, seen: [Seen; 2]) -> [Order; 2] {
         let before = [self.ended(Side::A), self.ended(Side::B)];
         let arrivals = [
@@ -281,17 +288,17 @@ impl Air {
         let direction = &mut self.directions[side.index()];
         direction.order.bytes_per_s = direction.rate();
         direction.owed += lost as f64;
-        // Of those that are going to leave, as many as did, or would have by the model. While nothing moves it stays: whoever
-        // sends seldom loses, too.
+        // As many of the packets about to leave are lost as in the model. Without traffic
+        // the value stays: a host that sends seldom loses packets, too.
         let next = direction.left.max(delivered + lost);
         if next > 0 {
             direction.order.loss = (direction.owed / next as f64).clamp(0.0, 1.0);
         }
     }
 
-    /// How many bytes of frames a copy of the model serves within the horizon, if the queue stays as long as it is,
-    /// because whoever fills it goes on when there is room; an empty queue, if it fills at once. The other host goes
-    /// on as it did in the last step.
+    /// How many bytes of frames a copy of the model serves within the horizon, if the queue stays
+    /// as long as it is, because whoever fills it goes on when there is room; an empty queue, if it
+    /// fills at once. The other host goes on as it did in the last step.
     fn ahead(&self, side: Side, passed: Duration) -> u64 {
         let mut medium = self.medium.clone();
         let mut random = self.random.clone();
@@ -334,7 +341,7 @@ impl Air {
     }
 }
 
-/// So many packets of this direction are in the model's queue, at least.
+/// Keeps at least `room` packets of this direction in the model's queue.
 fn top_up(medium: &mut Medium, now: Time, direction: &Direction, room: u64) {
     let bytes = direction.packet_bytes;
     for _ in medium.backlog(direction.from).packets as u64..room {
@@ -377,7 +384,8 @@ impl Direction {
         let horizon_s = HORIZON.as_secs_f64();
         let late_bytes = self.served_bytes as f64 - self.seen.sent_bytes as f64;
         let ahead_bytes = self.ahead_bytes as f64;
-        // What is late is caught up with at twice the rate at most, as a radio cannot do more either.
+        // What is late is caught up with at twice the rate at most, as a radio cannot do more
+        // either.
         let bytes = (ahead_bytes + late_bytes).min(2.0 * ahead_bytes);
         ((bytes / horizon_s).max(0.0) as u64).max(BYTES_PER_S_MIN)
     }

@@ -1,4 +1,5 @@
-//! The link by wall time: looks at both queues every few milliseconds, steps the model, sets rates and losses.
+//! The link by wall time: looks at both queues every few milliseconds, steps the model, sets rates
+//! and losses.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -23,18 +24,18 @@ const WORTH: f64 = 0.005;
 /// What a class begins with, in bytes per second.
 const FIRST_BYTES_PER_S: u64 = 1_000_000;
 
-/// What a link is to be like.
+/// Configuration of a link.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Radio, MAC and queue.
     pub profile: Profile,
     /// SNR over time.
     pub signal: Signal,
-    /// Stations of somebody else.
+    /// Number of other stations.
     pub stations: usize,
     /// Loss for each packet beside what the MAC loses: 0 to 1.
     pub loss: f64,
-    /// Of all that is random, but for the kernel's own.
+    /// Seed of everything random except the kernel's own.
     pub seed: u64,
     /// One scheme instead of rate control.
     pub mcs: Option<u8>,
@@ -51,7 +52,8 @@ pub struct Status {
     pub snr_db: f64,
     /// From A to B, and from B to A.
     pub directions: [DirectionStatus; 2],
-    /// Shares of time in which the air was used by A, by B, and by others, and in which frames collided.
+    /// Shares of time in which the air was used by A, by B, and by others, and in which frames
+    /// collided.
     pub airtime: [f64; 4],
     /// The latest that a step was, in ms: above some 20, the machine is too busy for this link.
     pub late_ms: f64,
@@ -297,7 +299,7 @@ impl End {
     }
 }
 
-/// Takes away what a controller put at given interfaces. Where there is nothing any more, nothing is to be done.
+/// Removes what a controller installed at given interfaces, as far as it still exists.
 pub(crate) fn clear(hosts: &Hosts) {
     for side in Side::BOTH {
         let name = hosts.interface(side);
@@ -306,7 +308,7 @@ pub(crate) fn clear(hosts: &Hosts) {
     }
 }
 
-/// Of this process, user and system.
+/// CPU time of this process, user and system.
 pub(crate) fn cpu_time() -> Duration {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: plain data that the call fills, and read only if it did.

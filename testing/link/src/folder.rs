@@ -45,11 +45,10 @@ pub struct Record {
 }
 
 impl Folder {
-    /// Of the link of this name, which may not exist.
+    /// The folder of the link with this name, which may not exist.
     ///
     /// # Errors
-    ///
-    /// If no link can be called so, or the folder of all is not ours alone.
+    /// If the name is invalid, or other users can write to the parent folder.
     pub fn of(name: &str) -> Result<Folder, LinkError> {
         let good = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
         if name.is_empty() || name.len() > 32 || !name.chars().all(good) {
@@ -104,7 +103,7 @@ impl Folder {
         self.save(STATUS, &serde_json::to_string(status))
     }
 
-    /// Nobody ever sees half of it.
+    /// Writes a file atomically.
     fn save(&self, name: &str, text: &serde_json::Result<String>) -> Result<(), LinkError> {
         let what = || format!("writing {}", self.0.join(name).display());
         let text = text.as_ref().map_err(|error| LinkError::Refused {
@@ -123,7 +122,8 @@ impl Folder {
         fs::read_to_string(self.end_file()).ok()
     }
 
-    /// For those who look for it later; none: forget it. Nothing can be done if it cannot be written.
+    /// For those who look for it later; none: forget it. Nothing can be done if it cannot be
+    /// written.
     pub(crate) fn save_end(&self, reason: Option<&str>) {
         let _ = match reason {
             Some(reason) => fs::write(self.end_file(), reason),
@@ -194,7 +194,8 @@ fn base() -> Result<PathBuf, LinkError> {
     Ok(path)
 }
 
-/// Whether no other user can put another folder in the place of one in there: that is what the sticky bit of `/tmp` is for.
+/// Whether no other user can put another folder in the place of one in there: that is what the
+/// sticky bit of `/tmp` is for.
 fn check_shared(folder: &Path) -> Result<(), LinkError> {
     let found = fs::metadata(folder).tried(format!("looking at {}", folder.display()))?;
     if found.mode() & 0o022 == 0 || found.mode() & libc::S_ISVTX != 0 {
@@ -206,7 +207,7 @@ fn check_shared(folder: &Path) -> Result<(), LinkError> {
     )))
 }
 
-/// A folder that nobody else can have prepared.
+/// Whether no other user can have prepared the folder.
 fn is_ours(folder: &Path, user: u32) -> bool {
     fs::symlink_metadata(folder)
         .is_ok_and(|found| found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0)

@@ -17,11 +17,12 @@ use crate::error::{LinkError, Tried};
 
 /// What the radio is called on both hosts.
 pub const INTERFACE: &str = "air0";
-/// Of Wi-Fi, as everybody uses it.
+/// Usual MTU of Wi-Fi.
 const MTU: u32 = 1500;
 const NAMED: &str = "/run/netns";
 
-/// Two hosts. Gone when this is dropped, or when the process ends and no program is in them; those that were given stay.
+/// Two hosts. Gone when this is dropped, or when the process ends and no program is in them; those
+/// that were given stay.
 #[derive(Debug)]
 pub struct Hosts {
     namespaces: [Namespace; 2],
@@ -121,9 +122,9 @@ pub fn ipv6(side: Side) -> IpAddr {
 }
 
 impl Hosts {
-    /// Makes them, and waits until packets can cross. After [`airdma_lab::enter`]. With root they get names for `ip netns`
-    /// that begin with `name`. `segmented`: packets of many segments cross whole; otherwise each segment takes the air, and is
-    /// lost, by itself.
+    /// Makes them, and waits until packets can cross. After [`airdma_lab::enter`]. With root they
+    /// get names for `ip netns` that begin with `name`. `segmented`: packets of many segments cross
+    /// whole; otherwise each segment takes the air, and is lost, by itself.
     pub fn new(name: &str, segmented: bool) -> Result<Hosts, LinkError> {
         let make = || Namespace::new().tried("making a network namespace");
         let namespaces = [make()?, make()?];
@@ -155,7 +156,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Whether they were there before, and belong to somebody.
+    /// Whether the interfaces existed before, and belong to another user of them.
     pub fn are_given(&self) -> bool {
         self.given.is_some()
     }
@@ -202,8 +203,8 @@ impl Hosts {
     fn connect(&self, segmented: bool) -> Result<(), LinkError> {
         let [_, far] = self.descriptors();
         for side in Side::BOTH {
-            // Without this the link-local addresses would be unusable for the first second or two. No file where the
-            // kernel has no IPv6.
+            // Without this the link-local addresses would be unusable for the first second or two.
+            // No file where the kernel has no IPv6.
             let dad = || fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
             let _ = self.on(side, dad);
         }
@@ -275,7 +276,7 @@ pub(crate) fn unname(name: &str) {
     }
 }
 
-/// Of an interface in the namespace of the calling thread.
+/// MTU of an interface in the namespace of the calling thread.
 fn mtu(name: &str) -> io::Result<u32> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     // SAFETY: plain data without pointers, of which all zeros is a value.

@@ -26,8 +26,8 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Moves the process, which must have one thread, to a host of a link: into its user namespace, if it has one of its
-    /// own, its network, and a view of /sys that shows it.
+    /// Moves the process, which must have one thread, to a host of a link: into its user namespace,
+    /// if it has one of its own, its network, and a view of /sys that shows it.
     pub fn new(record: &Record, side: Side) -> Result<Joined, LinkError> {
         let of = |what: &str| format!("/proc/{}/{what}", record.process);
         let user = of("ns/user");
@@ -70,8 +70,8 @@ fn enter(namespace: &File, kind: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// What /sys shows belongs to the namespace of who mounted it. Where mounting is forbidden (some containers) programs see
-/// the interfaces of the outer host there.
+/// What /sys shows belongs to the namespace of who mounted it. Where mounting is forbidden (some
+/// containers) programs see the interfaces of the outer host there.
 fn show_own_interfaces() {
     // SAFETY: C strings; only this process' view of the files changes.
     unsafe {
@@ -126,7 +126,7 @@ fn programs(record: &Record) -> Vec<libc::pid_t> {
             let is_there = names
                 .iter()
                 .any(|name| network.as_os_str() == name.as_str());
-            // Once the controller is gone, the namespace may be too, and its number somebody else's.
+            // Once the controller is gone, the namespace may be gone too, and its number reused.
             is_there && (is_up || has_variable(*number, &id))
         })
         .filter_map(|number| number.try_into().ok())

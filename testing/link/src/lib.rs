@@ -1,9 +1,10 @@
 //! An emulated Wi-Fi link between two hosts of this machine, in real time and without root.
 //!
-//! Two network namespaces are joined by a veth pair. At each end an HTB class whose rate is the radio's at the moment has
-//! the driver's queue behind it, and nftables drops, packet by packet, what the MAC did not repair. A controller
-//! ([`Controller`]) looks at both queues every few milliseconds and steps the Wi-Fi MAC model of `airdma-sim`
-//! ([`Air`]) to the present: which packets took the air, how long, who collided, what was lost. All of it goes by netlink.
+//! Two network namespaces are joined by a veth pair. At each end an HTB class whose rate is the
+//! radio's at the moment has the driver's queue behind it, and nftables drops, packet by packet,
+//! what the MAC did not repair. A controller ([`Controller`]) looks at both queues every few
+//! milliseconds and steps the Wi-Fi MAC model of `airdma-sim` ([`Air`]) to the present: which
+//! packets took the air, how long, who collided, what was lost. All of it goes by netlink.
 //!
 //! What it can and cannot do is in `docs/design/017-the-emulated-link.md`.
 

@@ -1,4 +1,5 @@
-//! Loss behind the radio: nftables drops packets that arrive at an interface, each by itself, before any protocol sees them.
+//! Loss behind the radio: nftables drops packets that arrive at an interface, each by itself,
+//! before any protocol sees them.
 
 use std::io;
 
@@ -18,14 +19,14 @@ const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
 const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
 const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
 
-/// Probabilities are multiples of one in so many.
+/// Probabilities are multiples of one in this many.
 const PARTS: u32 = 1 << 20;
 
 /// Loses packets that arrive at an interface.
 pub struct Loss {
     conversation: Conversation,
     table: String,
-    /// Of `PARTS`.
+    /// Probability in units of `1 / PARTS`.
     parts: u32,
 }
 

@@ -25,19 +25,19 @@ use crate::serve::down;
 use crate::start::{on_host, start};
 use crate::traffic::Found;
 
-/// Of the ends of measurements.
+/// Port of the ends of measurements.
 pub const PORT: u16 = 5201;
 /// How the command lines of our own ends ([`crate::traffic`]) begin.
 pub const TRAFFIC: [&str; 2] = ["link", "traffic"];
 /// How our own ends say that they can be reached.
 const READY: &str = "ready";
-/// Of [`Link::in_use`]: ten intervals of rate control.
+/// Length of the traffic in [`Link::in_use`]: ten intervals of rate control.
 const IN_USE_S: &str = "0.5";
 const IN_USE_TRIES: u32 = 4;
 /// No measurement takes longer.
 const LONGEST: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(5);
-/// So much of what a program complains about is kept.
+/// Most bytes kept of a program's standard error.
 const COMPLAINT_BYTES_MAX: usize = 4096;
 /// How long a server's last children may take to end.
 const CHILDREN: Duration = Duration::from_secs(1);
@@ -78,14 +78,15 @@ impl Link {
         })
     }
 
-    /// One whose radios were in use before: bare UDP fills it for half a second, every other packet is answered, and it is idle again.
+    /// A link whose radios have been in use: UDP fills it for half a second, every other packet is
+    /// answered, and it is idle again.
     ///
-    /// A radio that carries its first packets tries out its rates for some 100 ms, in which nobody gets the line. A station that has been there for a
-    /// while knows them, and 10 MB take no longer than that.
+    /// A radio that carries its first packets tries its rates for some 100 ms, in which the line
+    /// rate is not available. A station that has been there for a while knows them, and 10 MB take
+    /// no longer than that.
     ///
     /// # Errors
-    ///
-    /// As of [`Link::new`], and if UDP does not get through.
+    /// Those of [`Link::new`], and if UDP does not get through.
     pub fn in_use(airdma: &Path, options: &Options) -> Result<Link, LinkError> {
         let link = Link::new(airdma, options)?;
         let (port, to) = (PORT.to_string(), target());
@@ -96,7 +97,8 @@ impl Link {
         .concat();
         let send = ["udp-send", "--to", &to, "--seconds", IN_USE_S];
         let send = [&TRAFFIC[..], &send].concat();
-        // Where packets get lost, the first may be the question for the neighbour's address, which the kernel repeats after a second.
+        // Where packets get lost, the first may be the question for the neighbour's address, which
+        // the kernel repeats after a second.
         for _ in 0..IN_USE_TRIES {
             let [_, came] = link.flow(airdma, &receive, &send)?;
             if came.bytes > 0 {
@@ -113,7 +115,8 @@ impl Link {
         self.folder.status().unwrap_or_default()
     }
 
-    /// What the programs on it complained about until now (standard error): each with its command, the latest first.
+    /// What the programs on it complained about until now (standard error): each with its command,
+    /// the latest first.
     pub fn complaints(&self) -> Vec<Complaint> {
         let files = self.complaints.lock();
         let files = files.unwrap_or_else(PoisonError::into_inner);
@@ -180,8 +183,8 @@ impl Link {
         self.own(side, words)?.says(READY)
     }
 
-    /// A sender on A, and a receiver on B that is there first: what each found. `program` is this binary, or another whose
-    /// ends say the same.
+    /// A sender on A, and a receiver on B that is there first: what each found. `program` is this
+    /// binary, or another whose ends say the same.
     ///
     /// # Errors
     ///
@@ -224,7 +227,8 @@ pub struct Ended {
 }
 
 impl Running {
-    /// Waits for its first line, which must have `word` in it: what a program says once it is ready.
+    /// Waits for its first line, which must have `word` in it: what a program says once it is
+    /// ready.
     ///
     /// # Errors
     ///
@@ -289,14 +293,15 @@ impl Running {
         Err(LinkError::Asked(format!("{what}: {how}; {last}")))
     }
 
-    /// Ends a server that has nothing left to do: user and system time, that of its children as well.
+    /// Ends a server that has nothing left to do: user and system time, that of its children as
+    /// well.
     ///
     /// # Errors
     ///
     /// If it has ended before, or does not end.
     pub fn stopped(mut self) -> Result<f64, LinkError> {
         let process = self.child.id();
-        // A child that nobody waited for would not be counted.
+        // A child that is not reaped would not be counted.
         let children = format!("/proc/{process}/task/{process}/children");
         let deadline = Instant::now() + CHILDREN;
         let busy = || fs::read_to_string(&children).is_ok_and(|numbers| !numbers.is_empty());

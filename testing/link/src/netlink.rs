@@ -1,5 +1,5 @@
-//! Netlink messages for what `netlink-packet-route` does not know: HTB, TBF and nftables. Written as bytes, because rates are
-//! set hundreds of times a second.
+//! Netlink messages for what `netlink-packet-route` does not know: HTB, TBF and nftables. Written
+//! as bytes, because rates are set hundreds of times a second.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub const CREATE: u16 = libc::NLM_F_CREATE as u16;
 pub const EXCLUSIVE: u16 = libc::NLM_F_EXCL as u16;
 pub const APPEND: u16 = libc::NLM_F_APPEND as u16;
 const NESTED: u16 = libc::NLA_F_NESTED as u16;
-/// Of a header: length, type, flags, sequence number, port.
+/// Length of a message header: length, type, flags, sequence number, port.
 const HEADER_BYTES: usize = 16;
 /// Longer than any answer here.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -116,7 +116,8 @@ impl Conversation {
                 let code = number(body, 0).map_or(0, |code| code as i32);
                 if code != 0 && refused.is_none() {
                     refused = Some(io::Error::from_raw_os_error(-code));
-                    // After a refusal the rest of a transaction may never be answered; what is, is read before the next.
+                    // After a refusal the rest of a transaction may never be answered; what is, is
+                    // read before the next.
                     left = 0;
                 }
             }

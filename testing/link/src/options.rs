@@ -1,4 +1,4 @@
-//! What a link is to be like, in the words of the command line.
+//! Options of a link, in the words of the command line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,17 +24,18 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// toward, away or random.
     pub walk: Option<Walk>,
-    /// Stations of somebody else.
+    /// Number of other stations.
     pub stations: usize,
     /// Loss behind the MAC: 0 to 1.
     pub loss: f64,
-    /// Of the model.
+    /// Seed of the model.
     pub seed: u64,
     /// One scheme instead of rate control.
     pub mcs: Option<u8>,
     /// No radio: the bare veth pair, to compare with.
     pub plain: bool,
-    /// Over a plain one segmented packets cross whole, as between any two containers. Over a radio each packet crosses by itself.
+    /// Over a plain one segmented packets cross whole, as between any two containers. Over a radio
+    /// each packet crosses by itself.
     pub whole: bool,
     /// Two interfaces that are there, in place of two new hosts.
     pub between: Option<[Place; 2]>,

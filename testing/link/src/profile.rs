@@ -1,4 +1,5 @@
-//! What a link is like, as people write it: a TOML file. Those of the usual radios come with airdma.
+//! What a link is like, as people write it: a TOML file. Those of the usual radios come with
+//! airdma.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::error::LinkError;
 pub struct Profile {
     /// Radio, MAC, queue and fading, as the model has them.
     pub mac: Mac,
-    /// SNR between the hosts if nobody says otherwise, in dB.
+    /// Default SNR between the hosts, in dB.
     pub snr_db: f64,
     /// SNR by distance.
     pub path_loss: PathLoss,
@@ -36,7 +37,7 @@ pub struct PathLoss {
     pub exponent: f64,
 }
 
-/// A station of somebody else: bursts of frames, exponential in length, and pauses.
+/// Another station: bursts of frames, exponential in length, and pauses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Others {
     /// Length of its frames.
@@ -121,7 +122,8 @@ impl Profile {
         transmit_dbm - loss_db - self.mac.noise_dbm()
     }
 
-    /// UDP goodput of one saturated direction at this SNR without fading, with the best scheme, in Mb/s.
+    /// UDP goodput of one saturated direction at this SNR without fading, with the best scheme, in
+    /// Mb/s.
     pub fn goodput_mbit(&self, snr_db: f64) -> f64 {
         let schemes = 0..=self.mac.phy.mcs_max();
         let goodputs = schemes.map(|mcs| {

@@ -20,8 +20,9 @@ use crate::options::Options;
 const STOP: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Makes a link and drives it until SIGINT, SIGTERM or SIGHUP; then, as after an error, nothing of it is left. To be
-/// called before the process has a second thread. `ready` is called when packets can cross, `each` twice a second.
+/// Makes a link and drives it until SIGINT, SIGTERM or SIGHUP; then, as after an error, nothing of
+/// it is left. To be called before the process has a second thread. `ready` is called when packets
+/// can cross, `each` twice a second.
 ///
 /// # Errors
 ///
@@ -115,11 +116,12 @@ fn wait_until(due: Instant, interrupts: &Interrupts) {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one descriptor, and a time, which both live through the call. Whatever it says, the caller looks again.
+    // SAFETY: one descriptor, and a time, which both live through the call. Whatever it says, the
+    // caller looks again.
     unsafe { libc::ppoll(&mut waits, 1, &timeout, ptr::null()) };
 }
 
-/// The folder is ours from now on: nobody has it, or one whose controller is gone.
+/// Claims the folder: it must be free, or left by a controller that is gone.
 fn claim(folder: &Folder) -> Result<(), LinkError> {
     for _ in 0..2 {
         if folder.make()? {
@@ -142,18 +144,19 @@ fn claim(folder: &Folder) -> Result<(), LinkError> {
     )))
 }
 
-/// Ends a link, whatever is left of it: its programs, its controller, its names, its folder. Returns how many programs
-/// there were.
+/// Ends a link, whatever is left of it: its programs, its controller, its names, its folder.
+/// Returns how many programs there were.
 ///
 /// # Errors
 ///
-/// If the controller does not end, which only a kernel can do to it, or the folder cannot be removed.
+/// If the controller does not end, which only a kernel can do to it, or the folder cannot be
+/// removed.
 pub fn down(folder: &Folder) -> Result<usize, LinkError> {
     let Some(record) = folder.record() else {
         folder.remove()?;
         return Ok(0);
     };
-    // On interfaces that were given, programs are somebody else's.
+    // Programs on given interfaces are not the link's.
     let programs = match record.given {
         Some(_) => 0,
         None => end_programs(&record),
@@ -181,7 +184,8 @@ pub fn down(folder: &Folder) -> Result<usize, LinkError> {
 fn end(record: &Record) -> Result<(), LinkError> {
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         let deadline = Instant::now() + STOP;
-        // SAFETY: takes numbers alone. The process was there a moment ago, and is the one that was recorded.
+        // SAFETY: takes numbers alone. The process was there a moment ago, and is the one that was
+        // recorded.
         unsafe { libc::kill(record.process as libc::pid_t, signal) };
         while record.is_up() && Instant::now() < deadline {
             thread::sleep(POLL);
@@ -227,7 +231,7 @@ impl Drop for Removed<'_> {
 
 /// Namespaces, but no permission to make them: the same words everywhere.
 impl LinkError {
-    /// Whether nobody may make namespaces here.
+    /// Whether namespaces are forbidden here.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, LinkError::Lab(LabError::NoNamespaces(_)))
     }

@@ -1,8 +1,10 @@
-//! The queue in front of the radio at one interface: an HTB class with the radio's rate, and the driver's queue behind it.
+//! The queue in front of the radio at one interface: an HTB class with the radio's rate, and the
+//! driver's queue behind it.
 //!
-//! Between the two stands a TBF that lets everything pass at once: the only one of the common queues that splits segmented
-//! (GSO) packets into those that take the air, so that the queue counts packets. Where the kernel has none, TCP makes no
-//! segmented packets on hosts of ours, and one of anybody else counts as one.
+//! Between the two stands a TBF that lets everything pass at once: the only one of the common
+//! queues that splits segmented (GSO) packets into those that take the air, so that the queue
+//! counts packets. Where the kernel has none, TCP makes no segmented packets on hosts of ours, and
+//! one of anybody else counts as one.
 
 use std::io;
 
@@ -38,21 +40,25 @@ const TBF: u32 = 0x2_0000;
 const TBF_CLASS: u32 = 0x2_0001;
 const FIFO: u32 = 0x3_0000;
 
-/// Of a struct tcmsg.
+/// Length of `struct tcmsg`.
 const TCMSG_BYTES: usize = 20;
 /// The kernel's unit of time for buckets, in ns.
 const TICK_NS: u64 = 64;
-/// What may pass at once after a pause. The controller makes up for what a late timer cost in its next step.
+/// What may pass at once after a pause. The controller makes up for what a late timer cost in its
+/// next step.
 const BURST_BYTES: u64 = 16 << 10;
-/// And for no longer: with `htb_hysteresis` the kernel lends as much, and what was lent at a rate that held for a millisecond is paid back at
-/// that rate, for 131 ms at the lowest.
+/// Longest burst.
+///
+/// With `htb_hysteresis` the kernel lends as much, and what was lent at a rate that held for a
+/// millisecond is paid back at that rate, for 131 ms at the lowest.
 const BURST_NS_MAX: u64 = 4_000_000;
 /// Ethernet: packets cost their length, and the kernel wants no table of costs.
 const LINK_LAYER_ETHERNET: u8 = 1;
 /// Faster than anything can dequeue.
 const NO_LIMIT_BYTES_PER_S: u64 = 100_000_000_000;
 
-/// What was counted at an interface so far, in packets and bytes of frames (14 more than those of IP packets).
+/// What was counted at an interface so far, in packets and bytes of frames (14 more than those of
+/// IP packets).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Given to the radio.
@@ -76,7 +82,8 @@ pub struct Shaper {
 }
 
 impl Shaper {
-    /// At the interface of this number, in the namespace of the calling thread; `mtu` and `queue_packets_max` in IP packets.
+    /// At the interface of this number, in the namespace of the calling thread; `mtu` and
+    /// `queue_packets_max` in IP packets.
     ///
     /// # Errors
     ///

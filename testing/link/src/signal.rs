@@ -1,4 +1,4 @@
-//! How strong the link is, and how that changes: steady, as recorded, or as somebody walks.
+//! Signal strength of the link over time: steady, recorded, or of a walking station.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use crate::profile::Profile;
 /// SNR over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signal {
-    /// Moments and SNR in dB, in order; between them it is linear, before the first and after the last as they are.
+    /// Moments and SNR in dB, in order; between them it is linear, before the first and after the
+    /// last as they are.
     points: Vec<(Duration, f64)>,
     /// Whether the values already say how the channel fades, as measured rates do.
     pub has_fading: bool,
 }
 
-/// Where somebody walks.
+/// Direction of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Walk {
     /// From the far end to the near one.
@@ -38,7 +39,8 @@ const FAR_M: f64 = 60.0;
 const SPEED_M_PER_S: f64 = 1.3;
 const STEP: Duration = Duration::from_millis(100);
 const RANDOM_WALK: Duration = Duration::from_secs(600);
-/// What walls and people add, in dB, and the way over which it changes (log-normal shadowing indoors).
+/// What walls and people add, in dB, and the way over which it changes (log-normal shadowing
+/// indoors).
 const SHADOWING_DB: f64 = 3.0;
 const SHADOWING_M: f64 = 2.0;
 
@@ -74,8 +76,9 @@ impl Signal {
         self.points.last().map_or(Duration::ZERO, |(time, _)| *time)
     }
 
-    /// Reads a trace: lines of "time_s,snr_db" or "time_s,rate_mbit" below a line that says which. A rate is one of UDP in
-    /// one direction; it becomes the SNR that gives it with this profile. `file` is what messages call it.
+    /// Reads a trace: lines of "time_s,snr_db" or "time_s,rate_mbit" below a line that says which.
+    /// A rate is one of UDP in one direction; it becomes the SNR that gives it with this profile.
+    /// `file` is what messages call it.
     ///
     /// # Errors
     ///
@@ -146,7 +149,7 @@ impl Signal {
         })
     }
 
-    /// Somebody walks, the same way for the same seed.
+    /// The signal of a walk, which is the same for the same seed.
     pub fn walk(walk: Walk, profile: &Profile, seed: u64) -> Signal {
         let mut random = Random::new(seed);
         let step_m = SPEED_M_PER_S * STEP.as_secs_f64();

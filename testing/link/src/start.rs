@@ -13,7 +13,8 @@ use crate::options::Options;
 /// What the process in the background says when packets can cross.
 pub const READY: &str = "up\n";
 
-/// Makes a link that another process drives: `airdma link serve`, of this binary. It stays, or ends with the calling thread.
+/// Makes a link that another process drives: `airdma link serve`, of this binary. It stays, or ends
+/// with the calling thread.
 ///
 /// # Errors
 ///
@@ -35,7 +36,8 @@ pub fn start(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    // SAFETY: system calls alone: the terminal's Ctrl-C is not the link's, our end is if it shall be.
+    // SAFETY: system calls alone: the terminal's Ctrl-C is not the link's, our end is if it shall
+    // be.
     unsafe {
         command.pre_exec(move || {
             let bound = !with_us || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == 0;

@@ -1,5 +1,5 @@
-//! Ends of measurements: programs that `airdma link calibrate` and `airdma bench wireless` run on the hosts. Each prints
-//! what it found as one line of JSON.
+//! Ends of measurements: programs that `airdma link calibrate` and `airdma bench wireless` run on
+//! the hosts. Each prints what it found as one line of JSON.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,7 +16,8 @@ pub const BIN: Duration = Duration::from_millis(20);
 pub const PAYLOAD_BYTES: usize = 1472;
 /// The answers of [`Traffic::UdpReceive`]: IP packets of 52 bytes, as TCP's.
 const ANSWER_BYTES: usize = 24;
-/// Each takes as much as the kernel lets one socket have, so that together they fill the driver's queue.
+/// Each takes as much as the kernel lets one socket have, so that together they fill the driver's
+/// queue.
 const SOCKETS: usize = 40;
 /// Most that is sent at once at a steady rate.
 const BURST: Duration = Duration::from_millis(5);
@@ -26,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 const FIRST: Duration = Duration::from_secs(10);
 /// The echo is gone.
 const PING_SILENCE: Duration = Duration::from_secs(2);
-/// Of TCP's calls.
+/// Length of TCP's reads and writes.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Which end, and how.
@@ -41,11 +42,11 @@ pub enum Traffic {
         /// In Mb/s of payload; none: as fast as the queue takes it, and so that it is never empty.
         mbit: Option<f64>,
     },
-    /// Counts UDP until it is silent; answers one of so many packets, none if 0.
+    /// Counts UDP until it is silent; answers every `answer_each`-th packet, none if 0.
     UdpReceive {
         /// At any address.
         port: u16,
-        /// One answer for so many.
+        /// Packets for each answer.
         answer_each: u64,
     },
     /// Sends TCP.
@@ -79,7 +80,7 @@ pub enum Traffic {
         time: Duration,
         /// How far apart.
         apart: Duration,
-        /// So many bytes have to leave its host first, if they do at all.
+        /// Bytes that must have left its host first, if any do.
         after_bytes: u64,
     },
 }
@@ -95,7 +96,7 @@ pub struct Found {
     pub seconds: f64,
     /// Packets that are missing among those that were numbered.
     pub missing: u64,
-    /// Of those, the ones that arrived and found the receiver's socket full.
+    /// Packets of those that arrived and found the receiver's socket full.
     pub overflowed: u64,
     /// Bytes in each bin since the first.
     pub bins: Vec<u64>,
@@ -103,7 +104,7 @@ pub struct Found {
     pub round_trips_ms: Vec<f64>,
     /// User and system time of this process.
     pub cpu_s: f64,
-    /// Of the payload, that of each connection, where there may be several.
+    /// Payload of each connection, if there may be several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub each: Vec<u64>,
 }
@@ -114,7 +115,7 @@ impl Found {
         self.bytes as f64 * 8.0 / 1e6 / self.seconds.max(1e-9)
     }
 
-    /// In the best window of so many bins, in Mb/s.
+    /// Rate in the best window of `bins` bins, in Mb/s.
     pub fn best_mbit(&self, bins: usize) -> f64 {
         let sums = self
             .bins
@@ -177,7 +178,7 @@ impl Default for Bins {
 }
 
 impl Bins {
-    /// So many arrived now.
+    /// Counts bytes that arrive now.
     pub fn count(&mut self, bytes: usize) {
         let now = Instant::now();
         let began = *self.began.get_or_insert(now);
@@ -221,7 +222,7 @@ fn udp_send(to: SocketAddr, time: Duration, mbit: Option<f64>) -> io::Result<Fou
                 found.packets += 1;
                 Ok(true)
             }
-            // Nobody listens yet, or any more.
+            // There is no listener yet, or no longer.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
@@ -230,7 +231,8 @@ fn udp_send(to: SocketAddr, time: Duration, mbit: Option<f64>) -> io::Result<Fou
     while began.elapsed() < time {
         match mbit {
             Some(mbit) => {
-                // What was not sent in time, because the scheduler forgot us, is not sent in a burst that fills the queue.
+                // What was not sent in time, because the scheduler forgot us, is not sent in a
+                // burst that fills the queue.
                 let due = mbit * 1e6 / 8.0 * began.elapsed().as_secs_f64() - forgiven;
                 let behind = due - found.bytes as f64;
                 let late = behind - mbit * 1e6 / 8.0 * BURST.as_secs_f64();
@@ -264,13 +266,15 @@ fn wait_writable(sockets: &[UdpSocket]) {
             revents: 0,
         })
         .collect();
-    // SAFETY: as many descriptors as the length says, all open. Whatever it says, the caller tries again.
+    // SAFETY: as many descriptors as the length says, all open. Whatever it says, the caller tries
+    // again.
     unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, 100) };
 }
 
 fn udp_receive(port: u16, answer_each: u64) -> io::Result<Found> {
     let socket = UdpSocket::bind(("::", port)).or_else(|_| UdpSocket::bind(("0.0.0.0", port)))?;
-    // A receiver that the scheduler forgets for 10 ms would lose what the radio did not; the host of a link lets us.
+    // A receiver that the scheduler forgets for 10 ms would lose what the radio did not; the host
+    // of a link lets us.
     if set_buffer(&socket, libc::SO_RCVBUFFORCE).is_err() {
         set_buffer(&socket, libc::SO_RCVBUF)?;
     }
@@ -299,7 +303,7 @@ fn udp_receive(port: u16, answer_each: u64) -> io::Result<Found> {
 
 /// How many datagrams found the socket full.
 fn overflowed(socket: &UdpSocket) -> io::Result<u64> {
-    /// SK_MEMINFO_DROPS: the last of so many numbers.
+    /// Number of values up to SK_MEMINFO_DROPS, which is the last.
     const DROPS: usize = 8;
     let mut numbers = [0u32; DROPS + 1];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
@@ -391,7 +395,7 @@ fn echo(port: u16) -> io::Result<Found> {
     Ok(bins.found())
 }
 
-/// Until so many bytes have left this host from now on, but no longer than an echo waits.
+/// Waits until `bytes` have left this host, but no longer than an echo waits.
 fn wait_for_others(bytes: u64) -> io::Result<()> {
     if bytes == 0 {
         return Ok(());
@@ -461,11 +465,10 @@ fn received(result: io::Result<(usize, SocketAddr)>) -> io::Result<Option<(usize
     }
 }
 
-/// Whoever started us may start the other end now.
+/// Notifies the parent process that it may start the other end.
 ///
 /// # Errors
-///
-/// If nobody listens.
+/// If it does not listen.
 pub fn ready() -> io::Result<()> {
     writeln!(io::stdout(), "ready")?;
     io::stdout().flush()

@@ -1,4 +1,5 @@
-//! The same link in virtual time: as exact as the model, faster than the clock, and the same again from the same seed.
+//! The same link in virtual time: as exact as the model, faster than the clock, and the same again
+//! from the same seed.
 
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ pub struct Row {
     pub airtime: [f64; 2],
 }
 
-/// The cell of a profile with two hosts and so many stations of somebody else; its queues take so many packets.
+/// The cell of a profile with two hosts and other stations, and queues of a given number of
+/// packets.
 pub(crate) fn cell(
     profile: &Profile,
     stations: usize,
@@ -48,8 +50,9 @@ pub(crate) fn cell(
     (medium, hosts)
 }
 
-/// A sends packets of 1,500 bytes and keeps so many in its queue (the profile's if `None`); B answers with 52 bytes as said.
-/// A row each `every`, for as long as `duration`.
+/// A sends packets of 1,500 bytes and keeps its queue filled; B answers with 52 bytes.
+///
+/// Prints a row each `every`, for `duration`.
 pub fn run(
     plan: &Plan,
     acks: Acks,

@@ -48,7 +48,8 @@ impl Siege {
         }
     }
 
-    /// Who has requests and nothing to send waits for a timer, unless told to wait for ever.
+    /// A requester with requests and nothing to send must have a timer, unless it may wait for
+    /// ever.
     fn check_progress(&self) {
         let attributes = self.queue_pair.attributes();
         let waits = self.host.sends_outstanding() > 0 && !self.queue_pair.wants_transmit();
@@ -70,7 +71,8 @@ impl Siege {
         if attributes.timeout == 0 || attributes.state != QpState::ReadyToSend {
             return;
         }
-        // For each retry, and for the one that finds none left, as many timers as a retry stands for; and one for a peer that was not ready.
+        // For each retry, and for the one that finds none left, as many timers as a retry stands
+        // for; and one for a peer that was not ready.
         let mut timeouts_max = TIMERS_MAX * (usize::from(attributes.retry_count) + 1) + 1;
         if self.reorder.is_some() {
             timeouts_max += PROBES_MAX + LATE_TIMERS_MAX;
@@ -92,7 +94,8 @@ impl Siege {
         }
     }
 
-    /// Ends the siege: nothing grew, nothing was touched, and the move to error completes all that is left.
+    /// Ends the siege: nothing grew, nothing was touched, and the move to error completes all that
+    /// is left.
     pub fn finish(mut self, input: &mut Input<'_>) {
         self.check_size();
         self.check_silence();
@@ -112,7 +115,8 @@ impl Siege {
         assert_eq!(left, 0, "receives are left in the error state");
         self.post_send(input);
         self.poll(2, u32::MAX);
-        // Who refused a request still answers what came before it, and says so; who was told to stop says nothing.
+        // A responder that refused a request still answers those before it, then reports the
+        // refusal; one that was stopped sends nothing.
         assert!(
             refused || !self.queue_pair.wants_transmit(),
             "still has to say something in the error state"
@@ -134,14 +138,15 @@ impl Siege {
         }
     }
 
-    /// What a queue pair may keep: posted requests, READs that it was asked for and answers to them, answers that it waits
-    /// for, and little else.
+    /// What a queue pair may keep: posted requests, READs that it was asked for and answers to
+    /// them, answers that it waits for, and little else.
     pub(super) fn check_size(&self) {
         let attributes = self.queue_pair.attributes();
         let asked = usize::from(attributes.max_dest_rd_atomic.max(1));
         let mut bound = 500 * self.host.sends_outstanding() + 600 * asked + 4000;
         if let Some(memory) = &self.reorder {
-            // A word for each packet that may be ahead, one for each byte that is kept, and the headers.
+            // A word for each packet that may be ahead, one for each byte that is kept, and the
+            // headers.
             bound += 16 * AHEAD_MAX as usize + 40 * (REORDER_BYTES - memory.left());
         }
         let size = format!("{:?}", self.queue_pair).len();

@@ -28,7 +28,8 @@ impl Siege {
         }
     }
 
-    /// Headers as the opcode wants them, with values that are near what is right, and the length of a payload.
+    /// Headers as the opcode wants them, with values that are near what is right, and the length of
+    /// a payload.
     pub(super) fn packet(&self, opcode: Opcode, psn: Psn, input: &mut Input<'_>) -> (Headers, u32) {
         let mtu = self.mtu();
         let payload_len = match input.below(8) {

@@ -26,7 +26,7 @@ impl Queue {
         }
     }
 
-    /// Lets time pass while so many packets a second are offered.
+    /// Lets time pass while `packets_per_s` packets a second are offered.
     fn pass(&mut self, time: Duration, rate: u64, packets_per_s: f64) {
         // Fine enough that no slice brings more tokens than the bucket holds.
         let slices = time.as_micros() / 20;
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Mb/s of IP payload behind UDP of both directions; offers so many packets a second.
+    /// Goodput of UDP in Mb/s in both directions, with `offered` packets a second.
     fn run(&mut self, seconds: f64, step: Duration, offered: [f64; 2]) -> [f64; 2] {
         let before = [self.queues[0].sent, self.queues[1].sent];
         let end = self.now + Duration::from_secs_f64(seconds);
@@ -279,7 +279,7 @@ fn the_same_seed_gives_the_same() {
 }
 
 #[test]
-fn as_many_are_lost_as_the_model_loses_however_late_the_steps_are() {
+fn losses_follow_the_model_however_late_the_steps_are() {
     // One that sends all the time, and one that sends now and then.
     for offered in [1700.0, 25.0] {
         let mut world = World::new("wifi5-80", -1.0, 0, [full(), idle()]);
