@@ -1,6 +1,6 @@
 #!/bin/sh
-# Regenerates src/abi.rs, the C ABI of libibverbs, from rdma-core's headers: those of release 65 (Debian's unstable
-# libibverbs-dev, unpacked with dpkg -x).
+# Regenerates src/abi.rs, the C ABI of libibverbs, from rdma-core's headers: those of release 65
+# (Debian's unstable libibverbs-dev, unpacked with dpkg -x).
 #   regenerate-abi.sh INCLUDE      INCLUDE: the folder that holds infiniband/verbs.h
 # Needs: bindgen 0.69 or newer (`cargo install bindgen-cli`), rustfmt. BINDGEN names another binary.
 set -eu

@@ -2,7 +2,7 @@
 # Writes tests/rdma-core-65-layout.txt again: the sizes of structs, the offsets of fields and the
 # values of constants that it names, as rdma-core's headers of release 65 have them. To record
 # another name, add a line with any number.
-#   regenerate-layout.sh INCLUDE      INCLUDE: the folder that holds infiniband/verbs.h and rdma/rdma_cma.h
+#   regenerate-layout.sh INCLUDE   INCLUDE: the folder of infiniband/verbs.h and rdma/rdma_cma.h
 set -eu
 include=$(cd "$1" && pwd)
 cd "$(dirname "$0")"

@@ -37,7 +37,7 @@ mod process {
         }
 
         pub fn is_current(&self) -> bool {
-            // SAFETY: loom checks that nobody writes to it.
+            // SAFETY: loom checks that no thread writes to it meanwhile.
             self.0.with(|id| unsafe { *id } == CURRENT.get())
         }
     }
@@ -64,12 +64,12 @@ impl Default for Watched {
 
 impl Watched {
     fn read(&self) -> u32 {
-        // SAFETY: loom checks that nobody writes to it.
+        // SAFETY: loom checks that no thread writes to it meanwhile.
         self.0.with(|value| unsafe { *value })
     }
 
     fn add(&self, more: u32) {
-        // SAFETY: loom checks that nobody else has it.
+        // SAFETY: loom checks that no other thread uses it meanwhile.
         self.0.with_mut(|value| unsafe { *value += more });
     }
 }

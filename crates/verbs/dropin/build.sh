@@ -1,7 +1,9 @@
 #!/bin/sh
-# Links the drop-in directory for LD_LIBRARY_PATH: libibverbs.so.1 and librdmacm.so.1 (and both without the 1), all the same file,
-# with the versions that rdma-core gives its symbols, for hosts without rdma-core and for programs that ask dlvsym(3) for a
-# version. From the same code as libairdma.so. The loader knows a file by its inode, so whoever links both libraries gets one.
+# Links the drop-in directory for LD_LIBRARY_PATH: libibverbs.so.1 and librdmacm.so.1 (and both
+# without the 1), all the same file, with the versions that rdma-core gives its symbols, for hosts
+# without rdma-core and for programs that ask dlvsym(3) for a version. From the same code as
+# libairdma.so. The loader knows a file by its inode, so a program that links both libraries loads
+# one.
 #   build.sh [OUT]        OUT: the folder, by default target/release/dropin
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,13 +15,14 @@ trap 'rm -rf "$work"' EXIT INT TERM
 
 (cd "$root" && "${CARGO:-cargo}" rustc --release -p airdma-verbs --crate-type staticlib)
 
-# One version node after the other, each with its names, each inheriting the one before of the same library: RDMACM_1.1 follows
-# RDMACM_1.0, never an IBVERBS node.
+# One version node after the other, each with its names, each inheriting the one before of the same
+# library: RDMACM_1.1 follows RDMACM_1.0, never an IBVERBS node.
 awk '!/^#/ { if (!($1 in names)) order[++count] = $1; names[$1] = names[$1] " " $2 ";" }
     END { for (i = 1; i <= count; i++) { node = order[i]; library = node; sub(/_[^_]*$/, "", library)
         printf "%s { global:%s }%s;\n", node, names[node], (library in last ? " " last[library] : ""); last[library] = node } }' \
     "$here/versions.txt" >"$work/versions"
-# What is exported: those names, and the C library's functions that are interposed, which stay without a version.
+# What is exported: those names, and the C library's functions that are interposed, which stay
+# without a version.
 awk '!/^#/ { print $2 }' "$here/versions.txt" >"$work/exported"
 grep -v '^#' "$here/../tests/hooks.txt" >>"$work/exported"
 

@@ -1,8 +1,10 @@
 /*
- * The rsockets of librdmacm, rsocket(7). They are rdma-core's own code, which runs on the rdma_* calls of the preload and is not
- * in this library: here nobody gets an rsocket, so no descriptor is one. The names must all be there because programs are bound
- * as a whole when they start, and rping and ucmatose import rpoll without ever making an rsocket. rpoll and rselect watch any
- * descriptor, as rdma-core's do. librspreload goes on with a socket of the kernel when it gets no rsocket.
+ * The rsockets of librdmacm, rsocket(7). They are rdma-core's own code, which runs on the rdma_*
+ * calls of the preload and is not in this library: no program gets an rsocket here, so no
+ * descriptor is one. The names must all be there because programs are bound as a whole when they
+ * start, and rping and ucmatose import rpoll without ever making an rsocket. rpoll and rselect
+ * watch any descriptor, as rdma-core's do. librspreload goes on with a socket of the kernel when it
+ * gets no rsocket.
  */
 #include <errno.h>
 #include <poll.h>

@@ -1,11 +1,13 @@
 /*
- * What rdma-core's libibverbs offers to its hardware providers. Programs such as perftest link libmlx5 and libefa, whose
- * symbols must all be there when they are loaded. There is no kernel device behind this library, so a provider that
- * registers itself is heard out, and one that would talk to a kernel driver is told that there is none.
+ * What rdma-core's libibverbs offers to its hardware providers. Programs such as perftest link
+ * libmlx5 and libefa, whose symbols must all be there when they are loaded. There is no kernel
+ * device behind this library, so a provider that registers itself is heard out, and one that would
+ * talk to a kernel driver is told that there is none.
  *
- * The names are those of versions.txt with node IBVERBS_PRIVATE_34; a test compares the two. A release of rdma-core has them all
- * under one node, whose number is that of the release in which the interface to providers last changed: IN_OTHER_NODES gives
- * each name the nodes of other releases.
+ * The names are those of versions.txt with node IBVERBS_PRIVATE_34; a test compares the two. A
+ * release of rdma-core has them all under one node, whose number is that of the release in which
+ * the interface to providers last changed: IN_OTHER_NODES gives each name the nodes of other
+ * releases.
  */
 #include <errno.h>
 

@@ -163,7 +163,7 @@ fn traffic_class_of(attr: &abi::ibv_ah_attr) -> u8 {
 pub fn class_of_connections(device: &engine::Device) -> u8 {
     static IS_BULK: OnceLock<bool> = OnceLock::new();
     let asked = || std::env::var_os("AIRDMA_BULK").is_some_and(|value| value == "1");
-    // Who falls back for each loss would starve.
+    // A connection that falls back at each loss would starve.
     match *IS_BULK.get_or_init(asked) && device.asks_for_air() {
         true => BULK,
         false => 0,
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_level_is_a_class_selector_unless_a_class_is_asked_for() {
+    fn a_service_level_without_a_class_is_a_class_selector() {
         let mut attr = attr_of(&Path::default());
         let cases = [
             ((0, 0), 0),

@@ -126,7 +126,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn an_event_of_a_queue_pair_names_it_and_waits_for_its_acknowledgement() {
+    fn an_event_of_a_queue_pair_names_it_until_acknowledged() {
         let mut place = 0u64;
         let object = NonNull::from(&mut place);
         let events = Arc::new(Affiliated::default());

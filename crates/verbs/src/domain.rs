@@ -47,7 +47,7 @@ pub unsafe fn alloc_td(
 
 /// `ibv_dealloc_td(3)`: EBUSY while a parent domain names it.
 pub unsafe fn dealloc_td(raw: *mut abi::ibv_td) -> Result<(), Errno> {
-    // SAFETY: the caller's domain, given back if nobody names it.
+    // SAFETY: the caller's domain, given back unless a parent domain names it.
     unsafe {
         if Td::of(raw)?.users.load(Ordering::Acquire) != 0 {
             return Err(Errno(libc::EBUSY));

@@ -94,7 +94,7 @@ impl From<engine::Error> for Errno {
         errno.advise();
         match error {
             engine::Error::System { .. } => trace::complain(&error),
-            // Of many calls in a loop, the first is enough.
+            // A program may repeat the call in a loop: the first message is enough.
             engine::Error::Forked => {
                 static TOLD: Once = Once::new();
                 TOLD.call_once(|| trace::complain(&error));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_system_keep_their_number_or_get_one_of_their_kind() {
+    fn a_system_error_keeps_its_number_or_gets_that_of_its_kind() {
         let numbered = io::Error::from_raw_os_error(libc::ENOSPC);
         assert_eq!(Errno::from(numbered), Errno(libc::ENOSPC));
         let worded = io::Error::new(io::ErrorKind::PermissionDenied, "on purpose");

@@ -41,8 +41,8 @@ type File = (u64, u64, u32);
 /// The domains that a file names, and how often each is open.
 static NAMED: PerProcess<BTreeMap<File, (Arc<engine::Xrcd>, usize)>> = PerProcess::new();
 
-/// `ibv_open_xrcd(3)`. Who opens the same file in the same process gets the same domain; with a
-/// descriptor of -1 it is nobody else's.
+/// `ibv_open_xrcd(3)`. Opening the same file again in the same process returns the same domain;
+/// with a descriptor of -1 the domain is new.
 pub unsafe fn open(
     raw: *mut abi::ibv_context,
     attr: *mut abi::ibv_xrcd_init_attr,

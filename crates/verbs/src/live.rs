@@ -34,7 +34,7 @@ struct Live {
     events: Arc<Affiliated>,
 }
 
-// SAFETY: the pointer is handed to C only; nobody here follows it.
+// SAFETY: the pointer is handed to C only, and never followed here.
 unsafe impl Send for Live {}
 
 shared!(LIVE: PerProcess<BTreeMap<u64, Live>> = PerProcess::new());
@@ -70,14 +70,14 @@ pub fn alias(other: u64, number: u64) {
     }
 }
 
-/// Events with this number belong to nobody any more.
+/// Events with this number no longer have an object.
 pub fn leave(number: u64) {
     live().remove(&number);
 }
 
 /// The same for an object that is being destroyed: blocks until the events that it got are
-/// acknowledged (`ibv_destroy_cq(3)`, `ibv_destroy_qp(3)`, `ibv_get_async_event(3)`). Whoever got
-/// one may use the object until then.
+/// acknowledged (`ibv_destroy_cq(3)`, `ibv_destroy_qp(3)`, `ibv_get_async_event(3)`). A thread
+/// that got one may use the object until then.
 pub fn retire(number: u64, events: &Affiliated) {
     leave(number);
     events.wait_acknowledged();

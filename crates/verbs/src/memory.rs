@@ -23,7 +23,7 @@ const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
 pub struct Pd {
     c: UnsafeCell<abi::ibv_pd>,
     engine: Arc<engine::Pd>,
-    /// Of a parent domain: the thread domain that it names, or NULL.
+    /// The thread domain that a parent domain names, or NULL.
     td: *mut abi::ibv_td,
 }
 

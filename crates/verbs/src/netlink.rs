@@ -133,7 +133,7 @@ fn packed(messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     datagrams
 }
 
-/// Of which device a request is; of all if it says nothing.
+/// The device that a request is about; all devices if it names none.
 #[derive(Default)]
 struct Asked {
     index: Option<u32>,
@@ -203,7 +203,7 @@ fn port_of_device(message: &mut Message, info: &DeviceInfo) {
     message.text(attribute::NDEV_NAME, &info.interface);
 }
 
-/// Objects are the processes' own, and nobody counts them.
+/// Objects belong to processes, which report no count of them.
 fn resources(message: &mut Message, info: &DeviceInfo) {
     names(message, info);
     message.nest(attribute::RES_SUMMARY, |_| ());
@@ -310,7 +310,7 @@ fn deliver(port: u32, datagrams: &[Vec<u8>]) -> Result<(), Errno> {
     if fd < 0 {
         return Err(Errno::current());
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: the descriptor was just made, and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all zeros is a valid address.
     let mut address: libc::sockaddr_nl = unsafe { zeroed() };
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_of_no_device_is_done_and_a_device_that_is_not_there_is_an_error() {
+    fn an_empty_dump_is_done_and_a_missing_device_is_an_error() {
         let dump = reply(&request(NLDEV | GET, DUMP), 5, &[]).unwrap();
         assert_eq!(
             dump.iter().map(|one| kind_of(one)).collect::<Vec<_>>(),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_a_dump_are_packed_in_order_into_datagrams_of_a_page() {
+    fn a_dump_is_packed_in_order_into_datagrams_of_a_page() {
         let messages: Vec<Vec<u8>> = (0..200).map(|number| vec![number; 100]).collect();
         let datagrams = packed(messages.clone());
         assert_eq!(datagrams.concat(), messages.concat());

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_later_versions_are_unsupported_and_others_do_not_exist() {
+    fn later_operations_are_unsupported_and_others_invalid() {
         // SAFETY: nothing but the operation is looked at.
         unsafe {
             assert_eq!(

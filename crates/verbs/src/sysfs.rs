@@ -94,7 +94,7 @@ pub fn device_files(info: &DeviceInfo) -> Vec<Entry> {
 
 /// The files of a device in `/sys/class/infiniband_verbs`.
 pub fn verbs_files(info: &DeviceInfo) -> Vec<Entry> {
-    // Of the character devices for user-space verbs.
+    // Numbers of the character devices for user-space verbs.
     const MAJOR: u32 = 231;
     const FIRST_MINOR: u32 = 192;
     let entry = |name: &str, text: String| (name.to_owned(), text);
@@ -111,8 +111,8 @@ pub fn verbs_files(info: &DeviceInfo) -> Vec<Entry> {
     ]
 }
 
-/// The files in `device` of a device whose interface has no such directory itself: nobody made it,
-/// and it is no nearer to one processor than to another unless `numa_node` says so.
+/// The files in `device` of a device whose interface has no such directory itself: it has no
+/// vendor, and is no nearer to one processor than to another unless `numa_node` says so.
 pub fn parent_files(info: &DeviceInfo, numa_node: Option<i32>) -> Vec<Entry> {
     let entry = |name: &str, text: String| (name.to_owned(), text);
     let interface = |name: &str, text: String| (format!("net/{}/{name}", info.interface), text);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_an_address_has_a_gid_of_zeros_and_no_attributes() {
+    fn a_row_without_an_address_has_a_zero_gid_and_no_attributes() {
         let mut info = info();
         info.gids.insert(0, GidEntry::EMPTY);
         let entries = device_files(&info);

@@ -53,7 +53,7 @@ fn made(number: u32) -> Result<OwnedFd, Errno> {
 /// The device whose token this is.
 pub fn device_of(fd: c_int) -> Result<Arc<engine::Device>, Errno> {
     let mut bytes = [0; LENGTH];
-    // SAFETY: so many bytes may be written.
+    // SAFETY: the array has `LENGTH` bytes.
     let count = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), LENGTH, 0) };
     if count < 0 {
         return Err(Errno::current());

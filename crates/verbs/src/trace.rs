@@ -47,7 +47,7 @@ pub fn call(name: &str, arguments: &[(&str, &dyn Debug)], answer: &dyn Debug) {
         let _ = write!(line, "{separator}{label}={value:?}");
     }
     let _ = writeln!(line, ") = {answer:?} errno={}", errno.0);
-    // Nobody can be told that standard error is closed.
+    // A closed standard error cannot be reported.
     let _ = std::io::stderr().write_all(line.as_bytes());
     errno.set();
 }

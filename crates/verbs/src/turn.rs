@@ -16,7 +16,7 @@ unsafe impl<T> Sync for Turn<T> {}
 unsafe impl<T> Send for Turn<T> {}
 
 impl<T> Turn<T> {
-    /// Nobody's turn.
+    /// No thread has the turn.
     pub fn new() -> Self {
         Turn {
             owner: AtomicUsize::new(0),

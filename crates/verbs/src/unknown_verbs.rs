@@ -230,7 +230,7 @@ fn read_slot(slot: *const u8) -> Option<*const c_void> {
         .then(|| unsafe { slot.cast::<*const c_void>().read_unaligned() })
 }
 
-/// Whether so many bytes lie in a file that is loaded.
+/// Whether the bytes from `start` on lie in a loaded file.
 fn is_loaded(start: *const u8, length: usize) -> bool {
     [start, start.wrapping_add(length - 1)].iter().all(|at| {
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();

@@ -56,7 +56,7 @@ fn operations_of(qp_type: QpType) -> u64 {
 }
 
 impl Batches {
-    /// For a queue pair that is to have these operations (`send_ops_flags`).
+    /// The state of a queue pair with these operations (`send_ops_flags`).
     ///
     /// # Errors
     /// `EOPNOTSUPP` for an operation that the service does not have.
@@ -339,7 +339,7 @@ pub unsafe fn set_inline_data_list(
         if list.is_null() && count != 0 {
             return batch.fail(Errno::INVALID);
         }
-        // Before the array is believed to be as long: so many pieces have more bytes than fit.
+        // Checked before the array is read: more pieces than bytes that fit.
         if count > engine::LIMITS.max_inline as usize {
             return batch.fail(Errno::NO_MEMORY);
         }

@@ -30,7 +30,7 @@ fn the_end_is_not_told_before_the_last_data() {
 }
 
 #[test]
-fn a_peer_that_is_stopped_holds_up_the_ends_of_its_connections_once() {
+fn a_stopped_peer_delays_the_ends_of_its_connections_once() {
     program::run("cm_silent");
 }
 

@@ -79,7 +79,7 @@ fn a_program_that_exports_functions_of_these_names() {
 }
 
 #[test]
-fn a_library_that_wraps_verbs_beside_a_program_that_looks_them_up() {
+fn a_library_that_wraps_verbs_beside_one_that_looks_them_up() {
     let library = compiled("interposer_wrap", &["-shared", "-fPIC"]);
     let (Some(library), Some(program)) = (library, compiled("interposed", &[])) else {
         return;

@@ -154,7 +154,7 @@ fn system_calls(program: &[&str], preload: Option<&Path>) -> Option<Vec<String>>
 }
 
 #[test]
-fn a_program_that_only_loads_the_library_makes_no_system_call_more() {
+fn loading_the_library_makes_no_system_call() {
     let library = library::path();
     for program in [&["true"][..], &["ls", "/"]] {
         let Some(without) = system_calls(program, None) else {
@@ -167,7 +167,7 @@ fn a_program_that_only_loads_the_library_makes_no_system_call_more() {
 }
 
 #[test]
-fn a_program_that_only_loads_the_library_has_no_descriptor_and_no_thread_more() {
+fn loading_the_library_opens_no_descriptor_and_starts_no_thread() {
     for folder in ["/proc/self/fd", "/proc/self/task"] {
         let count = |output: Output| text(&output.stdout).lines().count();
         let with = run("ls", &["-1", folder], &[]).unwrap();

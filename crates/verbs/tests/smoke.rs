@@ -63,7 +63,7 @@ fn an_ethernet_address_is_resolved_from_a_gid() {
 }
 
 #[test]
-fn a_thread_that_waits_before_there_is_a_queue_pair_is_woken_by_another_host() {
+fn a_thread_that_waits_before_the_first_queue_pair_is_woken() {
     program::run_after(
         "waiter",
         "set -e

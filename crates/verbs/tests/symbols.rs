@@ -150,7 +150,7 @@ fn every_symbol_of_the_newest_rdma_core_is_in_the_preload() {
 }
 
 #[test]
-fn every_symbol_of_the_newest_rdma_core_is_in_the_drop_in_directory() {
+fn every_symbol_of_the_newest_rdma_core_is_in_the_drop_in() {
     // The private names of all releases stand with one node; stubs.c gives each the others.
     let there: BTreeSet<_> = versions()
         .into_iter()

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_sanitizer_comes_first_and_other_libraries_stay_behind() {
+    fn a_users_sanitizer_comes_first_and_others_stay_behind() {
         let alone = "/lib/libairdma.so";
         assert_eq!(order(alone), alone);
         let given = "/lib/libairdma.so:/usr/lib/libasan.so.8:/my/libhook.so";

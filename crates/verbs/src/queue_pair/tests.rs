@@ -96,7 +96,7 @@ fn an_address_without_grh_is_refused() {
 }
 
 #[test]
-fn services_of_later_versions_are_unsupported_and_others_do_not_exist() {
+fn later_services_are_unsupported_and_others_invalid() {
     assert_eq!(type_of(abi::IBV_QPT_RC), Ok(QpType::Rc));
     assert_eq!(type_of(abi::IBV_QPT_UD), Ok(QpType::Ud));
     assert_eq!(type_of(abi::IBV_QPT_UC), Ok(QpType::Uc));

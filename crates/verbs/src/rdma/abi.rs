@@ -1,4 +1,4 @@
-//! The structs of `rdma/rdma_cma.h` (rdma-core 65). `abi_header.rs` compares them with the installed header.
+//! The structs of `rdma/rdma_cma.h` (rdma-core 65). `abi_header.rs` compares them with the headers.
 
 #![allow(non_camel_case_types, reason = "the names of the C header")]
 

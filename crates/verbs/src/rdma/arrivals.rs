@@ -15,7 +15,7 @@ use airdma_preload::PerProcess;
 struct Table {
     /// There is a thread.
     hears: bool,
-    /// Who listens at all addresses.
+    /// Identifiers that listen at all addresses.
     listeners: Vec<u64>,
 }
 
@@ -51,7 +51,7 @@ fn hear(news: &News) {
         };
         let all: Vec<_> = all.into_iter().map(|(_, device)| device).collect();
         for cookie in listeners {
-            // Whoever destroys the identifier waits meanwhile.
+            // A thread that destroys the identifier waits meanwhile.
             let Some(raw) =
                 live::deliver::<rdma_cm_id>(cookie, |events| events.completion.deliver())
             else {

@@ -97,7 +97,7 @@ fn listen_at_all(id: &Id, state: &mut State, service: ServiceId) -> Result<(), E
     Ok(())
 }
 
-/// Requests that nobody has fetched are refused, and forgotten.
+/// Requests that the program has not fetched are refused, and forgotten.
 pub fn stop_listening(channel: &CmChannel, listening: &Listening) {
     live::leave(listening.cookie);
     listening.device.cm_close(listening.listener);
@@ -135,7 +135,7 @@ fn listen_at(
     Ok(())
 }
 
-/// Who listens at all addresses listens at these devices too.
+/// An identifier that listens at all addresses listens at these devices too.
 pub fn listen_also(id: &Id, devices: &[Arc<engine::Device>]) {
     let mut state = id.state();
     let (Phase::Listening, None, Some(source)) = (state.phase, &state.place, state.source) else {
@@ -475,8 +475,7 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     };
     let told = place.device.cm_disconnect(connection, &[]);
     if told.is_err() && phase == Phase::Responded {
-        // Nobody was told that there is a connection, so no event says that it is over: as the
-        // kernel has it.
+        // No event reported the connection, so none reports its end: the kernel does the same.
         return Ok(0);
     }
     // The peer may have been faster: its event is on the way.
@@ -561,6 +560,6 @@ extern "C" fn farewell() {
             device.cm_farewell();
         }
     });
-    // Nobody is left who could hear of it.
+    // No channel is left for its events.
     drop(told);
 }

@@ -100,8 +100,8 @@ pub struct Place {
 // SAFETY: as for `Opened`.
 unsafe impl Send for Place {}
 
-/// Opens what is not open. One that cannot be opened, as its interface may just be going, is in
-/// nobody's way.
+/// Opens the devices that are not open. One that cannot be opened, because its interface is just
+/// being removed, does not keep the others from being opened.
 ///
 /// # Errors
 /// Why none could be opened.
@@ -317,7 +317,7 @@ pub fn default_extended_domain(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd,
     Ok(opened.xrcd)
 }
 
-/// The path of an address vector that names nobody, in a default domain: rsockets for datagrams
+/// The path of an address vector that names no peer, in a default domain: rsockets for datagrams
 /// make one there, by LID, with which queue pairs send to themselves. Elsewhere such a vector is
 /// refused, as RoCE has no LIDs.
 pub fn loopback(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Option<Path> {

@@ -160,7 +160,7 @@ pub unsafe fn get_request(raw: *mut rdma_cm_id, out: *mut *mut rdma_cm_id) -> Re
     unsafe {
         let listener = Id::ours(raw)?;
         let listens = listener.state().phase == Phase::Listening;
-        // Who does not listen would wait for ever.
+        // An identifier that does not listen would wait for ever.
         if !listener.is_synchronous() || !listens || out.is_null() {
             return Err(Errno::INVALID);
         }

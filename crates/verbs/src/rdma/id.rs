@@ -179,9 +179,9 @@ pub struct State {
     pub options: Options,
     /// Its connection.
     pub connection: Option<ConnectionId>,
-    /// It looks for a datagram service.
+    /// The request by which it asks for a datagram service.
     pub resolution: Option<SidrId>,
-    /// Somebody looks for a datagram service, and waits for our answer.
+    /// A peer asks for a datagram service, and waits for the answer.
     pub question: Option<SidrId>,
     /// Its listeners.
     pub listeners: Vec<Listening>,
@@ -365,7 +365,7 @@ fn gid_of(address: &SocketAddr) -> [u8; 16] {
 /// A random number.
 pub fn random() -> u32 {
     let mut bytes = [0; 4];
-    // SAFETY: room for that many bytes. It does not fail for so few once the system has started.
+    // SAFETY: room for that many bytes. Once the system has started, four bytes never fail.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     u32::from_ne_bytes(bytes)
 }
@@ -521,7 +521,7 @@ fn end(id: &Id) {
     state.resolution = None;
     state.question = None;
     state.groups.clear();
-    // What waits for the identifier is about nobody any more.
+    // Events that wait for the identifier have no object any more.
     drop(channel.take(id.cookie));
     if let Some(source) = state.source.filter(|_| state.holds_port) {
         ports::give_back(id.space(), source.port(), id.cookie);

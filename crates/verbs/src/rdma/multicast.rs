@@ -1,5 +1,5 @@
-//! Multicast groups. On Ethernet nobody has to be asked: the GID of a group is its address, and
-//! joining is the business of the queue pair's attachment (IGMP and MLD).
+//! Multicast groups. On Ethernet there is no subnet manager to ask: the GID of a group is its
+//! address, and the queue pair joins when it is attached (IGMP and MLD).
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;

@@ -25,7 +25,7 @@ pub unsafe fn set(
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
                 let reuse = read::<c_int>(value, length)? != 0;
-                // Who has bound its address because it is shared cannot take that back.
+                // An identifier that could bind its address only as a shared one stays shared.
                 if !reuse && state.phase != Phase::Idle {
                     return Err(Errno::INVALID);
                 }

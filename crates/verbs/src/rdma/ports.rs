@@ -10,7 +10,7 @@ use super::id::Options;
 use crate::errno::Errno;
 use airdma_preload::PerProcess;
 
-/// Who holds a port.
+/// The identifier that holds a port.
 #[derive(Clone, Copy)]
 struct Holder {
     cookie: u64,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_stands_for_both_families_unless_both_keep_to_their_own() {
+    fn a_wildcard_is_for_both_families_unless_both_are_limited() {
         assert_eq!(take(RDMA_PS_TCP, &at("0.0.0.0:701"), &ALONE, 21), Ok(701));
         assert_eq!(
             take(RDMA_PS_TCP, &at("[::]:701"), &OWN_FAMILY, 22),

@@ -163,7 +163,7 @@ pub unsafe fn resolve_address(
     let is_known = match resolved.place.device.knows_neighbour(from, to) {
         Ok(is_known) => is_known,
         Err(error) if NO_ROUTE.contains(&error.errno()) => return Err(Errno(error.errno())),
-        // Who may not ask the kernel finds out when there is no answer to a request.
+        // A process that may not ask the kernel finds out when a request has no answer.
         Err(_) => true,
     };
     if state.phase == Phase::Idle {

@@ -1,6 +1,6 @@
-//! Addresses that nobody has answered for yet: `rdma_resolve_addr(3)` does not wait for the
-//! kernel's neighbour table, so a thread looks there until the answer has come or the time is over.
-//! It exists while there is something to look for.
+//! Addresses without a neighbour entry yet: `rdma_resolve_addr(3)` does not wait for the kernel's
+//! neighbour table, so a thread reads it until the entry appears or the time is over. The thread
+//! ends when no address is left.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const LAST_LOOK: Duration = Duration::from_millis(16);
 /// The kernel gives up after three seconds; then it is made to ask again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is looked for.
+/// An address that is being resolved.
 #[derive(Clone)]
 pub struct Search {
     /// Under which the event goes out.
@@ -76,7 +76,7 @@ pub fn begin(search: Search) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Nobody waits for that event any more.
+/// Ends the search: its event is not wanted any more.
 pub fn cancel(cookie: u64) {
     TABLE
         .lock()

@@ -12,7 +12,7 @@
 //! `AIRDMA_LOOPBACK=1`, have their own). What an access needs is compared with what it should be,
 //! and put right, before the access is led there, so addresses that come and go are seen as in the
 //! kernel's files. A file is replaced as a whole, never changed under a reader. When a tree is
-//! made, those that nobody looked at for long are removed.
+//! made, those that were not used for long are removed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ use crate::sysfs;
 pub fn bring(place: &Place<'_>, devices: &[DeviceInfo]) -> io::Result<PathBuf> {
     let root = root()?;
     let folder = folder_name(place.folder);
-    // Somebody who holds the lock and was stopped must not stop us: the files are all but surely
+    // A stopped process that holds the lock must not stop this one: the files are all but surely
     // right.
     if let Ok(lock) = open_file(&root.join(LOCK), true).and_then(Locked::new) {
         // The time of the last look; without it the tree is made again tomorrow, no more.
@@ -57,11 +57,11 @@ const LOCK: &str = "lock";
 /// The file that is about to replace another.
 const NEW: &str = "new";
 const SUFFIX: &str = ".sysfs";
-/// A tree that was looked at so recently stays.
+/// A tree that was used within this time stays.
 const IN_USE: Duration = Duration::from_secs(60);
-/// A tree that nobody looked at for so long goes.
+/// A tree that was not used for this long is removed.
 const UNUSED_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Of the others only so many stay: tests and containers make a network namespace each.
+/// Most trees that stay: tests and containers make a network namespace each.
 const TREES_MAX: usize = 16;
 
 fn folder_name(folder: Folder) -> &'static str {
@@ -197,7 +197,7 @@ fn root() -> io::Result<PathBuf> {
     Ok(root)
 }
 
-/// Removes the trees that nobody uses any more.
+/// Removes the trees that are not used any more.
 fn remove_unused(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
@@ -214,7 +214,7 @@ fn remove_unused(directory: &Path) {
     trees.sort();
     for (rank, (age, path)) in trees.into_iter().enumerate() {
         if age > UNUSED_MAX || rank >= TREES_MAX && age > IN_USE {
-            // Somebody else may be removing it too.
+            // Another process may be removing it too.
             let _ = fs::remove_dir_all(path);
         }
     }

@@ -1,5 +1,5 @@
-/* Threads that are cancelled, pthread_cancel(3): asleep in the calls that wait for events, which end there, and busy in others,
- * which are done first. The process and the objects live on. */
+/* Threads that are cancelled, pthread_cancel(3): asleep in the calls that wait for events, which
+ * end there, and busy in others, which are done first. The process and the objects live on. */
 #include "common.h"
 #include <signal.h>
 
@@ -78,12 +78,12 @@ static void asleep(void)
 	write_signalled();
 	CHECK(joined(second) == &cq && got == 1 && cleaned == 5);
 	success(cq, 1);
-	/* Messages still go while nobody waits: the device's own thread is back in charge. */
+	/* Messages still go while no thread waits: the progress thread runs the worker again. */
 	write_signalled();
 	success(cq, 1);
 }
 
-/* A thread that is to be cancelled before it sleeps, and one that may not be. */
+/* A thread that is cancelled before it sleeps, and one that may not be cancelled. */
 static void *wait_when_told(void *argument)
 {
 	int before;
@@ -123,7 +123,8 @@ static void not_within(void *argument)
 	cleaned++;
 }
 
-/* Calls that are no cancellation points though they send and receive packets, read files and so on. */
+/* Calls that are no cancellation points though they send and receive packets, read files and so
+ * on. */
 static void *busy(void *argument)
 {
 	pthread_cleanup_push(not_within, NULL);

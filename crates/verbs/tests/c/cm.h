@@ -1,4 +1,5 @@
-/* What the tests of rdma_* share: identifiers, their events, and connections of a process with itself. */
+/* What the tests of rdma_* share: identifiers, their events, and connections of a process with
+ * itself. */
 #include "rules.h"
 #include <arpa/inet.h>
 #include <net/if.h>

@@ -1,5 +1,5 @@
-/* Interfaces that come, or get their first address, while a process listens at all addresses (see `NO_LOOPBACK` of cm.rs): it is
- * reached there too, for as long as it listens. */
+/* Interfaces that come, or get their first address, while a process listens at all addresses
+ * (see `NO_LOOPBACK` of cm.rs): it is reached there too, for as long as it listens. */
 #include "cm.h"
 
 enum { PORT = 7500 };
@@ -32,7 +32,8 @@ static int outcome(const char *ip)
 	return kind;
 }
 
-/* The kernel tells of an interface, and a thread that hears it listens there: both take a moment. */
+/* The kernel tells of an interface, and a thread that hears it listens there: both take a
+ * moment. */
 static void becomes_reachable(const char *ip)
 {
 	double start = seconds();
@@ -52,7 +53,7 @@ int main(void)
 {
 	channel = new_channel();
 	requests = new_channel();
-	/* One that is known, and goes before anybody has used it, is in nobody's way. */
+	/* A known interface that is deleted before its first use does no harm. */
 	appears("brief", "10.6.0.1/24");
 	struct ibv_context **known = rdma_get_devices(NULL);
 	int is_known = 0;
@@ -74,7 +75,7 @@ int main(void)
 	destroy(id);
 	for (int i = 0; i < 3; i++)
 		CHECK(outcome((const char *[]){ "10.9.0.1", "10.8.0.1", "10.7.0.1" }[i]) == RDMA_CM_EVENT_REJECTED);
-	/* An interface that is gone is in nobody's way. */
+	/* A deleted interface does no harm. */
 	CHECK(system("ip link del new") == 0);
 	CHECK(rdma_bind_addr(second, at_port("::", PORT)) == 0 && rdma_listen(second, 0) == 0);
 	CHECK(outcome("10.9.0.1") == RDMA_CM_EVENT_ESTABLISHED && outcome("10.7.0.1") == RDMA_CM_EVENT_ESTABLISHED);

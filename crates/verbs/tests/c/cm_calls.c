@@ -1,4 +1,5 @@
-/* Arguments that rdma_* refuse, and calls in the wrong state: the numbers are those of librdmacm and of the kernel behind it. */
+/* Arguments that rdma_* refuse, and calls in the wrong state: the numbers are those of librdmacm
+ * and of the kernel behind it. */
 #include "cm.h"
 #include <pthread.h>
 
@@ -68,7 +69,7 @@ static void nothing_at_all(void)
 	IS("an event that there is not", strcmp(rdma_event_str(99), "UNKNOWN EVENT"), 0);
 }
 
-/* Nobody listens for more events than there are. */
+/* Calls on a channel without an event. */
 static void empty_channel(void)
 {
 	struct rdma_cm_event *event;
@@ -134,7 +135,7 @@ static void addresses(void)
 	FAILS("resolving where one listens", rdma_resolve_addr(id, NULL, at_port("127.0.0.1", 1), 10), EINVAL);
 	FAILS("a request with a channel", rdma_get_request(id, &second), EINVAL);
 	destroy(id);
-	/* Who listens without address gets some port. */
+	/* An identifier that listens without an address gets some port. */
 	id = new_id(channel, RDMA_PS_TCP);
 	IS("listening without address", rdma_listen(id, 1), 0);
 	CHECK(rdma_get_src_port(id) != 0);
@@ -278,7 +279,7 @@ static void groups(void)
 	CHECK(rdma_ack_cm_event(event) == 0);
 	IS("left", rdma_leave_multicast(id, at_port("239.1.2.3", 0)), 0);
 	FAILS("left twice", rdma_leave_multicast(id, at_port("239.1.2.3", 0)), EADDRNOTAVAIL);
-	/* Who leaves before the event is fetched never hears of the group; who joins again hears of that once. */
+	/* Leaving before the event is fetched drops it; joining again gives one event. */
 	IS("once more", rdma_join_multicast(id, at_port("239.1.2.3", 0), &number), 0);
 	IS("and left", rdma_leave_multicast(id, at_port("239.1.2.3", 0)), 0);
 	IS("and again", rdma_join_multicast(id, at_port("239.1.2.3", 0), id), 0);
@@ -334,7 +335,8 @@ static void names(void)
 	IS("IPv4 as IPv6", rdma_getaddrinfo("127.0.0.1", "1", &hints, &info) != 0, 1);
 	IS("a service that there is not", rdma_getaddrinfo("127.0.0.1", "no such service", NULL, &info), EAI_SERVICE);
 
-	/* Where from is the caller's, where to is found; datagrams have their own port space and queue pairs. */
+	/* Where from is the caller's, where to is found; datagrams have their own port space and
+	 * queue pairs. */
 	hints = (struct rdma_addrinfo){
 		.ai_port_space = RDMA_PS_UDP, .ai_src_addr = at_port("127.0.0.1", 9), .ai_src_len = sizeof(struct sockaddr_in),
 	};
@@ -363,7 +365,8 @@ static void names(void)
 	IS("and why", errno, EINVAL);
 }
 
-/* What rdma-core 65 has behind the public struct, from its condition variable on: a function of a newer librdmacm may use it. */
+/* What rdma-core 65 has behind the public struct, from its condition variable on: a function of
+ * a newer librdmacm may use it. */
 static void behind_the_identifier(void)
 {
 	struct behind {

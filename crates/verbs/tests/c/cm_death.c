@@ -1,5 +1,6 @@
-/* Processes that are killed, or end without a word, at any moment: the other side hears of it in time, and whoever comes next
- * finds everything free. Processes are made before anything of RDMA is used. `SEED` replays a run. */
+/* Processes that are killed, or end without disconnecting, at any moment: the other side is
+ * notified in time, and the next process finds everything free. Processes are made before RDMA is
+ * used. `SEED` replays a run. */
 #include "cm.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,7 +9,7 @@ enum { PORT = 7400, DEADLINE_S = 30, SOON_S = 10, CONNECTIONS_MAX = 64 };
 
 static int ready[2];
 
-/* Who asks: connects, sends for a while, disconnects. Anything may fail. */
+/* The active side: connects, sends for a while, disconnects. Any step may fail. */
 static void asks_once(int port, int milliseconds)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -48,8 +49,8 @@ static void asks_once(int port, int milliseconds)
 	destroy(id);
 }
 
-/* Who answers: takes every connection, and receives until it ends, in whichever way. When the parent has closed its end of
- * `control` all connections have to end soon. 0 if they did. */
+/* The passive side: accepts every connection, and receives until it ends, in whichever way. When
+ * the parent has closed its end of `control` all connections have to end soon. 0 if they did. */
 static int answers_all(int control)
 {
 	static struct rdma_cm_id *ids[CONNECTIONS_MAX];
@@ -83,7 +84,7 @@ static int answers_all(int control)
 			CHECK(id->context);
 			for (int i = 0; i < 8; i++)
 				CHECK(rdma_post_recv(id, id->context, data, 4096, id->context) == 0);
-			/* Who asked may be gone: then there is an event that says so. */
+			/* The active side may be gone: then an event says so. */
 			rdma_accept(id, NULL);
 		} else if (type != RDMA_CM_EVENT_ESTABLISHED) {
 			int i = 0;
@@ -154,7 +155,8 @@ static void await_ready(void)
 	CHECK(poll(&fd, 1, 20000) == 1 && read(ready[0], &byte, 1) == 1);
 }
 
-/* Clients are killed at some moment: their server goes on, and hears of each, at the latest when the next one comes. */
+/* Clients are killed at some moment: their server goes on, and hears of each, at the latest when
+ * the next one comes. */
 static void clients_die(int rounds)
 {
 	struct server serves = server();
@@ -174,7 +176,8 @@ static void clients_die(int rounds)
 	IS("their server", ended(serves.pid), 0);
 }
 
-/* Servers are killed at some moment: the client is not left waiting, and the next server may listen at once. */
+/* Servers are killed at some moment: the client is not left waiting, and the next server may
+ * listen at once. */
 static void servers_die(int rounds)
 {
 	for (int i = 0; i < rounds; i++) {
@@ -192,7 +195,8 @@ static void servers_die(int rounds)
 		int status = ended(client(1));
 		if (status != 0 || seconds() - start > SOON_S)
 			RULE_BROKEN("the next client", "status %d, after %d us, in %.1f s", status, moment, seconds() - start);
-		/* A request that was lost with the server is repeated after 4.3 seconds, and reaches the next one. */
+		/* A request that was lost with the server is repeated after 4.3 seconds, and
+		 * reaches the next one. */
 		status = ended(asks);
 		if (status < 0 || seconds() - start > 15)
 			RULE_BROKEN("its client", "status %d, after %d us, in %.1f s", status, moment, seconds() - start);
@@ -201,7 +205,7 @@ static void servers_die(int rounds)
 	}
 }
 
-/* Who ends without a word, or returns from main, leaves nobody waiting. */
+/* A process that exits without disconnecting, or returns from main, leaves no peer waiting. */
 static void farewells(void)
 {
 	for (int forks = 0; forks < 2; forks++) {
@@ -249,8 +253,8 @@ static void farewells(void)
 	}
 }
 
-/* The same at moments that are chosen: one of two processes stops for good at some step, and is killed there; the other hears of
- * it, and whoever comes next finds the port free. */
+/* The same at chosen moments: one of two processes stops for good at some step, and is killed
+ * there; the other is notified, and the next process finds the port free. */
 struct stage {
 	const char *name;
 	void (*serves)(struct rdma_event_channel *channel);
@@ -278,7 +282,8 @@ static void until_told(void)
 	CHECK(read(go[0], &byte, 1) == 1);
 }
 
-/* A connection ends, or is refused, in time; datagrams may be lost with a process that dies, so what came before may be missing. */
+/* A connection ends, or is refused, in time; datagrams may be lost with a process that dies, so
+ * what came before may be missing. */
 static void ends_soon(struct rdma_event_channel *channel)
 {
 	for (;;) {
@@ -392,7 +397,7 @@ static void asks_late(struct rdma_event_channel *channel, int port)
 		return; /* the answer was lost with who gave it */
 	CHECK(type == RDMA_CM_EVENT_CONNECT_RESPONSE);
 	until_told();
-	/* Somebody may have told already. */
+	/* The connection may be established already. */
 	rdma_establish(id);
 	ends_soon(channel);
 }

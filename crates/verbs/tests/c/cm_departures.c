@@ -1,5 +1,6 @@
-/* An interface that is deleted: identifiers at its device and their queue pairs hear of it while the program only waits, listeners at all
- * addresses go on at the others, and an interface of the same name is another device (see `NO_LOOPBACK` of cm.rs). */
+/* An interface that is deleted: identifiers at its device and their queue pairs hear of it while
+ * the program only waits, listeners at all addresses go on at the others, and an interface of
+ * the same name is another device (see `NO_LOOPBACK` of cm.rs). */
 #include "cm.h"
 #include <fcntl.h>
 

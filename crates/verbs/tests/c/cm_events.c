@@ -1,4 +1,4 @@
-/* What the events of both sides say, who waits for whom, and what happens to those who do not wait. */
+/* The events of both sides, the calls that wait for each other, and those that do not wait. */
 #include "cm.h"
 
 enum { PORT = 7100 };
@@ -103,7 +103,7 @@ static void what_both_sides_are_told(void)
 
 static void refusals(void)
 {
-	/* Nobody is there. */
+	/* No process listens there. */
 	struct rdma_cm_id *active = routed(asks, RDMA_PS_TCP, "127.0.0.1", PORT + 1);
 	give_qp(active);
 	CHECK(rdma_connect(active, NULL) == 0);
@@ -136,7 +136,7 @@ static void refusals(void)
 		CHECK(ibv_query_qp(active->qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR);
 		destroy(active);
 	}
-	/* A listener that goes refuses what nobody fetched. */
+	/* A listener that is destroyed refuses the requests that were not fetched. */
 	active = routed(asks, RDMA_PS_TCP, "127.0.0.1", PORT);
 	give_qp(active);
 	CHECK(rdma_connect(active, NULL) == 0);
@@ -147,8 +147,9 @@ static void refusals(void)
 	NOTHING(answers, 0);
 	destroy(active);
 
-	/* The peer goes away. A request that was fetched is rejected. One that was not, and that poll(2) may have announced, is
-	 * fetched all the same, as from the kernel: a call that blocks behind poll(2) does not wait. Accepting it fails. */
+	/* The peer goes away. A request that was fetched is rejected. One that was not, and that
+	 * poll(2) may have announced, is fetched all the same, as from the kernel: a call that
+	 * blocks behind poll(2) does not wait. Accepting it fails. */
 	for (int i = 0; i < 2; i++) {
 		struct rdma_cm_id *passive = NULL;
 		listen = listener(answers, RDMA_PS_TCP, "127.0.0.1", PORT);
@@ -266,7 +267,7 @@ static void *destroys(void *id)
 	return NULL;
 }
 
-/* Who destroys an identifier waits until its events are acknowledged. */
+/* Destroying an identifier waits until its events are acknowledged. */
 static void acknowledgements(void)
 {
 	pthread_t thread;
@@ -282,7 +283,7 @@ static void acknowledgements(void)
 	IS("an event is out", pthread_timedjoin_np(thread, NULL, &soon), ETIMEDOUT);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);
-	/* One that nobody fetched goes with it. */
+	/* An event that was not fetched goes with it. */
 	id = new_id(asks, RDMA_PS_TCP);
 	CHECK(rdma_resolve_addr(id, NULL, at_port("127.0.0.1", PORT), 2000) == 0);
 	destroy(id);
@@ -386,7 +387,8 @@ static void services(void)
 	destroy(active);
 	destroy(passive);
 
-	/* No is said by rejecting, by destroying, by nobody. */
+	/* A request is refused by rejecting it, by destroying its identifier, by a missing
+	 * listener. */
 	for (int i = 0; i < 3; i++) {
 		active = routed(asks, RDMA_PS_UDP, "127.0.0.1", PORT + (i == 2));
 		give_qp(active);
@@ -478,7 +480,7 @@ static void options_are_obeyed(void)
 	give_qp(ids[0]);
 	CHECK(rdma_connect(ids[0], NULL) == 0);
 	ids[1] = requested(answers);
-	/* Who is asked gets what the other end says, or what it says itself. */
+	/* The passive side gets the value of the other end, or its own. */
 	CHECK(rdma_set_option(ids[1], RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &passive_code, 1) == 0);
 	CHECK(rdma_accept(ids[1], NULL) == 0);
 	CHECK(EXPECT(asks, RDMA_CM_EVENT_ESTABLISHED) == 0);
@@ -497,7 +499,7 @@ static void options_are_obeyed(void)
 	destroy(listen);
 }
 
-/* Who looks for a service may move meanwhile, or go; and so may who has it. */
+/* Both ends of a service lookup may migrate to another channel meanwhile, or be destroyed. */
 static void services_that_change(void)
 {
 	struct rdma_event_channel *third = new_channel();
@@ -525,7 +527,7 @@ static void services_that_change(void)
 	IS("refused", EXPECT(third, RDMA_CM_EVENT_UNREACHABLE), 2);
 	NOTHING(answers, 0);
 	destroy(active);
-	/* Who asked is gone: nobody minds the answer. */
+	/* The identifier that asked is gone: the answer is dropped. */
 	listen = listener(answers, RDMA_PS_UDP, "127.0.0.1", PORT);
 	active = routed(third, RDMA_PS_UDP, "127.0.0.1", PORT);
 	give_qp(active);
@@ -539,7 +541,7 @@ static void services_that_change(void)
 	rdma_destroy_event_channel(third);
 }
 
-/* One thread fetches requests while another takes the listener away: whoever asked is answered in any case. */
+/* One thread fetches requests while another destroys the listener: each request is answered. */
 static volatile int over;
 
 static void *refuses(void *unused)

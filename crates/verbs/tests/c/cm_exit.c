@@ -1,5 +1,6 @@
-/* A program that ends in a signal handler, as fi_pingpong does: exit(3) runs the library's exit handler in the middle of whatever the
- * thread was doing in the library. Not allowed by POSIX, and seen everywhere: it has to end all the same. */
+/* A program that ends in a signal handler, as fi_pingpong does: exit(3) runs the library's exit
+ * handler in the middle of whatever the thread was doing in the library. Not allowed by POSIX,
+ * and seen everywhere: it has to end all the same. */
 #include "cm.h"
 #include <signal.h>
 #include <sys/time.h>

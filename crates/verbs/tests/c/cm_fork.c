@@ -1,5 +1,5 @@
-/* fork(2) in a program that is connected: what is the parent's stays the parent's, and the child is a process of its own, which
- * connects to itself and to its parent while the parent goes on. */
+/* fork(2) in a program that is connected: what is the parent's stays the parent's, and the child
+ * is a process of its own, which connects to itself and to its parent while the parent goes on. */
 #include <sys/wait.h>
 #include "cm.h"
 
@@ -24,7 +24,8 @@ static pid_t forked(void)
 	return child;
 }
 
-/* A child that uses what it has a copy of is refused, and neither the parent nor its peer hears of it. */
+/* A child that uses what it has a copy of is refused, and neither the parent nor its peer hears
+ * of it. */
 static void use_the_parents(struct rdma_cm_id *listen)
 {
 	struct rdma_cm_event *event;
@@ -54,7 +55,8 @@ static void use_the_parents(struct rdma_cm_id *listen)
 	FAILS("create_qp", rdma_create_qp(listen, pair.active->pd, &attr), ENODEV);
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
 	IS("post_send", ibv_post_send(pair.active->qp, &wr, &bad), ENODEV);
-	/* What many programs do before they execute another: the memory goes, and nothing else happens. */
+	/* What many programs do before they execute another: the memory goes, and nothing else
+	 * happens. */
 	rdma_destroy_qp(pair.active);
 	rdma_destroy_id(pair.active);
 	rdma_destroy_id(listen);

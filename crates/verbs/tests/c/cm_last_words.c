@@ -1,4 +1,5 @@
-/* The end of a connection is not told before its last data, whoever looks first at which descriptor. */
+/* The end of a connection is not reported before its last data, whichever descriptor is polled
+ * first. */
 #include "cm.h"
 #include <poll.h>
 
@@ -20,7 +21,8 @@ static int is_readable(int fd)
 	return poll(&waits, 1, 0) == 1;
 }
 
-/* One end sends and disconnects at once; the other looks late, and at its connection's channel first. */
+/* One end sends and disconnects at once; the other looks late, and at its connection's channel
+ * first. */
 static void replies_come_first(int messages)
 {
 	struct pair pair = connected(asks, answers, "127.0.0.1", PORT);
@@ -75,7 +77,8 @@ static int next_of(struct rdma_event_channel *channel)
 	}
 }
 
-/* What the peer does next on the same channel comes behind the end, although data that was not taken waits. */
+/* What the peer does next on the same channel comes behind the end, although data that was not
+ * taken waits. */
 static void the_end_comes_before_the_next_request(void)
 {
 	struct rdma_event_channel *again = new_channel();

@@ -1,5 +1,6 @@
-/* Loopback addresses where the loopback interface is no device (see `NO_LOOPBACK` of cm.rs), as in the kernel: who binds to one is
- * reached at every address, and who connects to one reaches this host. */
+/* Loopback addresses where the loopback interface is no device (see `NO_LOOPBACK` of cm.rs), as in
+ * the kernel: an identifier that is bound to one is reached at every address, and one that connects
+ * to one reaches this host. */
 #include "cm.h"
 
 enum { PORT = 7400 };

@@ -1,5 +1,6 @@
-/* A listener at all addresses of a host with thirty interfaces, where the soft limit allows fewer descriptors than their devices need (see
- * `MANY` of cm.rs). The limit, and most of the numbers below it, are still the program's. */
+/* A listener at all addresses of a host with thirty interfaces, where the soft limit allows
+ * fewer descriptors than their devices need (see `MANY` of cm.rs). The limit, and most of the
+ * numbers below it, are still the program's. */
 #include "cm.h"
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
-/* Addresses that nobody has, on a link where the kernel asks for them (see `NEIGHBOURS` of cm.rs): 10.9.0.1 and fd09::1 are ours,
- * 10.9.0.2 is the other interface's, which is ours too. */
+/* Addresses without a host, on a link where the kernel asks for them (see `NEIGHBOURS` of
+ * cm.rs): 10.9.0.1 and fd09::1 are ours, 10.9.0.2 is the other interface's, which is ours too. */
 #include "cm.h"
 
 enum { PORT = 7300 };
@@ -47,7 +47,8 @@ static void appears_meanwhile(void)
 	destroy(id);
 }
 
-/* Who waits for nobody can be moved, and goes at once. */
+/* An identifier that resolves an address without a host can be migrated, and is destroyed at
+ * once. */
 static void leaving(void)
 {
 	struct rdma_event_channel *other = new_channel();
@@ -159,7 +160,7 @@ static void link_local(void)
 	CHECK(EXPECT(answers, RDMA_CM_EVENT_DISCONNECTED) == 0);
 	destroy(pair.passive);
 	destroy(listen);
-	/* Somebody else on that link, who is not there. */
+	/* Another address on that link, without a host. */
 	id = new_id(channel, RDMA_PS_TCP);
 	struct sockaddr_in6 other = *(struct sockaddr_in6 *)at_port("fe80::99", PORT);
 	other.sin6_scope_id = ip.sin6_scope_id;

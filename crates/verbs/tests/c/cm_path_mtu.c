@@ -1,11 +1,13 @@
-/* A peer whose port has a larger path MTU than ours, which no queue pair here can have (see `SMALL` of cm.rs): the request is refused with
- * the reason that says so. The program never sees one that it cannot accept. */
+/* A peer whose port has a larger path MTU than ours, which no queue pair here can have (see
+ * `SMALL` of cm.rs): the request is refused with the reason that says so. The program never sees
+ * one that it cannot accept. */
 #include "cm.h"
 #include <sys/wait.h>
 
 enum { PORT = 7700, INVALID_PATH_MTU = 26 };
 
-/* A process whose port has this path MTU, or that of the interface, asks for a connection; how that ends. */
+/* A process whose port has this path MTU, or that of the interface, asks for a connection; how
+ * that ends. */
 static pid_t ask(const char *path_mtu, enum rdma_cm_event_type wanted, int status)
 {
 	pid_t child = fork();

@@ -1,5 +1,6 @@
-/* Where there is no device, no address, or no port to be had, and what happens when an address goes (see `NOWHERE` of cm.rs: the
- * loopback interface is no device, and `va` has no address yet). What helps is said on standard error. */
+/* Where there is no device, no address, or no port to be had, and what happens when an address
+ * goes (see `NOWHERE` of cm.rs: the loopback interface is no device, and `va` has no address
+ * yet). What helps is said on standard error. */
 #include "cm.h"
 #include <sys/mman.h>
 
@@ -44,7 +45,7 @@ static void no_device(void)
 	FAILS("an identifier that waits", rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), ENODEV);
 }
 
-/* Somebody else has the port at our address. */
+/* Another process has the port at this address. */
 static void a_stranger(const char *ip)
 {
 	struct sockaddr *at = at_port(ip, ROCE);
@@ -116,7 +117,8 @@ static void only_link_local(void)
 	destroy(listen);
 }
 
-/* The address of a bound, a listening, a connecting and a connected identifier goes, and comes back. */
+/* The address of a bound, a listening, a connecting and a connected identifier goes, and comes
+ * back. */
 static void vanishing(void)
 {
 	const char *ip = "10.9.0.1", *remove = "ip addr del 10.9.0.1/24 dev va", *add = "ip addr add 10.9.0.1/24 dev va";
@@ -128,7 +130,8 @@ static void vanishing(void)
 	give_qp(half);
 	run(remove);
 
-	/* Who transfers gets an error completion, who ends a connection hears that it has ended. */
+	/* A transfer gets an error completion, a disconnect the event that the connection has
+	 * ended. */
 	double start = seconds();
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	CHECK(ibv_post_send(pairs[0].active->qp, &wr, &bad) == 0);
@@ -140,7 +143,7 @@ static void vanishing(void)
 		CHECK(EXPECT(channel, RDMA_CM_EVENT_DISCONNECTED) == 0);
 	}
 	CHECK(seconds() - start < 5);
-	/* Who connects hears that there is no way. */
+	/* A connect reports that there is no route. */
 	CHECK(rdma_connect(half, NULL) == 0);
 	IS("no way", EXPECT(channel, RDMA_CM_EVENT_UNREACHABLE), -ETIMEDOUT);
 	CHECK(seconds() - start < 5);
@@ -174,8 +177,8 @@ static void vanishing(void)
 	destroy(listen);
 }
 
-/* A neighbour that does not know RoCE: a request stays without answer until it is given up, after 69 s as from a kernel; who does
- * not want to wait that long goes. */
+/* A neighbour that does not know RoCE: a request stays without answer until it is given up,
+ * after 69 s as from a kernel; destroying the identifier does not wait for that. */
 static void no_roce_there(void)
 {
 	run("ip neigh replace 10.9.0.8 lladdr 02:00:00:00:00:08 dev va nud permanent");

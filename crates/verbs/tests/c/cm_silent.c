@@ -1,5 +1,5 @@
-/* A peer that does not run any more: a program that ends its connections to it one after the other waits for its answers once, and not
- * for each. */
+/* A peer that does not run any more: a program that ends its connections to it one after the
+ * other waits for its answers once, and not for each. */
 #include "cm.h"
 #include <signal.h>
 #include <sys/wait.h>

@@ -35,7 +35,7 @@ static void *serves(void *listen)
 		CHECK(id->event && id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST && id->event->listen_id == listen);
 		CHECK(id->event->param.conn.private_data_len == 56);
 		if (i == 1) {
-			/* The last words of who is refused. */
+			/* The private data of a rejection. */
 			CHECK(rdma_reject(id, "full", 4) == 0);
 			rdma_destroy_ep(id);
 			continue;
@@ -82,7 +82,7 @@ static void endpoints(const char *ip)
 		rdma_destroy_ep(id);
 	}
 	CHECK(pthread_join(thread, NULL) == 0);
-	/* Nobody is there. */
+	/* No process listens there. */
 	rdma_destroy_ep(listen);
 	id = endpoint(ip, PORT, 0);
 	FAILS("nobody is there", rdma_connect(id, NULL), ECONNREFUSED);
@@ -107,7 +107,7 @@ static void endpoints_that_cannot_be(void)
 	rdma_freeaddrinfo(info);
 }
 
-/* Datagrams: the answer is all that there is to wait for. */
+/* Datagrams: the caller waits for the answer only. */
 static void *answers_datagrams(void *listen)
 {
 	struct rdma_cm_id *id;

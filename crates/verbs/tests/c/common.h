@@ -1,4 +1,5 @@
-/* What the test programs share: one device, the loopback interface's, and pairs of queue pairs on it. Included first. */
+/* What the test programs share: one device, the loopback interface's, and pairs of queue pairs
+ * on it. Included first. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
-/* A program that protects memory which it has registered, and takes the protection away when somebody writes there, as those do that
- * track changes: its handler is called for the library's threads too. */
+/* A program that protects memory which it has registered, and removes the protection at the
+ * first write there, as programs do that track changes: its handler is called for the library's
+ * threads too. */
 #include "common.h"
 #include <signal.h>
 #include <sys/mman.h>
@@ -32,7 +33,7 @@ static struct ibv_qp *queue_pair(struct ibv_cq *cq)
 	return qp;
 }
 
-/* The number, from elsewhere, to where nobody may write. */
+/* Writes the number from elsewhere to protected memory. */
 static void write_number(struct ibv_qp *qp, struct ibv_cq *cq, uint64_t number)
 {
 	struct ibv_sge sge = { (uintptr_t)&number, sizeof number, 0 };

@@ -1,6 +1,7 @@
 /*
- * The functions of the C library that the preload stands before behave as without it: they do not allocate where the C
- * library's do not, keep errno, pass arguments on, and work in a signal handler and after fork.
+ * The functions of the C library that the preload stands before behave as without it: they do not
+ * allocate where the C library's do not, keep errno, pass arguments on, and work in a signal
+ * handler and after fork.
  */
 #define _GNU_SOURCE
 #include "common.h"

@@ -1,6 +1,7 @@
 /*
- * A process forks while another of its threads opens devices, and the child looks for devices in sysfs: what it may do after a
- * fork of a process with threads, open(2) among it, must not wait for a lock that nobody holds any more.
+ * A process forks while another of its threads opens devices, and the child looks for devices in
+ * sysfs: what it may do after a fork of a process with threads, open(2) among it, must not wait for
+ * a lock whose holder is not in the child.
  */
 #include <pthread.h>
 #include <sys/wait.h>

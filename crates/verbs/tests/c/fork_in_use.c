@@ -1,5 +1,6 @@
-/* fork(2) around a device in use, with ibv_fork_init(3) and without: the parent goes on undisturbed, the child gets ENODEV for
- * whatever is the parent's, and its own device if it opens one. */
+/* fork(2) around a device in use, with ibv_fork_init(3) and without: the parent goes on
+ * undisturbed, the child gets ENODEV for whatever is the parent's, and its own device if it
+ * opens one. */
 #include <sys/wait.h>
 #include "rules.h"
 

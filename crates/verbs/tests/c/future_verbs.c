@@ -1,6 +1,7 @@
 /*
- * A libibverbs of the future: verbs that do what rdma-core's functions do, call the provider's function through the table that the
- * private pointer of the context leads to. As in rdma-core 65, some jump there and others call.
+ * A libibverbs of the future: verbs that do what rdma-core's functions do, call the provider's
+ * function through the table that the private pointer of the context leads to. As in rdma-core 65,
+ * some jump there and others call.
  */
 #include <infiniband/verbs.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* Opens a device by functions that it looks up in libibverbs, whatever else is in front of airdma or behind it. With -DSTUBS and
- * -rdynamic it exports functions of these names itself, as programs do that open libibverbs when it is there. */
+/* Opens a device by functions that it looks up in libibverbs, whatever else is in front of
+ * airdma or behind it. With -DSTUBS and -rdynamic it exports functions of these names itself, as
+ * programs do that open libibverbs when it is there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

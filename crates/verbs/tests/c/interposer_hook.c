@@ -1,4 +1,5 @@
-/* A library with a dlsym of its own, as those have that stand in front of graphics or CUDA; this one looks at files. */
+/* A library with a dlsym of its own, as those have that stand in front of graphics or CUDA; this
+ * one looks at files. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sys/stat.h>

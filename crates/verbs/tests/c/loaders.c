@@ -1,5 +1,5 @@
-/* Programs that open the libraries and look up functions by their names alone (dlsym), by short name or by path, and what else
- * dlsym is asked for. */
+/* Programs that open the libraries and look up functions by their names alone (dlsym), by short
+ * name or by path, and what else dlsym is asked for. */
 #include "rules.h"
 #include <dlfcn.h>
 #include <infiniband/verbs.h>

@@ -1,5 +1,6 @@
-/* A program whose main thread has ended while others go on (pthread_exit(3)), on a kernel that does not know MADV_POPULATE: what
- * may be registered is then read off the list of mappings, of which the process itself has none any more. */
+/* A program whose main thread has ended while others go on (pthread_exit(3)), on a kernel that
+ * does not know MADV_POPULATE: what may be registered is then read off the list of mappings, of
+ * which the process itself has none any more. */
 #include "common.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

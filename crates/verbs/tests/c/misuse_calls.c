@@ -1,4 +1,5 @@
-/* Calls with arguments that the man pages forbid: nothing there, beyond the limits, unknown masks, in use. */
+/* Calls with arguments that the man pages forbid: nothing there, beyond the limits, unknown
+ * masks, in use. */
 #include <sys/mman.h>
 #include "rules.h"
 

@@ -1,4 +1,5 @@
-/* Objects in use are not destroyed, queues that are too small do no harm, windows keep their rules, and waiting ends. */
+/* Objects in use are not destroyed, queues that are too small do no harm, windows keep their
+ * rules, and waiting ends. */
 #include "rules.h"
 
 static struct ibv_cq *cq;
@@ -93,7 +94,7 @@ static void in_use(void)
 	CHECK(ibv_dealloc_pd(domain) == 0);
 }
 
-/* Completions that find no room: one queue's loss, and nobody else's. */
+/* Completions that find no room are lost by one queue, and by no other. */
 static void overrun(void)
 {
 	struct ibv_cq *small = ibv_create_cq(context, 2, NULL, NULL, 0);

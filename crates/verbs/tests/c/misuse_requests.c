@@ -1,5 +1,5 @@
-/* Work requests that cannot be done: those that posting refuses, and those that complete with an error, at one end or at both.
- * Statuses as in IBTA 11.6.2. */
+/* Work requests that cannot be done: those that posting refuses, and those that complete with an
+ * error, at one end or at both. Statuses as in IBTA 11.6.2. */
 #include <limits.h>
 #include "rules.h"
 
@@ -7,7 +7,7 @@ enum { NONE = -1, LENGTH = 64, SOURCE = 0, TARGET = 4096, RECEIVED = 8192, BIG =
 
 static struct ibv_cq *send_cq, *recv_cq;
 static struct ibv_pd *other_pd;
-/* Of the other domain; readable only, by us and by peers; nothing allowed at all. */
+/* Regions: of the other domain; readable only, locally and by peers; without any access. */
 static struct ibv_mr *foreign, *only_read, *nothing;
 
 /* One request, and what becomes of it. What is not named is good. */
@@ -253,7 +253,8 @@ static void send_datagram(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t number,
 	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
 }
 
-/* Datagrams that arrive nowhere: the sender is not told; one that cannot leave stops the sender's queue. */
+/* Datagrams that arrive nowhere: the sender is not told; one that cannot leave stops the
+ * sender's queue. */
 static void lost_datagrams(void)
 {
 	struct ibv_qp *qp = new_qp(IBV_QPT_UD), *peer = new_qp(IBV_QPT_UD);

@@ -25,7 +25,8 @@ static void registers(void)
 	hints.comp_mask = 1 << 20;
 	CHECK(!ibv_alloc_dmah(context, &hints) && errno == EOPNOTSUPP);
 
-	/* Memory that is paged on demand has no hints; memory of other devices, unknown bits, no address. */
+	/* Memory that is paged on demand has no hints; memory of other devices, unknown bits, no
+	 * address. */
 	hints.comp_mask = 0;
 	attr.dmah = ibv_alloc_dmah(context, &hints);
 	attr.access |= IBV_ACCESS_ON_DEMAND;

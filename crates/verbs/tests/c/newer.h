@@ -1,5 +1,6 @@
 /*
- * What verbs.h and rdma_cma.h have got from rdma-core 45 to 65, for compilers that find an older release: names, numbers and layouts.
+ * What verbs.h and rdma_cma.h have got from rdma-core 45 to 65, for compilers that find an older
+ * release: names, numbers and layouts.
  */
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>

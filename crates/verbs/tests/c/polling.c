@@ -1,4 +1,5 @@
-/* Extended completion queues, ibv_create_cq_ex(3): completions are taken one at a time and read field by field. */
+/* Extended completion queues, ibv_create_cq_ex(3): completions are taken one at a time and read
+ * field by field. */
 #include "common.h"
 
 static struct ibv_cq_ex *new_cq(uint64_t wc_flags, uint32_t flags)
@@ -197,7 +198,7 @@ static void *poller(void *argument)
 	return NULL;
 }
 
-/* Two threads poll: each completion is seen once, and nobody else's fields. */
+/* Two threads poll: each completion is seen once, with its own fields. */
 static void two_threads(struct ibv_cq_ex *cq, struct ibv_qp *qp)
 {
 	pthread_t threads[2];

@@ -1,5 +1,5 @@
-/* What the queries answer: the extended device attributes, whatever size of struct the program was compiled with; queue pairs as
- * they were set; and the calls that this device does not have. */
+/* What the queries answer: the extended device attributes, whatever size of struct the program
+ * was compiled with; queue pairs as they were set; and the calls that this device does not have. */
 #include "common.h"
 
 static void device(void)

@@ -1,5 +1,6 @@
-/* ibv_resolve_eth_l2_from_gid: the Ethernet address behind a GID. The script beside it in smoke.rs makes the interfaces: v0 with
- * 10.5.0.1 and fd00::1, two neighbours by hand, one (10.5.0.3) that answers, a gateway, and VLAN 7 if the kernel has VLANs. */
+/* ibv_resolve_eth_l2_from_gid: the Ethernet address behind a GID. The script beside it in
+ * smoke.rs makes the interfaces: v0 with 10.5.0.1 and fd00::1, two neighbours by hand, one
+ * (10.5.0.3) that answers, a gateway, and VLAN 7 if the kernel has VLANs. */
 #include "common.h"
 #include <arpa/inet.h>
 #include <net/if.h>

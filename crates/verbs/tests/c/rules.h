@@ -1,5 +1,5 @@
-/* Tables of rules: each line does one thing that a man page or the specification forbids, and names what it must answer. A
- * broken rule is told, and the rest is tried all the same. */
+/* Tables of rules: each line does one thing that a man page or the specification forbids, and
+ * names what it must answer. A broken rule is told, and the rest is tried all the same. */
 #include "common.h"
 #include <poll.h>
 

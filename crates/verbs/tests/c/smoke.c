@@ -1,5 +1,6 @@
-/* A program written to the public header, alone on the loopback interface: two connected queue pairs,
- * datagrams, events, and the misuse that man pages name. Exits with 0 if everything is as they say. */
+/* A program written to the public header, alone on the loopback interface: two connected queue
+ * pairs, datagrams, events, and the misuse that man pages name. Exits with 0 if everything is as
+ * they say. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,5 @@
-/* Calls the verbs of future_verbs.c on a context of airdma's: each is named, and answers that it is not supported. */
+/* Calls the verbs of future_verbs.c on a context of airdma's: each is named, and answers that it
+ * is not supported. */
 #include "common.h"
 #include <dlfcn.h>
 

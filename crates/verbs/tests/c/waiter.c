@@ -1,5 +1,6 @@
-/* Two hosts. A thread that waits on a completion channel before its host has any queue pair hears of what comes later, although
- * nobody polls: it keeps the helper thread away, so it has to notice the sockets that are opened while it sleeps. */
+/* Two hosts. A thread that waits on a completion channel before its host has any queue pair is
+ * woken by later events, although no thread polls: it keeps the progress thread away, so it has
+ * to notice the sockets that are opened while it sleeps. */
 #include "common.h"
 #include <sched.h>
 #include <sys/wait.h>

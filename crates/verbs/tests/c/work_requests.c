@@ -1,5 +1,5 @@
-/* The work request API of queue pairs that ibv_create_qp_ex made, ibv_wr_post(3): every operation and setter, batches that are
- * posted whole or not at all, misuse, and two threads. */
+/* The work request API of queue pairs that ibv_create_qp_ex made, ibv_wr_post(3): every
+ * operation and setter, batches that are posted whole or not at all, misuse, and two threads. */
 #include "common.h"
 
 enum { EVERYTHING = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
@@ -253,7 +253,8 @@ static void windows(struct ibv_qp_ex *a, struct ibv_qp *b)
 	ibv_wr_local_inv(a, rkey);
 	CHECK(ibv_wr_complete(a) == 0);
 	CHECK(success(cq, 2).opcode == IBV_WC_BIND_MW && success(cq, 3).opcode == IBV_WC_LOCAL_INV);
-	/* Bound again, and invalidated by the peer's message. The program keeps the key of a window of type 2. */
+	/* Bound again, and invalidated by the peer's message. The program keeps the key of a
+	 * window of type 2. */
 	mw->rkey = rkey;
 	rkey = ibv_inc_rkey(rkey);
 	struct ibv_qp_ex *bx = ibv_qp_to_qp_ex(b);
