@@ -31,14 +31,14 @@ NAME_MAX = 60
 """Letters of a test's name."""
 
 LIMITS = {
-    "who": 129,
-    "nobody": 298,
-    "fragment": 93,
-    "so many": 124,
-    "calque": 140,
-    "people": 19,
-    "wide": 1556,
-    "name": 221,
+    "who": 101,
+    "nobody": 216,
+    "fragment": 60,
+    "so many": 83,
+    "calque": 123,
+    "people": 18,
+    "wide": 1318,
+    "name": 204,
 }
 """Finds of each pattern in all sources."""
 

@@ -107,7 +107,7 @@ pub const PAGE_REPORTING: Setting = Setting {
     name: "page_reporting_order",
     file: "/sys/module/page_reporting/parameters/page_reporting_order",
     bad: 1..=10,
-    cost: "this virtual machine gives free memory back to its host, and whoever touches it next pays for that",
+    cost: "this virtual machine returns free memory to its host, and the next access pays for that",
     better: 11,
 };
 

@@ -97,7 +97,7 @@ fn receive(port: u16, into: Option<&Path>) -> anyhow::Result<Found> {
         ready()?;
         let incoming = timeout(FIRST, endpoint.accept()).await;
         let connection = incoming
-            .context("nobody came")?
+            .context("no sender connected")?
             .context("no endpoint")?
             .await?;
         let mut stream = connection.accept_uni().await?;

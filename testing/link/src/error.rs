@@ -60,7 +60,7 @@ fn hint(what: &str, error: &io::Error) -> &'static str {
     } else if is_missing && what.contains("nftables") {
         "\n  this kernel has no nftables for devices (CONFIG_NF_TABLES_NETDEV, CONFIG_NFT_NUMGEN): modprobe nf_tables nft_numgen, as root"
     } else if number == Some(libc::EEXIST) && what.contains("HTB") {
-        "\n  somebody shapes this interface already: `tc qdisc del dev INTERFACE root`, or `airdma link down` of the other link"
+        "\n  another queue shapes this interface already: `tc qdisc del dev INTERFACE root`, or `airdma link down` of the other link"
     } else if number == Some(libc::EPERM) {
         "\n  this needs CAP_NET_ADMIN in the namespace: run it with sudo, or in `unshare -Urn`"
     } else {

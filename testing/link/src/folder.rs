@@ -187,7 +187,7 @@ fn base() -> Result<PathBuf, LinkError> {
     }
     if !is_ours(&path, user) {
         return Err(LinkError::Asked(format!(
-            "{} belongs to somebody else, or others may write to it: remove it, or set XDG_RUNTIME_DIR",
+            "{} belongs to another user, or others may write to it: remove it, or set XDG_RUNTIME_DIR",
             path.display()
         )));
     }

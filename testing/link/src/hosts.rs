@@ -59,7 +59,7 @@ impl Place {
             });
         }
         Err(LinkError::Asked(format!(
-            "{word:?} is no interface: INTERFACE, NETNS:INTERFACE or PROCESS:INTERFACE"
+            "{word:?} is not an interface: use INTERFACE, NETNS:INTERFACE or PROCESS:INTERFACE"
         )))
     }
 

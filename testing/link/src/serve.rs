@@ -139,7 +139,7 @@ fn claim(folder: &Folder) -> Result<(), LinkError> {
         }
     }
     Err(LinkError::Asked(format!(
-        "somebody else makes a link called {}",
+        "another process is making a link called {}",
         folder.name()
     )))
 }
