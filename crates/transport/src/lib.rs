@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
-mod completer;
 mod completion;
 mod counter;
 mod datagram;
@@ -17,14 +16,12 @@ mod local;
 mod operation;
 mod queue_pair;
 pub mod rate;
-mod reorder;
-mod repair;
 mod replies;
 mod request_packet;
 mod requester;
 mod responder;
 mod run;
-mod sack;
+mod selective;
 mod tag;
 mod time;
 mod transition;
@@ -39,10 +36,10 @@ pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };
 pub use operation::{Bind, Extent, Operation, PackedOperation, WORD_LEN};
-pub use queue_pair::{Acknowledgement, Arrival, Owed, Progress, QpConfig, QueuePair, Transmit};
-pub use reorder::{PsnRange, ReorderMemory};
+pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, Transmit};
 pub use requester::Loss;
 pub use run::{Run, RunLimits};
+pub use selective::{Acknowledgement, Owed, PsnRange, ReorderMemory};
 pub use tag::{TAG_BITS, Tags};
 pub use time::Time;
 pub use work::{Datagram, MESSAGE_LEN_MAX, Path, SendRequest};

@@ -1,10 +1,10 @@
 //! What a send request asks for, as a value, and as the numbers that lie in a ring.
 //!
-//! [`Operation`] is the one form of a request's operation: an application's work request becomes one
-//! where it enters, and nothing but [`Operation::pack`] and [`Operation::unpack`] knows how it lies in
-//! a ring. What the queues ask of an operation (how long its message is, which services have it, what
-//! its completion says) is answered here. A new operation is added here, to the wire format, to the
-//! requester and to the responder.
+//! [`Operation`] is the one form of a request's operation: an application's work request becomes
+//! one where it enters, and nothing but [`Operation::pack`] and [`Operation::unpack`] knows how it
+//! lies in a ring. What the queues ask of an operation (how long its message is, which services
+//! have it, what its completion says) is answered here. A new operation is added here, to the wire
+//! format, to the requester and to the responder.
 
 use airdma_wire::{Lkey, Rkey};
 
@@ -63,7 +63,8 @@ pub enum Operation {
         /// Value to add, modulo 2^64.
         add: u64,
     },
-    /// ATOMIC WRITE: the 8 bytes of the message replace 8 bytes of the peer at once (IBTA A19.4.3.1).
+    /// ATOMIC WRITE: the 8 bytes of the message replace 8 bytes of the peer at once (IBTA
+    /// A19.4.3.1).
     AtomicWrite {
         /// Peer's virtual address, a multiple of 8.
         va: u64,

@@ -5,7 +5,6 @@ mod states;
 
 use airdma_wire::{Bth, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn, Transport};
 
-pub use self::selective::{Acknowledgement, Owed};
 use crate::attributes::{QpAttributes, QpState, QpType};
 use crate::counter::Counter;
 use crate::datagram::Datagrams;
@@ -105,6 +104,14 @@ pub struct QueuePair {
     /// The first packet was seen, or the move to ready-to-send made.
     established: bool,
     drain_reported: bool,
+}
+
+/// What a queue pair lends its halves while they handle a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) now: Time,
+    pub(crate) qpn: Qpn,
+    pub(crate) attributes: &'a QpAttributes,
 }
 
 impl QueuePair {
@@ -214,8 +221,8 @@ impl QueuePair {
                 requester,
                 responder,
             } => Some(Progress {
-                expected: responder.expected,
-                acked: requester.acked,
+                expected: responder.expected(),
+                acked: requester.acked(),
             }),
             Service::Unreliable { .. } | Service::Datagram(_) => None,
         }
@@ -277,12 +284,17 @@ impl QueuePair {
         else {
             return;
         };
+        let view = View {
+            now,
+            qpn: self.config.qpn,
+            attributes: &self.attributes,
+        };
         if packet.headers.bth.opcode.is_request() {
             if !self.established {
                 self.established = true;
                 host.event(QpEvent::CommunicationEstablished);
             }
-            let outcome = responder.handle_request(&self.attributes, self.config.qpn, packet, host);
+            let outcome = responder.handle_request(&view, packet, host);
             if let Err(refusal) = outcome {
                 self.enter_error(None, host);
                 host.event(refusal.event);
@@ -293,7 +305,7 @@ impl QueuePair {
             return host.count(Counter::DropBadState);
         }
         let outcome = requester
-            .handle_response(now, &self.attributes, self.config.qpn, packet, host)
+            .handle_response(&view, packet, host)
             .and_then(|()| requester.due_failure());
         self.after_requester(outcome, host);
     }
@@ -319,7 +331,7 @@ impl QueuePair {
                 requester,
                 responder,
             } => {
-                !responder.replies.is_empty()
+                !responder.owes_nothing()
                     || (self.attributes.state.sends()
                         && requester.wants_transmit(&self.attributes, self.is_draining()))
             }
@@ -339,7 +351,7 @@ impl QueuePair {
             Service::Connected {
                 requester,
                 responder,
-            } => responder.replies.is_empty() && !requester.repeats(),
+            } => responder.owes_nothing() && !requester.repeats(),
             Service::Unreliable { .. } | Service::Datagram(_) => false,
         }
     }
@@ -415,8 +427,8 @@ impl QueuePair {
         else {
             return None;
         };
-        if !responder.replies.is_empty() {
-            return responder.replies.poll_run(&peer, limits, host, out);
+        if !responder.owes_nothing() {
+            return responder.replies().poll_run(&peer, limits, host, out);
         }
         requester.poll_run(&turn, &self.attributes, limits, host, out)
     }
@@ -427,15 +439,15 @@ impl QueuePair {
         let Service::Connected { responder, .. } = &mut self.service else {
             return None;
         };
-        if responder.replies.is_empty() {
+        if responder.owes_nothing() {
             return None;
         }
-        if responder.reorder.is_some()
+        if responder.is_selective()
             && let Some(len) = responder.poll_sack(&peer, host, out)
         {
             return Some(len);
         }
-        let (len, outcome) = responder.replies.poll_transmit(&peer, host, out)?;
+        let (len, outcome) = responder.replies().poll_transmit(&peer, host, out)?;
         if outcome.is_err() {
             host.count(Counter::RemoteAccessErrors);
             self.enter_error(None, host);

@@ -5,9 +5,10 @@ use airdma_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Qpn, Reth, Rkey};
 use crate::operation::{Extent, Operation, WORD_LEN};
 use crate::requester::Entry;
 
-/// A long READ is asked for in pieces of this size, rounded up to whole packets, so that the requester, whose own receive
-/// buffer the responses fill, decides how much is under way. The pieces start at fixed offsets of
-/// the message: a request repeated after a loss never reaches into the next piece.
+/// A long READ is asked for in pieces of this size, rounded up to whole packets, so that the
+/// requester, whose own receive buffer the responses fill, decides how much is under way. The
+/// pieces start at fixed offsets of the message: a request repeated after a loss never reaches into
+/// the next piece.
 const READ_PIECE_BYTES: u32 = 64 * 1024;
 
 /// The default P_Key, the only one on RoCE.
@@ -194,7 +195,8 @@ fn data_opcode(operation: &Operation, place: Place) -> Opcode {
     }
 }
 
-/// The opcode of a packet in the middle of its message; none if an operation has no such packets with data.
+/// The opcode of a packet in the middle of its message; none if an operation has no such packets
+/// with data.
 pub(crate) fn middle_opcode(operation: &Operation) -> Option<Opcode> {
     let has_middle = operation.extent() == Extent::List && !operation.is_read_or_atomic();
     let middle = Place {
@@ -232,9 +234,10 @@ pub(crate) fn pad_of(length: u32) -> u8 {
     (length.wrapping_neg() & 3) as u8
 }
 
-/// The key of a READ of no bytes. No key is looked at there (IBTA C9-88), but when such a request comes again, the rxe of Linux 6.1 wants
-/// the key that came first, and a valid one, and that of Linux 6.12 wants 0, whatever came first. Both drop any other. So whoever does not
-/// answer the program's key is asked with the other one in turn.
+/// The key of a READ of no bytes. No key is looked at there (IBTA C9-88), but when such a request
+/// comes again, the rxe of Linux 6.1 wants the key that came first, and a valid one, and that of
+/// Linux 6.12 wants 0, whatever came first. Both drop any other. So whoever does not answer the
+/// program's key is asked with the other one in turn.
 fn key_of_nothing(rkey: Rkey, repeats: u8) -> Rkey {
     if repeats > 0 && repeats.is_multiple_of(2) {
         Rkey(0)

@@ -10,27 +10,31 @@
 //!  --------+----------------+-------------------+----------------+--> sequence
 //! ```
 //!
-//! A rewind sets `next` back to `acked`. Responses are handled in `completer.rs`. Local requests stand in the same
-//! queue, take no sequence numbers and are done when the cursor comes to them, once: a rewind goes past them.
+//! A rewind sets `next` back to `acked`. Responses are handled in `requester/completer.rs`. Local
+//! requests stand in the same queue, take no sequence numbers and are done when the cursor comes to
+//! them, once: a rewind goes past them.
 
+mod completer;
 mod entry;
 mod retry;
+mod run;
+mod selective;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use airdma_wire::{Headers, Lreth, NakCode, Psn, Qpn, Reth, Transport, XrcEth};
 
-pub(crate) use self::entry::{Entry, Local};
+pub(crate) use self::entry::Entry;
+use self::entry::Local;
 use crate::attributes::QpAttributes;
 use crate::completion::{Completion, Status};
 use crate::counter::Counter;
 use crate::host::{Host, LocalFault};
 use crate::local;
 use crate::operation::{Operation, WORD_LEN};
-use crate::reorder::ReorderMemory;
-use crate::repair::Repair;
 use crate::request_packet::RequestPacket;
+use crate::selective::Repair;
 use crate::time::Time;
 use crate::work::SendRequest;
 
@@ -68,21 +72,22 @@ pub(crate) struct Turn {
 #[derive(Debug)]
 pub(crate) struct Requester {
     /// Posted and not yet completed, oldest first; the front holds `acked`.
-    pub(crate) queue: VecDeque<Entry>,
-    /// Index in `queue` of the entry that holds `next`, or of a local request that is due before it.
-    pub(crate) cursor: usize,
+    queue: VecDeque<Entry>,
+    /// Index in `queue` of the entry that holds `next`, or of a local request that is due before
+    /// it.
+    cursor: usize,
     /// Local requests in `queue`.
-    pub(crate) locals: u32,
+    locals: u32,
     first_psn: Psn,
-    pub(crate) posted: u64,
-    pub(crate) acked: u64,
-    pub(crate) next: u64,
-    pub(crate) sent_max: u64,
+    posted: u64,
+    acked: u64,
+    next: u64,
+    sent_max: u64,
     /// End sequences of the READ pieces and atomics that await their answers.
-    pub(crate) answers_due: VecDeque<u64>,
+    answers_due: VecDeque<u64>,
     bytes_since_ack_request: u32,
-    pub(crate) deadline: Option<Time>,
-    pub(crate) not_ready_until: Option<Time>,
+    deadline: Option<Time>,
+    not_ready_until: Option<Time>,
     retries_left: u8,
     not_ready_retries_left: u8,
     /// How often what is not acknowledged was sent again since the last progress.
@@ -98,7 +103,7 @@ pub(crate) struct Requester {
     /// The request at `cursor` cannot be sent. It fails when those before it are answered.
     failure: Option<Status>,
     /// With a peer that keeps what comes before its turn, and says what is missing.
-    pub(crate) repair: Option<Box<Repair>>,
+    repair: Option<Box<Repair>>,
     /// What the peer takes; [`Requester::long_payload`] says whether it is of use.
     long_payload: u32,
     /// And answers READs with, if it is asked.
@@ -174,8 +179,9 @@ impl Requester {
         (self.long_payload > least).then_some(self.long_payload)
     }
 
-    /// Packets of SENDs and WRITEs that have not begun carry so much, if the first one, too, has more room than a path MTU, and so do answers to
-    /// READs (`reads`). What has begun goes on as it did: the PSNs of what follows were chosen by that.
+    /// Packets of SENDs and WRITEs that have not begun carry so much, if the first one, too, has
+    /// more room than a path MTU, and so do answers to READs (`reads`). What has begun goes on as
+    /// it did: the PSNs of what follows were chosen by that.
     pub(crate) fn set_long_payload(
         &mut self,
         payload: u32,
@@ -205,6 +211,11 @@ impl Requester {
             self.posted = entry.end();
             self.queue[index] = entry;
         }
+    }
+
+    /// Sequence of the oldest packet that is not acknowledged.
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked
     }
 
     /// Bytes under way, READ data that was asked for included.
@@ -270,8 +281,8 @@ impl Requester {
         entry.request.fence && !self.answers_due.is_empty()
     }
 
-    /// The local request at the cursor, if nothing holds it back. One that was done before a rewind may always be
-    /// passed.
+    /// The local request at the cursor, if nothing holds it back. One that was done before a rewind
+    /// may always be passed.
     fn local_due(&self, draining: bool) -> Option<&Entry> {
         if self.locals == 0 || self.failure.is_some() {
             return None;
@@ -281,7 +292,8 @@ impl Requester {
         (entry.packets == 0 && !held_back).then_some(entry)
     }
 
-    /// Does the local requests at the cursor. One that fails does so in its turn, as a request that cannot be sent.
+    /// Does the local requests at the cursor. One that fails does so in its turn, as a request that
+    /// cannot be sent.
     #[cold]
     fn run_locals<H: Host>(&mut self, turn: &Turn, host: &mut H) {
         while let Some(entry) = self.local_due(turn.draining) {
@@ -299,12 +311,6 @@ impl Requester {
             self.cursor += usize::from(local == Local::Done);
         }
         self.retire_locals(turn.qpn, host);
-    }
-
-    /// Whether there are packets that the peer said are missing, and nothing holds them back.
-    pub(crate) fn wants_repair(&self) -> bool {
-        let missing = |repair: &Repair| !repair.is_empty();
-        self.repair.as_deref().is_some_and(missing) && self.not_ready_until.is_none()
     }
 
     /// Whether what it sends next was sent before.
@@ -332,7 +338,8 @@ impl Requester {
             && self.not_ready_until.is_none()
     }
 
-    /// Whether a probe will ask in time: not of what was sent before the peer was known to repeat selectively.
+    /// Whether a probe will ask in time: not of what was sent before the peer was known to repeat
+    /// selectively.
     fn is_watched(&self) -> bool {
         self.repair
             .as_ref()
@@ -402,36 +409,8 @@ impl Requester {
         Some(end)
     }
 
-    /// Writes the next packet that the peer said is missing, or that is to probe for it. The window of the path does not hold it back:
-    /// it counts as under way already.
-    #[cold]
-    fn poll_repair<H: Host>(
-        &mut self,
-        turn: &Turn,
-        attributes: &QpAttributes,
-        host: &mut H,
-        out: &mut [u8],
-    ) -> Option<usize> {
-        let repair = self.repair.as_mut()?;
-        let sequence = repair.next(self.acked)?;
-        let entry = entry_at(&self.queue, sequence)?;
-        let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
-        let mut packet = RequestPacket::new(&entry, index, 0);
-        repair.sent(sequence, packet.packets, turn.now);
-        packet.headers.bth.ack_request =
-            repair.is_empty() && (turn.credit == 0 || self.next == self.posted);
-        packet.headers.bth.psn = self.psn_of(sequence);
-        let Ok(end) = write(&entry, &mut packet, turn, attributes, host, out) else {
-            // Its memory is gone: it fails when its turn comes again.
-            self.rewind(None);
-            return self.poll_transmit(turn, attributes, host, out);
-        };
-        host.count(Counter::Retransmits);
-        Some(end)
-    }
-
-    /// The request at the cursor cannot be sent: nothing follows what was sent before, which has to be asked about then. Whoever
-    /// sees no packet takes it that the path has no room.
+    /// The request at the cursor cannot be sent: nothing follows what was sent before, which has to
+    /// be asked about then. Whoever sees no packet takes it that the path has no room.
     #[cold]
     fn give_up<H: Host>(
         &mut self,
@@ -453,11 +432,11 @@ impl Requester {
     /// queue pairs share it, and because the sender must never wait for an acknowledgement that
     /// it did not ask for.
     ///
-    /// A peer that repeats selectively says by itself how far it is, but not often: it is asked when nothing more can be sent until it
-    /// answers.
+    /// A peer that repeats selectively says by itself how far it is, but not often: it is asked
+    /// when nothing more can be sent until it answers.
     ///
-    /// `credit_left` is what the window takes after this packet, which counts as a full one whatever
-    /// its size.
+    /// `credit_left` is what the window takes after this packet, which counts as a full one
+    /// whatever its size.
     fn asks_for_ack(&self, entry: &Entry, packet: &RequestPacket, credit_left: u32) -> bool {
         let end = self.next + u64::from(packet.packets);
         let waited_for = entry.request.signalled && self.repair.is_none()
@@ -481,7 +460,8 @@ impl Requester {
         IN_FLIGHT_PACKETS_MAX.saturating_sub(self.next - self.acked)
     }
 
-    /// Accounts for one new packet in the middle of a message, and says whether it asks for an acknowledgement.
+    /// Accounts for one new packet in the middle of a message, and says whether it asks for an
+    /// acknowledgement.
     #[inline]
     pub(crate) fn sent_middle(&mut self, credit: u32, payload: u32) -> bool {
         let end = self.next + 1;
@@ -551,15 +531,6 @@ impl Requester {
         let psn = self.first_psn;
         *self = Requester::new();
         self.first_psn = psn;
-    }
-
-    /// The peer keeps what comes before its turn, or does so no more.
-    pub(crate) fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
-        match (&self.repair, memory) {
-            (None, Some(memory)) => self.repair = Some(Box::new(Repair::new(memory.clone()))),
-            (Some(_), None) => self.repair = None,
-            (Some(_), Some(_)) | (None, None) => {}
-        }
     }
 
     /// The failure of a request that could not be sent, once all before it are answered: they
@@ -635,8 +606,9 @@ fn check_answered(request: &SendRequest, attributes: &QpAttributes) -> Result<()
     Ok(())
 }
 
-/// Writes the headers of a request of an extended connection: every packet says where its message goes (IBTA A14.3.2).
-/// Apart, so that those of a reliable connection are written without a question.
+/// Writes the headers of a request of an extended connection: every packet says where its message
+/// goes (IBTA A14.3.2). Apart, so that those of a reliable connection are written without a
+/// question.
 #[cold]
 fn emit_extended(mut headers: Headers, srqn: u32, out: &mut [u8]) -> usize {
     headers.bth.opcode = (headers.bth.opcode.on(Transport::Xrc))

@@ -2,19 +2,21 @@
 //! answer to [`Replies`] (IBTA 9.7.4 and 9.9.3).
 
 mod executed;
+mod run;
+mod selective;
 
 use std::collections::VecDeque;
 
 use airdma_wire::{Bth, NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome};
 
-use self::executed::{Executed, answer_payload};
+use self::executed::Executed;
 use crate::attributes::{Access, QpAttributes};
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::{Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault};
-use crate::reorder::{AHEAD_MAX, Next, Reorder, ReorderMemory};
+use crate::queue_pair::View;
 use crate::replies::Replies;
-use crate::request_packet::packets_of;
+use crate::selective::Reorder;
 use crate::work::MESSAGE_LEN_MAX;
 
 const MSN_MASK: u32 = 0x00ff_ffff;
@@ -74,26 +76,27 @@ impl From<LocalFault> for Fault {
 
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
-    pub(crate) expected: Psn,
+    expected: Psn,
     /// Messages completed, modulo 2^24.
-    pub(crate) msn: u32,
-    pub(crate) inbound: Option<Inbound>,
+    msn: u32,
+    inbound: Option<Inbound>,
     /// A receive taken for a WRITE with immediate data whose last packet is being executed.
     spare: Option<Receive>,
     /// A NAK was sent for the present gap: silence until the expected packet comes.
-    pub(crate) gap_reported: bool,
+    gap_reported: bool,
     /// PSN of the latest packet of a SEND or WRITE that was executed.
     placed: Option<Psn>,
     executed: VecDeque<Executed>,
-    pub(crate) replies: Replies,
-    /// What came before its turn, if the peer repeats selectively. Such a peer is told how far we are by [`acknowledge`], not by ACKs.
+    replies: Replies,
+    /// What came before its turn, if the peer repeats selectively. Such a peer is told how far we
+    /// are by [`acknowledge`], not by ACKs.
     ///
     /// [`acknowledge`]: crate::QueuePair::acknowledge
-    pub(crate) reorder: Option<Box<Reorder>>,
+    reorder: Option<Box<Reorder>>,
     /// What packets may carry, if that is more than the path MTU.
-    pub(crate) long_payload_max: u32,
+    long_payload_max: u32,
     /// What those of the message that is arriving do, as its first one said.
-    pub(crate) full: u32,
+    full: u32,
 }
 
 impl Responder {
@@ -106,21 +109,33 @@ impl Responder {
         };
     }
 
-    /// The peer repeats selectively, or does so no more: then it will send again what was kept.
-    pub(crate) fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
-        match (&self.reorder, memory) {
-            (None, Some(memory)) => self.reorder = Some(Box::new(Reorder::new(memory.clone()))),
-            (Some(_), None) => self.reorder = None,
-            (Some(_), Some(_)) | (None, None) => {}
-        }
+    /// Takes packets of up to `bytes` of payload from now on, or of as much as it took before.
+    pub(crate) fn take_long_payloads(&mut self, bytes: u32) {
+        self.long_payload_max = self.long_payload_max.max(bytes);
+    }
+
+    /// PSN of the packet that comes next.
+    pub(crate) fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// What the peer is owed.
+    #[inline]
+    pub(crate) fn replies(&mut self) -> &mut Replies {
+        &mut self.replies
+    }
+
+    /// Whether the peer is owed nothing.
+    #[inline]
+    pub(crate) fn owes_nothing(&self) -> bool {
+        self.replies.is_empty()
     }
 
     /// Takes one request packet. A refusal means that the queue pair is to move to the error
     /// state; the NAK is queued already.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
-        attributes: &QpAttributes,
-        qpn: Qpn,
+        view: &View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<(), Refusal> {
@@ -129,33 +144,33 @@ impl Responder {
             0 => {}
             ahead @ 1.. => {
                 host.count(Counter::OutOfOrder);
-                self.handle_early(attributes, packet, ahead.unsigned_abs(), host);
+                self.handle_early(view.attributes, packet, ahead.unsigned_abs(), host);
                 return Ok(());
             }
             _ => {
                 host.count(Counter::Duplicates);
-                self.handle_duplicate(attributes, packet, host);
+                self.handle_duplicate(view.attributes, packet, host);
                 return Ok(());
             }
         }
-        let psns = self.handle_expected(attributes, qpn, packet, host)?;
+        let psns = self.handle_expected(view, packet, host)?;
         if self.reorder.is_some() {
-            self.handle_held(attributes, qpn, psns, host)?;
+            self.handle_held(view, psns, host)?;
         }
         Ok(())
     }
 
-    /// Executes the expected packet; returns the PSNs that it took, 0 if it was asked to come again.
+    /// Executes the expected packet; returns the PSNs that it took, 0 if it was asked to come
+    /// again.
     #[inline]
     fn handle_expected<H: Host>(
         &mut self,
-        attributes: &QpAttributes,
-        qpn: Qpn,
+        view: &View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<u32, Refusal> {
         let psn = packet.headers.bth.psn;
-        match self.execute(attributes, qpn, packet, host) {
+        match self.execute(view, packet, host) {
             Ok(packets) => {
                 let bth = &packet.headers.bth;
                 if bth.opcode.is_send() || bth.opcode.is_write() {
@@ -169,85 +184,13 @@ impl Responder {
             }
             Err(Fault::NotReady) => {
                 self.gap_reported = true;
-                let timer = attributes.min_rnr_timer;
+                let timer = view.attributes.min_rnr_timer;
                 self.replies
                     .refuse(psn, self.msn, Syndrome::RnrNak { timer });
                 Ok(0)
             }
-            Err(fault) => Err(self.refuse(qpn, psn, fault, host)),
+            Err(fault) => Err(self.refuse(view.qpn, psn, fault, host)),
         }
-    }
-
-    /// A packet came before its turn.
-    #[cold]
-    fn handle_early<H: Host>(
-        &mut self,
-        attributes: &QpAttributes,
-        packet: &Packet<'_>,
-        ahead: u32,
-        host: &mut H,
-    ) {
-        let path_mtu = attributes.path_mtu.bytes();
-        let Some(reorder) = &mut self.reorder else {
-            return self.report_gap();
-        };
-        let asks = packet.headers.bth.ack_request;
-        reorder.owe(asks);
-        if ahead < AHEAD_MAX && reorder.has(ahead) {
-            host.count(Counter::Duplicates);
-            if asks {
-                self.owe_sack();
-            }
-            return;
-        }
-        let placed = place_early(self.inbound.as_ref(), packet, ahead, self.full, host);
-        let psns = match packet.headers.reth {
-            Some(reth) if packet.headers.bth.opcode == Opcode::RcReadRequest => {
-                // One that is refused in its turn has one answer.
-                let payload = answer_payload(packet, path_mtu, self.long_payload_max);
-                payload.map_or(1, |payload| packets_of(reth.length, payload))
-            }
-            Some(_) | None => 1,
-        };
-        let kept = if placed {
-            reorder.note_placed(ahead)
-        } else {
-            reorder.hold(ahead, psns, packet)
-        };
-        if !kept {
-            reorder.note_dropped(ahead);
-            host.count(Counter::DropEarly);
-        }
-        if reorder.has_news() || asks {
-            self.owe_sack();
-        }
-    }
-
-    /// The expected packet was executed, and took so many PSNs: so are those that were there before it.
-    fn handle_held<H: Host>(
-        &mut self,
-        attributes: &QpAttributes,
-        qpn: Qpn,
-        mut psns: u32,
-        host: &mut H,
-    ) -> Result<(), Refusal> {
-        while psns > 0
-            && let Some(reorder) = self.reorder.as_mut().filter(|reorder| reorder.waits())
-        {
-            psns = match reorder.advance(psns) {
-                Next::Nobody => 0,
-                Next::Placed => {
-                    if let Some(Inbound::Write { placed, .. }) = &mut self.inbound {
-                        *placed += self.full;
-                    }
-                    self.placed = Some(self.expected);
-                    self.expected = self.expected.add(1);
-                    1
-                }
-                Next::Held(held) => self.handle_expected(attributes, qpn, &held.packet(), host)?,
-            };
-        }
-        Ok(())
     }
 
     fn report_gap(&mut self) {
@@ -277,8 +220,7 @@ impl Responder {
     /// Executes one request packet; returns the PSNs it takes.
     fn execute<H: Host>(
         &mut self,
-        attributes: &QpAttributes,
-        qpn: Qpn,
+        view: &View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<u32, Fault> {
@@ -291,7 +233,7 @@ impl Responder {
             Some(Inbound::Write { .. }) => opcode.is_write() && !begins,
         };
         let full = if begins {
-            let (first, full) = self.sizes_of(attributes, packet);
+            let (first, full) = self.sizes_of(view.attributes, packet);
             self.full = full;
             first
         } else {
@@ -301,21 +243,22 @@ impl Responder {
             return Err(Fault::Invalid);
         }
         if opcode.is_send() {
-            self.execute_send(qpn, packet, host)?;
+            self.execute_send(view.qpn, packet, host)?;
         } else if opcode.is_write() {
-            self.execute_write(attributes, qpn, packet, host)?;
+            self.execute_write(view, packet, host)?;
         } else if opcode == Opcode::RcReadRequest {
-            return self.execute_read(attributes, packet, host);
+            return self.execute_read(view.attributes, packet, host);
         } else if opcode == Opcode::RcAtomicWrite {
-            self.execute_atomic_write(attributes, packet, host)?;
+            self.execute_atomic_write(view.attributes, packet, host)?;
         } else {
-            self.execute_atomic(attributes, packet, host)?;
+            self.execute_atomic(view.attributes, packet, host)?;
         }
         Ok(1)
     }
 
-    /// What this packet, with which a message begins, is to carry, and what the others of the message: that is the peer's choice, within what
-    /// is taken. Long packets of a message are of one length, so what its RETH takes of the first one the others have for data.
+    /// What this packet, with which a message begins, is to carry, and what the others of the
+    /// message: that is the peer's choice, within what is taken. Long packets of a message are of
+    /// one length, so what its RETH takes of the first one the others have for data.
     fn sizes_of(&self, attributes: &QpAttributes, packet: &Packet<'_>) -> (u32, u32) {
         let path_mtu = attributes.path_mtu.bytes();
         let most = path_mtu.max(self.long_payload_max);
@@ -373,8 +316,7 @@ impl Responder {
 
     fn execute_write<H: Host>(
         &mut self,
-        attributes: &QpAttributes,
-        qpn: Qpn,
+        view: &View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<(), Fault> {
@@ -390,7 +332,7 @@ impl Responder {
             None => {
                 let reth = headers.reth.ok_or(Fault::Invalid)?;
                 check_reth(
-                    attributes,
+                    view.attributes,
                     &reth,
                     Access::REMOTE_WRITE,
                     RemoteAccess::Write,
@@ -428,7 +370,7 @@ impl Responder {
                 byte_len: length,
                 imm: headers.imm,
                 solicited: headers.bth.solicited,
-                ..success(receive, CompletionOpcode::ReceiveWriteImm, qpn)
+                ..success(receive, CompletionOpcode::ReceiveWriteImm, view.qpn)
             };
             host.complete_receive(receive.slot, completion);
         }
@@ -436,9 +378,9 @@ impl Responder {
         Ok(())
     }
 
-    /// Owes an ACK for the SENDs and WRITEs that were executed so far. It does not name a later READ or atomic: those have
-    /// answers of their own, and where a network changes the order and the ACK comes before the answer, rxe completes
-    /// the atomic without its result.
+    /// Owes an ACK for the SENDs and WRITEs that were executed so far. It does not name a later
+    /// READ or atomic: those have answers of their own, and where a network changes the order and
+    /// the ACK comes before the answer, rxe completes the atomic without its result.
     fn acknowledge_again(&mut self) {
         if let Some(placed) = self.placed {
             self.replies.acknowledge(placed, self.msn);
@@ -508,36 +450,8 @@ impl Responder {
     }
 }
 
-/// Puts the data of a packet that comes before its turn where it belongs, if it is from the middle of the WRITE that is arriving.
-/// What the peer may not write is refused in its turn.
-fn place_early<H: Host>(
-    inbound: Option<&Inbound>,
-    packet: &Packet<'_>,
-    ahead: u32,
-    full: u32,
-    host: &mut H,
-) -> bool {
-    let Some(Inbound::Write {
-        rkey,
-        va,
-        length,
-        placed,
-    }) = inbound
-    else {
-        return false;
-    };
-    let offset = u64::from(*placed) + u64::from(ahead) * u64::from(full);
-    let in_the_middle = offset + u64::from(full) < u64::from(*length);
-    in_the_middle
-        && packet.headers.bth.opcode == Opcode::RcWriteMiddle
-        && packet.payload.len() == full as usize
-        && host
-            .write_remote(*rkey, va.wrapping_add(offset), packet.payload)
-            .is_ok()
-}
-
-/// The next receive: of the shared queue that the message of an extended connection names, else of our own. A queue
-/// that is not there makes the request invalid.
+/// The next receive: of the shared queue that the message of an extended connection names, else of
+/// our own. A queue that is not there makes the request invalid.
 fn take_receive<H: Host>(packet: &Packet<'_>, host: &mut H) -> Result<Receive, Fault> {
     let receive = match packet.headers.xrceth {
         None => host.take_receive(),
@@ -550,7 +464,8 @@ pub(crate) fn ends(opcode: Opcode) -> bool {
     opcode.is_last() || opcode.is_only()
 }
 
-/// Packet sizes that the opcode allows (IBTA 9.7.4.1.6): all but the last are full, and carry one path MTU on RoCEv2.
+/// Packet sizes that the opcode allows (IBTA 9.7.4.1.6): all but the last are full, and carry one
+/// path MTU on RoCEv2.
 pub(crate) fn has_right_size(packet: &Packet<'_>, full: u32) -> bool {
     let opcode = packet.headers.bth.opcode;
     let length = packet.payload.len();
@@ -574,8 +489,8 @@ pub(crate) fn end_of(placed: u32, payload: &[u8], length: u32) -> Option<u32> {
     placed.checked_add(payload).filter(|end| *end <= length)
 }
 
-/// An operation that the queue pair does not grant is one that it does not have: an invalid request (IBTA 11.6.2, and as Linux
-/// has it), other than memory that does not grant it.
+/// An operation that the queue pair does not grant is one that it does not have: an invalid request
+/// (IBTA 11.6.2, and as Linux has it), other than memory that does not grant it.
 fn check_granted(attributes: &QpAttributes, flag: Access) -> Result<(), Fault> {
     if attributes.access.contains(flag) {
         Ok(())

@@ -1,5 +1,6 @@
-//! The tag of a connection between airdma hosts: what each end writes into the reserved bits of the BTH ([`Bth::tag`]), so that a packet that is
-//! taken ahead of its turn is no easier to forge than the expected one is on RoCEv2.
+//! The tag of a connection between airdma hosts: what each end writes into the reserved bits of the
+//! BTH ([`Bth::tag`]), so that a packet that is taken ahead of its turn is no easier to forge than
+//! the expected one is on RoCEv2.
 //!
 //! | the peer | what comes |
 //! |---|---|
@@ -7,15 +8,11 @@
 //! | has agreed, and has not shown its tag | is taken in its turn; what comes before that is missing |
 //! | has shown its tag | is taken with the tag, up to 8,191 packets ahead, and dropped without it |
 //!
-//! A peer shows its tag by a packet with it that is taken in its turn, or by a report. It writes its tag into all that it sends from then on, whatever
-//! else is agreed on or no more: so nothing of its own is dropped, unless the network changes the order of packets in that moment.
+//! A peer shows its tag by a packet with it that is taken in its turn, or by a report. It writes
+//! its tag into all that it sends from then on, whatever else is agreed on or no more: so nothing
+//! of its own is dropped, unless the network changes the order of packets in that moment.
 
-use airdma_wire::{Bth, Opcode, Packet};
-
-use crate::counter::Counter;
-use crate::host::Host;
-use crate::requester::Requester;
-use crate::responder::Responder;
+use airdma_wire::Bth;
 
 /// Bits of a tag.
 pub const TAG_BITS: u32 = 13;
@@ -37,7 +34,8 @@ pub(crate) struct Tagging {
     sent: u16,
     /// The peer has a tag, and has not shown it.
     is_pending: bool,
-    /// Packets have these bits under the mask, which is 0 until the peer has shown its tag; until then a peer that has one has no packet with these bits.
+    /// Packets have these bits under the mask, which is 0 until the peer has shown its tag; until
+    /// then a peer that has one has no packet with these bits.
     bits: u16,
     mask: u16,
 }
@@ -55,7 +53,8 @@ impl Tagging {
         }
     }
 
-    /// The peer is at another address, and may have another tag or none. What is sent keeps its own.
+    /// The peer is at another address, and may have another tag or none. What is sent keeps its
+    /// own.
     pub(crate) fn forget_peer(&mut self) {
         *self = Tagging {
             sent: self.sent,
@@ -79,7 +78,8 @@ impl Tagging {
         self.mask == 0 || bth.tag & self.mask == self.bits
     }
 
-    /// The same of one from the middle of a message that is taken by the short way, on which no peer shows its tag.
+    /// The same of one from the middle of a message that is taken by the short way, on which no
+    /// peer shows its tag.
     #[inline]
     pub(crate) fn takes_middle(&self, bth: &Bth) -> bool {
         bth.tag & self.mask == self.bits
@@ -113,44 +113,5 @@ impl Tagging {
         {
             Bth::mark(header, self.sent);
         }
-    }
-}
-
-impl Responder {
-    /// Whether a packet came before its turn, and is dropped for that, since its peer has not shown its tag: then it is missing like those before it.
-    pub(crate) fn refuse_early<H: Host>(&mut self, packet: &Packet<'_>, host: &mut H) -> bool {
-        let bth = &packet.headers.bth;
-        let ahead = bth.psn.distance_from(self.expected);
-        let Some(reorder) = self.reorder.as_mut().filter(|_| ahead > 0) else {
-            return false;
-        };
-        host.count(Counter::OutOfOrder);
-        host.count(Counter::DropEarly);
-        reorder.owe(bth.ack_request);
-        reorder.note_dropped(ahead.unsigned_abs());
-        if reorder.has_news() || bth.ack_request {
-            self.owe_sack();
-        }
-        true
-    }
-}
-
-impl Requester {
-    /// Whether an answer came before its turn, and is dropped for that: its peer has not shown its tag.
-    pub(crate) fn refuse_early<H: Host>(&self, packet: &Packet<'_>, host: &mut H) -> bool {
-        let bth = &packet.headers.bth;
-        if self.repair.is_none() || bth.opcode == Opcode::RcAcknowledge {
-            return false;
-        }
-        let mut all = self.queue.iter();
-        let awaits = all.find(|entry| entry.request.operation.is_read_or_atomic());
-        let is_early = awaits.is_some_and(|entry| {
-            let sequence = self.sequence_of(bth.psn);
-            sequence.is_some_and(|sequence| sequence > entry.first.max(self.acked))
-        });
-        if is_early {
-            host.count(Counter::DropEarly);
-        }
-        is_early
     }
 }

@@ -5,7 +5,8 @@ use airdma_wire::{Gid, Qkey, Qpn};
 use crate::host::Slot;
 use crate::operation::Operation;
 
-/// Longest message: 2^31 - 1 bytes, the limit that `ibv_query_port` reports (IBTA 9.4.1 allows 2^31).
+/// Longest message: 2^31 - 1 bytes, the limit that `ibv_query_port` reports (IBTA 9.4.1 allows
+/// 2^31).
 pub const MESSAGE_LEN_MAX: u32 = (1 << 31) - 1;
 
 /// Where packets go and how they are marked: the part of an address vector that RoCEv2 uses.

@@ -1,9 +1,10 @@
 //! Posting: work requests are checked, written into the ring, and announced.
 //!
-//! A poster runs the worker itself when nothing of the queue pair is under way: the request leaves at once. Otherwise the
-//! request waits in the ring, where others join it, for whoever fetches the answer to what is under way; that makes
-//! batches of small messages. A datagram is never under way, so of those the first after a poll leaves at once, and
-//! the others wait for the next poll; if nobody polls, each leaves at once.
+//! A poster runs the worker itself when nothing of the queue pair is under way: the request leaves
+//! at once. Otherwise the request waits in the ring, where others join it, for whoever fetches the
+//! answer to what is under way; that makes batches of small messages. A datagram is never under
+//! way, so of those the first after a poll leaves at once, and the others wait for the next poll;
+//! if nobody polls, each leaves at once.
 
 use crate::objects::multicast::NO_SEALED_GROUP;
 use crate::objects::pd::check_posted_path;
@@ -16,8 +17,8 @@ use airdma_shm::{RecvWqe, RingProducer, SendWqe, SlotMut};
 use airdma_transport::{Extent, WORD_LEN};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A list of send work requests being posted; the queue is locked for other threads meanwhile. Dropping it hands the worker
-/// what was pushed, all at once.
+/// A list of send work requests being posted; the queue is locked for other threads meanwhile.
+/// Dropping it hands the worker what was pushed, all at once.
 pub struct SendPost<'a> {
     qp: &'a Qp,
     ring: Option<MutexGuard<'a, RingProducer>>,
@@ -38,9 +39,10 @@ impl<'a> SendPost<'a> {
     /// Adds a work request.
     ///
     /// # Errors
-    /// `EINVAL`: too many elements or inline bytes, an operation the transport does not have, a message above the
-    /// limit, a destination that [`crate::Pd::create_ah`] would refuse, or a state in which nothing can be sent;
-    /// `ENOMEM`: the queue is full; `ENODEV` in a child after fork. What was pushed before stays posted.
+    /// `EINVAL`: too many elements or inline bytes, an operation the transport does not have, a
+    /// message above the limit, a destination that [`crate::Pd::create_ah`] would refuse, or a
+    /// state in which nothing can be sent; `ENOMEM`: the queue is full; `ENODEV` in a child after
+    /// fork. What was pushed before stays posted.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
         let payload = Payload::of(wr);
         check_request(self.qp, wr, &payload)?;
@@ -49,8 +51,9 @@ impl<'a> SendPost<'a> {
         if payload.inline {
             let mut offset = 0;
             for sge in wr.sges {
-                // SAFETY: `length` bytes at `addr` are readable: the caller of an inline send vouches for its buffers as
-                // for any pointer it passes (`ibv_post_send(3)`), and a length of zero is not looked at.
+                // SAFETY: `length` bytes at `addr` are readable: the caller of an inline send
+                // vouches for its buffers as for any pointer it passes (`ibv_post_send(3)`), and a
+                // length of zero is not looked at.
                 let data = unsafe { bytes_of(sge) };
                 slot.write_inline::<SendWqe>(offset, data);
                 offset += sge.length;
@@ -135,7 +138,8 @@ impl<'a> RecvPost<'a> {
     /// Adds a work request.
     ///
     /// # Errors
-    /// `EINVAL`: too many elements, or state RESET; `ENOMEM`: the queue is full; `ENODEV` in a child after fork.
+    /// `EINVAL`: too many elements, or state RESET; `ENOMEM`: the queue is full; `ENODEV` in a
+    /// child after fork.
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
         let shared = &self.qp.shared;
         if !self.qp.has_receive_queue() {
@@ -236,7 +240,8 @@ fn check_request(qp: &Qp, wr: &SendWr<'_>, payload: &Payload) -> Result<(), Erro
     check_payload(qp, &wr.operation, payload)
 }
 
-/// `ibv_post_send` in RESET, INIT and RTR is an immediate error (IBTA 10.8.2); in the error states requests are flushed.
+/// `ibv_post_send` in RESET, INIT and RTR is an immediate error (IBTA 10.8.2); in the error states
+/// requests are flushed.
 fn check_send_state(qp: &Qp) -> Result<(), Error> {
     match qp.shared.state.get() {
         Some(
@@ -324,7 +329,8 @@ fn check_payload(qp: &Qp, operation: &Operation, payload: &Payload) -> Result<()
 /// The memory an inline element names.
 ///
 /// # Safety
-/// Unless the length is zero, that many bytes at the address are readable and do not change while the slice lives.
+/// Unless the length is zero, that many bytes at the address are readable and do not change while
+/// the slice lives.
 unsafe fn bytes_of(sge: &Sge) -> &[u8] {
     if sge.length == 0 {
         return &[];

@@ -6,9 +6,9 @@ use airdma_shm::SendWqe;
 
 /// A batch of send work requests; the queue is locked for other threads meanwhile.
 ///
-/// Each is begun, and then gets its data and its destination, in any order. They are written into the queue as they come, and
-/// [`SendBatch::commit`] hands them to the worker. The first mistake is kept until then; what comes after it is ignored. A batch
-/// that is dropped was never there.
+/// Each is begun, and then gets its data and its destination, in any order. They are written into
+/// the queue as they come, and [`SendBatch::commit`] hands them to the worker. The first mistake is
+/// kept until then; what comes after it is ignored. A batch that is dropped was never there.
 pub struct SendBatch<'a> {
     post: SendPost<'a>,
     draft: Option<Draft>,
@@ -33,7 +33,8 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// Begins a request without data. [`SendFlags::INLINE`] means nothing here: see [`SendBatch::set_inline`].
+    /// Begins a request without data. [`SendFlags::INLINE`] means nothing here: see
+    /// [`SendBatch::set_inline`].
     pub fn begin(&mut self, wr_id: u64, operation: Operation, flags: SendFlags) {
         self.finish();
         let wr = SendWr {

@@ -7,7 +7,8 @@ use airdma_shm::{Corrupt, SendWqe, SlotRef};
 use airdma_transport::{Extent, PackedOperation, SendRequest, Slot, WORD_LEN};
 use airdma_wire::{Gid, Qkey, Qpn};
 
-/// The header of a work request, whose payload was checked. Inline bytes or elements follow it in the slot.
+/// The header of a work request, whose payload was checked. Inline bytes or elements follow it in
+/// the slot.
 pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload) -> SendWqe {
     let packed = wr.operation.pack();
     let mut wqe = SendWqe {
@@ -42,7 +43,8 @@ pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload) -> SendWqe {
     wqe
 }
 
-/// The work request in slot `number`. The poster has checked it, but the ring may be another process's.
+/// The work request in slot `number`. The poster has checked it, but the ring may be another
+/// process's.
 pub(crate) fn decode(
     slot: SlotRef<'_>,
     number: u32,

@@ -1,43 +1,20 @@
 //! What two airdma peers agree on beyond RoCEv2: selective repeat, and long packets.
 
-use std::time::Duration;
-
 use airdma_wire::{Bth, Packet, Psn, Transport};
 
-use super::{QueuePair, Service};
+use super::{QueuePair, Service, View};
 use crate::counter::Counter;
 use crate::host::Host;
-use crate::reorder::{PsnRange, ReorderMemory};
+use crate::selective::{Acknowledgement, Owed, PsnRange, ReorderMemory};
 use crate::tag::Tags;
 use crate::time::Time;
 
-/// What a peer that repeats selectively says of how far it is with our packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acknowledgement<'a> {
-    /// PSN of the first packet that it has not executed.
-    pub expected: Psn,
-    /// What is missing from there on, as far as it knows of later packets.
-    pub missing: &'a [PsnRange],
-    /// Round trip to it, smoothed.
-    pub rtt: Duration,
-    /// How long beyond that the peer may wait before it says something.
-    pub told_within: Duration,
-}
-
-/// A peer is to be told how far we are with its packets: some time, or for these reasons.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Owed {
-    /// It waits for it.
-    pub is_asked: bool,
-    /// Packets are missing that it may not know of.
-    pub has_gap: bool,
-}
-
 impl QueuePair {
-    /// The peer repeats selectively (`memory`: for what comes before its turn), or does so no more. Both ends must have agreed on it.
-    /// A reliable connection then keeps what comes after a gap, sends again what its peer says is missing, and nothing else, and
-    /// acknowledges by [`acknowledge`](Self::acknowledge) in place of ACK packets. To be said again after each move to
-    /// ready-to-receive; other services do not change.
+    /// The peer repeats selectively (`memory`: for what comes before its turn), or does so no more.
+    /// Both ends must have agreed on it. A reliable connection then keeps what comes after a gap,
+    /// sends again what its peer says is missing, and nothing else, and acknowledges by
+    /// [`acknowledge`](Self::acknowledge) in place of ACK packets. To be said again after each move
+    /// to ready-to-receive; other services do not change.
     pub fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
         if let Service::Connected {
             requester,
@@ -50,15 +27,18 @@ impl QueuePair {
         }
     }
 
-    /// Both ends have agreed on tags: from now on all that is sent has one, and from when on the peer has shown its own, nothing is taken without.
-    /// Until then nothing is kept ahead of its turn. They stay until the queue pair is reset, that of the peer until the path leads to another address. Other services do not change.
+    /// Both ends have agreed on tags: from now on all that is sent has one, and from when on the
+    /// peer has shown its own, nothing is taken without. Until then nothing is kept ahead of its
+    /// turn. They stay until the queue pair is reset, that of the peer until the path leads to
+    /// another address. Other services do not change.
     pub fn set_tags(&mut self, tags: Tags) {
         if self.transport == Transport::Rc {
             self.tagging.set(tags);
         }
     }
 
-    /// The path leads to another address: until its host agrees, what comes is taken as on RoCEv2. What is sent has the tag still.
+    /// The path leads to another address: until its host agrees, what comes is taken as on RoCEv2.
+    /// What is sent has the tag still.
     pub fn forget_peer_tag(&mut self) {
         self.tagging.forget_peer();
     }
@@ -123,10 +103,12 @@ impl QueuePair {
         }
     }
 
-    /// Packets may carry more than the path MTU: those of the peer up to `taken` bytes (what it was told once it may go by as long as the connection lasts), and those of requests that
-    /// have not begun `sent` bytes, which the peer must have said that it takes. READs that have not begun ask for answers of `sent` bytes, too,
-    /// if the peer said that it `answers` so; those of the peer are answered as they ask, up to `taken` bytes.
-    /// To be said again after each move to ready-to-receive; other services do not change.
+    /// Packets may carry more than the path MTU: those of the peer up to `taken` bytes (what it was
+    /// told once it may go by as long as the connection lasts), and those of requests that have not
+    /// begun `sent` bytes, which the peer must have said that it takes. READs that have not begun
+    /// ask for answers of `sent` bytes, too, if the peer said that it `answers` so; those of the
+    /// peer are answered as they ask, up to `taken` bytes. To be said again after each move to
+    /// ready-to-receive; other services do not change.
     pub fn set_long_payloads(&mut self, taken: u32, sent: u32, answers: bool) {
         if let Service::Connected {
             requester,
@@ -134,7 +116,7 @@ impl QueuePair {
         } = &mut self.service
             && self.transport == Transport::Rc
         {
-            responder.long_payload_max = responder.long_payload_max.max(taken);
+            responder.take_long_payloads(taken);
             requester.set_long_payload(sent, answers, &self.attributes);
         }
     }
@@ -150,13 +132,12 @@ impl QueuePair {
         }
     }
 
-    /// The peer, which repeats selectively, hears what is missing by ACK packets with a SETH, and nothing is to be told by
-    /// [`acknowledge`](Self::acknowledge); or not. To be said after [`set_selective`](Self::set_selective).
+    /// The peer, which repeats selectively, hears what is missing by ACK packets with a SETH, and
+    /// nothing is to be told by [`acknowledge`](Self::acknowledge); or not. To be said after
+    /// [`set_selective`](Self::set_selective).
     pub fn tell_by_acks(&mut self, by_acks: bool) {
-        if let Service::Connected { responder, .. } = &mut self.service
-            && let Some(reorder) = &mut responder.reorder
-        {
-            reorder.tell_by_acks(by_acks);
+        if let Service::Connected { responder, .. } = &mut self.service {
+            responder.tell_by_acks(by_acks);
         }
     }
 
@@ -165,39 +146,28 @@ impl QueuePair {
         let Service::Connected { responder, .. } = &self.service else {
             return None;
         };
-        let reorder = responder.reorder.as_ref()?;
-        reorder.owed().filter(|_| !reorder.tells_by_acks())
+        responder.owed()
     }
 
     /// Packets that were missing when later ones came, since this was asked last.
     pub fn take_missed(&mut self) -> u32 {
         match &mut self.service {
-            Service::Connected { responder, .. } => {
-                let reorder = responder.reorder.as_mut();
-                reorder.map_or(0, |reorder| reorder.take_missed())
-            }
+            Service::Connected { responder, .. } => responder.take_missed(),
             Service::Unreliable { .. } | Service::Datagram(_) => 0,
         }
     }
 
-    /// The peer is told: PSN of the first packet that was not executed, and in `missing` the first ranges of what is missing from there
-    /// on. Returns how many ranges there are, too.
+    /// The peer is told: PSN of the first packet that was not executed, and in `missing` the first
+    /// ranges of what is missing from there on. Returns how many ranges there are, too.
     pub fn acknowledge(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
         let Service::Connected { responder, .. } = &mut self.service else {
             return None;
         };
-        let reorder = responder.reorder.as_mut()?;
-        let mut count = 0;
-        let ranges = reorder.missing(responder.expected, responder.gap_reported);
-        for (range, place) in ranges.zip(missing) {
-            *place = range;
-            count += 1;
-        }
-        reorder.told();
-        Some((responder.expected, count))
+        responder.acknowledge(missing)
     }
 
-    /// Takes what the peer says of how far it is. A peer that does writes its tag into all that it sends.
+    /// Takes what the peer says of how far it is. A peer that does writes its tag into all that it
+    /// sends.
     pub fn handle_acknowledgement<H: Host>(
         &mut self,
         now: Time,
@@ -211,7 +181,12 @@ impl QueuePair {
             if requester.has_sent_before(told.expected) {
                 self.tagging.show();
             }
-            requester.handle_acknowledgement(now, &self.attributes, self.config.qpn, told, host);
+            let view = View {
+                now,
+                qpn: self.config.qpn,
+                attributes: &self.attributes,
+            };
+            requester.handle_acknowledgement(&view, told, host);
             let outcome = requester.due_failure();
             self.after_requester(outcome, host);
         }

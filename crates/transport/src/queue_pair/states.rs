@@ -60,7 +60,7 @@ impl QueuePair {
             }
             QpState::Error => {
                 if let Service::Connected { responder, .. } = &mut self.service {
-                    responder.replies.clear();
+                    responder.replies().clear();
                 }
                 self.flush(None, host);
                 self.report_last_receive(host);

@@ -1,4 +1,5 @@
-//! When the requester goes back, and how often: its timers and retry counts (IBTA 9.7.5.2.8 and 9.7.6.1).
+//! When the requester goes back, and how often: its timers and retry counts (IBTA 9.7.5.2.8 and
+//! 9.7.6.1).
 
 use std::time::Duration;
 
@@ -39,7 +40,8 @@ impl Requester {
             && repair.is_empty()
             && self.next > self.acked
         {
-            // What the peer has executed, and everything before an answer that is here, lacks its answer only.
+            // What the peer has executed, and everything before an answer that is here, lacks its
+            // answer only.
             if repair.answers_wait() || repair.told() > self.acked {
                 repair.note_missing_answer(self.acked, self.acked, now);
             } else {
@@ -76,8 +78,8 @@ impl Requester {
         Some(least.map_or(timeout, |least| timeout.max(least)))
     }
 
-    /// A timer ran out, so much later than it should have. Silence spends a retry each time that it has lasted for
-    /// [`patience`]; what this host slept through itself is no silence of the peer.
+    /// A timer ran out, so much later than it should have. Silence spends a retry each time that it
+    /// has lasted for [`patience`]; what this host slept through itself is no silence of the peer.
     fn note_silence(&mut self, late: Duration, attributes: &QpAttributes) -> Result<(), Status> {
         let Some(timer) = self.timer(attributes) else {
             return Ok(());
@@ -95,7 +97,8 @@ impl Requester {
         self.spend_retry()
     }
 
-    /// How often the packet of this sequence number was sent again, which only the oldest one that is not acknowledged is known to be.
+    /// How often the packet of this sequence number was sent again, which only the oldest one that
+    /// is not acknowledged is known to be.
     pub(super) fn repeats_of(&self, sequence: u64) -> u8 {
         if sequence == self.acked {
             self.repeats
@@ -179,8 +182,9 @@ impl Requester {
     }
 }
 
-/// How long a peer may be silent for each retry. IBTA 9.7.6.1.3 lets an implementation take from one to [`TIMERS_MAX`] times the timer, and only the
-/// shortest tells a busy host from a dead one no better than this: so it is the longest, unless all retries together would take longer than
+/// How long a peer may be silent for each retry. IBTA 9.7.6.1.3 lets an implementation take from
+/// one to [`TIMERS_MAX`] times the timer, and only the shortest tells a busy host from a dead one
+/// no better than this: so it is the longest, unless all retries together would take longer than
 /// [`GIVEN_UP_AFTER`].
 fn patience(timer: Duration, retry_count: u8) -> Duration {
     let share = GIVEN_UP_AFTER / (u32::from(retry_count) + 1);
@@ -190,13 +194,15 @@ fn patience(timer: Duration, retry_count: u8) -> Duration {
 /// Timers that one retry may take.
 const TIMERS_MAX: u32 = 4;
 
-/// A peer that is silent for so long is given up, if the shortest and the longest time that the attributes stand for have it in between.
+/// A peer that is silent for so long is given up, if the shortest and the longest time that the
+/// attributes stand for have it in between.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
 
 /// A timer that comes so late says that this host did not run, and nothing of the peer.
 const LATE: Duration = Duration::from_millis(10);
 
-/// Such timers between two answers. A host on which all of them are late gives a dead peer up none the less.
+/// Such timers between two answers. A host on which all of them are late gives a dead peer up none
+/// the less.
 const LATE_TIMERS_MAX: u8 = 32;
 
 /// `rnr_retry` value that never runs out (IBTA 9.7.5.2.8).

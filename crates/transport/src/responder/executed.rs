@@ -1,5 +1,5 @@
-//! READs and atomics: executed once, answered by [`Replies`](crate::replies::Replies), and kept to answer their duplicates
-//! (IBTA 9.4.4, 9.4.5 and 9.7.5.1.3).
+//! READs and atomics: executed once, answered by [`Replies`](crate::replies::Replies), and kept to
+//! answer their duplicates (IBTA 9.4.4, 9.4.5 and 9.7.5.1.3).
 
 use airdma_wire::{Lreth, Opcode, Packet, Psn, Reth};
 
@@ -10,7 +10,8 @@ use crate::operation::WORD_LEN;
 use crate::replies::ReadResponse;
 use crate::request_packet::packets_of;
 
-/// A READ, atomic or atomic write that was executed, kept to answer its duplicates (IBTA 9.4.5, 9.7.5.1.3).
+/// A READ, atomic or atomic write that was executed, kept to answer its duplicates (IBTA 9.4.5,
+/// 9.7.5.1.3).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Executed {
     Read {
@@ -156,7 +157,8 @@ impl Responder {
                         == Ok(())
                         || again.length == 0
                     {
-                        // Its PSNs are those of the first time, and so is what each of them carries.
+                        // Its PSNs are those of the first time, and so is what each of them
+                        // carries.
                         self.replies
                             .read(psn, self.msn, read_response(&again, payload), true);
                     }
@@ -183,8 +185,9 @@ impl Responder {
     }
 }
 
-/// What each answer to a READ carries but the last: a path MTU, or what the request says if that is more, and no more than `most`. In whole
-/// words, so that answers in the middle have no padding. `None`: the request says what nobody may.
+/// What each answer to a READ carries but the last: a path MTU, or what the request says if that is
+/// more, and no more than `most`. In whole words, so that answers in the middle have no padding.
+/// `None`: the request says what nobody may.
 pub(super) fn answer_payload(packet: &Packet<'_>, path_mtu: u32, most: u32) -> Option<u32> {
     if packet.payload.is_empty() {
         return Some(path_mtu);

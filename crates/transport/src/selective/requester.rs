@@ -1,23 +1,28 @@
 //! What is sent again: the requester's half of selective repeat.
 //!
-//! The peer says how far it is and what is missing. That, and nothing else, is sent again, once in a round trip: what is said to be
-//! missing again sooner was said before the repeated packet came. It is lost again if one that was sent again after it is there (as RFC 8985 2
-//! tells what is lost; by 6.2 there, that one must not be there so soon that it was the first one that came). If nothing is heard for two
-//! round trips and as long as the peer may wait before it speaks, the last packet is sent again as a probe, so that the peer says what it
-//! has (as TCP's tail loss probe, RFC 8985 7). When the timer of the connection runs out, all is sent again (IBTA 9.7.6.1.3); since the
-//! peer acknowledges now and then, it does not run out sooner than [`Repair::timeout_min`].
+//! The peer says how far it is and what is missing. That, and nothing else, is sent again, once in
+//! a round trip: what is said to be missing again sooner was said before the repeated packet came.
+//! It is lost again if one that was sent again after it is there (as RFC 8985 2 tells what is lost;
+//! by 6.2 there, that one must not be there so soon that it was the first one that came). If
+//! nothing is heard for two round trips and as long as the peer may wait before it speaks, the last
+//! packet is sent again as a probe, so that the peer says what it has (as TCP's tail loss probe,
+//! RFC 8985 7). When the timer of the connection runs out, all is sent again (IBTA 9.7.6.1.3);
+//! since the peer acknowledges now and then, it does not run out sooner than
+//! [`Repair::timeout_min`].
 //!
-//! Answers to READs and atomics are missing at this end, which sees it by later ones. These are where they belong already; here is noted that
-//! they came. What is missing is sent again in the same way, a READ's request from there on. That the peer has a request says nothing of
-//! its answer; and as long as answers to what was sent again come, those behind them are on their way.
+//! Answers to READs and atomics are missing at this end, which sees it by later ones. These are
+//! where they belong already; here is noted that they came. What is missing is sent again in the
+//! same way, a READ's request from there on. That the peer has a request says nothing of its
+//! answer; and as long as answers to what was sent again come, those behind them are on their way.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::reorder::{AHEAD_MAX, Kept, ReorderMemory};
+use super::memory::Kept;
+use super::{AHEAD_MAX, Acknowledgement, ReorderMemory};
 use crate::time::Time;
-use airdma_wire::Packet;
+use airdma_wire::{Packet, Psn};
 
 mod again;
 
@@ -38,46 +43,64 @@ const PROBE_BACKOFF_MAX: u32 = 6;
 const LOOKS_PER_RTT: u32 = 4;
 /// Whoever is asked answers sooner than it would otherwise.
 const ASKED_WITHIN: Duration = Duration::from_millis(1);
-/// The timer of the connection leaves a peer at least this, and twice as long as it may wait before it tells how far it is.
+/// The timer of the connection leaves a peer at least this, and twice as long as it may wait before
+/// it tells how far it is.
 const TIMEOUT_MIN: Duration = Duration::from_millis(40);
+
+/// What is in flight, as the requester has it.
+pub(crate) struct Flight {
+    /// PSN of the oldest packet that is not acknowledged.
+    pub(crate) psn: Psn,
+    /// Sequence of the same.
+    pub(crate) acked: u64,
+    /// Sequence of the packet that is sent next.
+    pub(crate) next: u64,
+    /// Nothing is left to be sent for the first time.
+    pub(crate) is_all_sent: bool,
+}
 
 #[derive(Debug)]
 pub(crate) struct Repair {
-    /// One bit for each packet in flight, at its sequence modulo [`AHEAD_MAX`]: it is to be sent again.
+    /// One bit for each packet in flight, at its sequence modulo [`AHEAD_MAX`]: it is to be sent
+    /// again.
     lost: [u64; WORDS],
     lost_count: u32,
     /// All before this have left `lost`.
     clean: u64,
     /// When packets in flight were sent again.
     again: Again,
-    /// Of those that were sent again and have arrived, the one that was sent last: when, and its sequence.
+    /// Of those that were sent again and have arrived, the one that was sent last: when, and its
+    /// sequence.
     arrived: Option<(Time, u64)>,
     /// The same of those whose answers came.
     answered_again: Option<(Time, u64)>,
-    /// The answers to what was sent again at the first time came up to that sequence, the last one at the second time.
+    /// The answers to what was sent again at the first time came up to that sequence, the last one
+    /// at the second time.
     heard: Option<(Time, u64, Time)>,
     rtt: Duration,
     /// The peer may take this long beyond the round trip.
     told_within: Duration,
     /// The peer knows that an answer is waited for.
     is_asked: bool,
-    /// A packet whose acknowledgement is waited for, by the sequence behind it, and when it left: the round trip is measured, where
-    /// nobody else does.
+    /// A packet whose acknowledgement is waited for, by the sequence behind it, and when it left:
+    /// the round trip is measured, where nobody else does.
     timing: Option<(u64, Time)>,
     measured_rtt: Option<Duration>,
     probe_at: Option<Time>,
     probes: u32,
     /// The peer has executed all before this, as it said.
     told: u64,
-    /// One bit for each packet in flight, as in `lost`: its answer came before its turn, and is where it belongs.
+    /// One bit for each packet in flight, as in `lost`: its answer came before its turn, and is
+    /// where it belongs.
     answered: [u64; WORDS],
     answered_count: u32,
     /// What is missing before this was looked at; all answers that came before their turn are.
     answered_end: u64,
     /// Of these, those that are not where they belong yet.
     kept: BTreeMap<u64, Kept>,
-    /// By the first sequence of a request whose answers came before their turn: the end of the last request before it that wants the same
-    /// memory, or 0. What was posted later is never before it, so this stays true.
+    /// By the first sequence of a request whose answers came before their turn: the end of the last
+    /// request before it that wants the same memory, or 0. What was posted later is never before
+    /// it, so this stays true.
     in_the_way: BTreeMap<u64, u64>,
     memory: ReorderMemory,
     /// When all that is missing before that was looked at.
@@ -130,9 +153,11 @@ impl Repair {
         self.kept.clear();
     }
 
-    /// An answer is where it belongs, before its turn. Returns from where on earlier ones may be missing that were not noticed: since it
-    /// was last looked, or from the oldest on (`acked`) if this one fills a gap, as others that were asked for again with it should have.
-    /// That is looked at a few times in a round trip only: a peer that answers backwards fills a gap with each packet.
+    /// An answer is where it belongs, before its turn. Returns from where on earlier ones may be
+    /// missing that were not noticed: since it was last looked, or from the oldest on (`acked`) if
+    /// this one fills a gap, as others that were asked for again with it should have. That is
+    /// looked at a few times in a round trip only: a peer that answers backwards fills a gap with
+    /// each packet.
     pub(crate) fn note_answered(&mut self, sequence: u64, acked: u64, now: Time) -> u64 {
         let (word, bit) = place(sequence);
         self.answered[word] |= bit;
@@ -141,8 +166,9 @@ impl Repair {
         self.look_before(sequence, sequence + 1, acked, now)
     }
 
-    /// An answer came before its turn, and could not be used: it is missing like those before it, from where [`note_answered`](Self::note_answered)
-    /// would say on. Who comes after it finds that out.
+    /// An answer came before its turn, and could not be used: it is missing like those before it,
+    /// from where [`note_answered`](Self::note_answered) would say on. Who comes after it finds
+    /// that out.
     pub(crate) fn note_dropped(&mut self, sequence: u64, acked: u64, now: Time) -> u64 {
         self.look_before(sequence, sequence, acked, now)
     }
@@ -161,7 +187,8 @@ impl Repair {
         acked
     }
 
-    /// An answer that cannot go where it belongs yet is kept until its turn. False: there is no memory for it.
+    /// An answer that cannot go where it belongs yet is kept until its turn. False: there is no
+    /// memory for it.
     pub(crate) fn keep(&mut self, sequence: u64, packet: &Packet<'_>) -> bool {
         let kept = Kept::new(&self.memory, packet);
         let has_room = kept.is_some();
@@ -169,8 +196,9 @@ impl Repair {
         has_room
     }
 
-    /// Whether an answer to the request that begins at `first` has to wait, because one before it wants the same memory. `find` says where the
-    /// last such request ends. That is a long search, in which a peer may not send us with each packet: it is asked once for each request.
+    /// Whether an answer to the request that begins at `first` has to wait, because one before it
+    /// wants the same memory. `find` says where the last such request ends. That is a long search,
+    /// in which a peer may not send us with each packet: it is asked once for each request.
     pub(crate) fn has_to_wait(
         &mut self,
         first: u64,
@@ -222,7 +250,8 @@ impl Repair {
         self.answered_count > 0
     }
 
-    /// A packet that asks for an acknowledgement left for the first time. One at a time is timed (RFC 6298 3).
+    /// A packet that asks for an acknowledgement left for the first time. One at a time is timed
+    /// (RFC 6298 3).
     pub(crate) fn time(&mut self, end: u64, now: Time) {
         self.timing.get_or_insert((end, now));
     }
@@ -244,6 +273,48 @@ impl Repair {
     pub(crate) fn set_rtt(&mut self, rtt: Duration, told_within: Duration) {
         self.rtt = rtt.max(RTT_MIN);
         self.told_within = told_within;
+    }
+
+    /// Takes what the peer says of how far it is: `expected`, the sequence of `told.expected`, and
+    /// what is missing. Returns whether packets are newly missing.
+    pub(crate) fn take_told(
+        &mut self,
+        now: Time,
+        flight: &Flight,
+        expected: u64,
+        told: &Acknowledgement<'_>,
+    ) -> bool {
+        let Flight {
+            psn, acked, next, ..
+        } = *flight;
+        self.note_told(expected);
+        self.set_rtt(told.rtt, told.told_within);
+        let end = next.min(acked + u64::from(AHEAD_MAX));
+        // Ranges come in order: each packet is looked at twice at most, whatever a hostile peer
+        // says.
+        let ranges = || {
+            told.missing.iter().scan(expected, |from, range| {
+                let first = i64::from(range.first.distance_from(psn));
+                let end = end.max(*from);
+                let first = acked.saturating_add_signed(first).clamp(*from, end);
+                *from = first.saturating_add(range.packets.into()).min(end);
+                Some(first..*from)
+            })
+        };
+        // What follows the last range is not known.
+        let mut seen = expected;
+        for missing in ranges() {
+            self.note_arrived(seen..missing.start, now);
+            seen = missing.end;
+        }
+        let mut is_new = false;
+        for sequence in ranges().flatten() {
+            is_new |= self.note_missing(sequence, acked, now);
+        }
+        if acked < next {
+            self.put_off_probe(now, flight.is_all_sent, acked);
+        }
+        is_new
     }
 
     /// The peer says that it has executed all before this.
@@ -282,7 +353,8 @@ impl Repair {
         self.again.at(sequence)
     }
 
-    /// A packet is missing at the peer. `acked`: of those before it nothing is. False if that was known, or if it may still come.
+    /// A packet is missing at the peer. `acked`: of those before it nothing is. False if that was
+    /// known, or if it may still come.
     pub(crate) fn note_missing(&mut self, sequence: u64, acked: u64, now: Time) -> bool {
         let may_come = self.sent_again_at(sequence).is_some_and(|at| {
             now.duration_since(at) < self.patience() && Some((at, sequence)) > self.arrived
@@ -369,8 +441,8 @@ impl Repair {
         }
     }
 
-    /// The peer was heard, or asked for the first time: it is there. Who has executed what was not answered, though, answers now: its probe
-    /// stays.
+    /// The peer was heard, or asked for the first time: it is there. Who has executed what was not
+    /// answered, though, answers now: its probe stays.
     pub(crate) fn put_off_probe(&mut self, now: Time, is_asked: bool, acked: u64) {
         self.again.forget_before(acked);
         if self.told <= acked || self.probe_at.is_none() {
@@ -425,190 +497,4 @@ fn place(sequence: u64) -> (usize, u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    fn at(ms: u64) -> Time {
-        Time::from_nanos(ms * MS)
-    }
-
-    fn all(repair: &mut Repair, acked: u64) -> Vec<u64> {
-        let mut found = Vec::new();
-        while let Some(sequence) = repair.next(acked) {
-            found.push(sequence);
-            repair.sent(sequence, 1, at(1));
-        }
-        found
-    }
-
-    #[test]
-    fn what_is_missing_is_sent_again_in_order_all_around_the_window() {
-        for acked in [0, 1, 63, 64, 65, 8_191, 8_192, 10_000_000_037] {
-            let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-            let missing = [0, 1, 62, 63, 64, 200, 4_000, 8_190, 8_191];
-            for ahead in missing {
-                repair.note_missing(acked + ahead, acked, at(1));
-            }
-            assert_eq!(all(&mut repair, acked), missing.map(|ahead| acked + ahead));
-            assert!(repair.is_empty());
-        }
-    }
-
-    #[test]
-    fn once_in_a_round_trip() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
-        repair.note_missing(7, 0, at(1));
-        repair.sent(7, 1, at(2));
-        repair.note_missing(7, 0, at(6));
-        assert!(repair.is_empty(), "said before it came");
-        repair.note_missing(7, 0, at(7));
-        assert_eq!(repair.next(0), Some(7));
-    }
-
-    #[test]
-    fn what_was_sent_again_before_another_that_is_there_is_lost_again() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
-        for sequence in [7, 9, 12] {
-            repair.note_missing(sequence, 0, at(1));
-        }
-        assert_eq!(all(&mut repair, 0), [7, 9, 12]);
-        let soon = Time::from_nanos(MS + 400_000);
-        repair.note_arrived(8..12, soon);
-        let is_lost = repair.note_missing(7, 0, soon);
-        assert!(!is_lost, "it was the first 9 that came");
-        repair.note_arrived(8..12, at(4));
-        assert!(repair.note_missing(7, 0, at(4)));
-        assert!(!repair.note_missing(7, 0, at(4)), "that is known");
-        assert!(!repair.note_missing(12, 0, at(4)), "12 may still come");
-        repair.sent(7, 1, at(4));
-        assert!(!repair.note_missing(7, 0, at(5)), "9 was sent before it");
-        assert!(repair.is_empty());
-    }
-
-    #[test]
-    fn a_request_that_is_there_says_nothing_of_another_ones_answer() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
-        for sequence in [7, 9] {
-            repair.note_missing_answer(sequence, 0, at(1));
-        }
-        assert_eq!(all(&mut repair, 0), [7, 9]);
-        repair.note_arrived(8..12, at(4));
-        assert!(!repair.note_missing_answer(7, 0, at(4)));
-        assert!(repair.note_missing_answer(7, 0, at(6)));
-    }
-
-    #[test]
-    fn answers_that_come_one_after_the_other_are_not_asked_for_again() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
-        repair.sent(5, 20, at(1));
-        repair.note_heard(7, at(5));
-        repair.note_heard(9, at(9));
-        assert!(!repair.note_missing_answer(10, 0, at(13)));
-        assert!(
-            repair.note_missing_answer(8, 0, at(13)),
-            "9 has overtaken it"
-        );
-        assert!(repair.note_missing_answer(10, 0, at(14)));
-    }
-
-    #[test]
-    fn answers_that_come_backwards_are_no_work_each() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
-        assert_eq!(repair.note_answered(900, 100, at(10)), 100);
-        assert_eq!(repair.note_answered(901, 100, at(10)), 901);
-        let looked = |sequence: u64| {
-            let now = Time::from_nanos(20 * MS + (900 - sequence) * 10_000);
-            sequence - repair.note_answered(sequence, 100, now)
-        };
-        // 6 ms, with a look each.
-        assert!(
-            (300..900)
-                .rev()
-                .map(looked)
-                .filter(|&looked| looked > 0)
-                .count()
-                == 6
-        );
-        repair.clear(100);
-        assert_eq!(repair.note_answered(400, 100, at(40)), 100, "all is new");
-    }
-
-    #[test]
-    fn what_is_answered_is_not_missing() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        repair.note_missing_answer(7, 0, at(1));
-        repair.note_answered(7, 0, at(1));
-        assert!(repair.is_empty());
-    }
-
-    #[test]
-    fn the_round_trip_is_that_of_packets_that_nothing_was_sent_again_beside() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        repair.time(5, at(10));
-        // Another one is under way.
-        repair.time(6, at(11));
-        repair.take_timing(4, at(12));
-        assert_eq!(repair.measured_rtt(), RTT_START);
-        repair.take_timing(7, at(13));
-        assert_eq!(repair.measured_rtt(), Duration::from_millis(3));
-        repair.time(9, at(20));
-        repair.sent(8, 1, at(21));
-        repair.take_timing(9, at(40));
-        assert_eq!(repair.measured_rtt(), Duration::from_millis(3));
-        repair.time(10, at(50));
-        repair.take_timing(10, at(61));
-        assert_eq!(repair.measured_rtt(), Duration::from_millis(4));
-    }
-
-    #[test]
-    fn what_is_acknowledged_meanwhile_is_not_sent() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        for sequence in 10..200 {
-            repair.note_missing(sequence, 10, at(1));
-        }
-        assert_eq!(repair.next(150), Some(150));
-        assert_eq!(repair.next(200), None);
-        assert!(repair.is_empty());
-        // The bits are those of other packets now.
-        assert_eq!(repair.next(200 + 8_192), None);
-    }
-
-    #[test]
-    fn the_timer_of_the_connection_leaves_time_for_as_long_as_the_peer_may_wait_twice() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        let ms = Duration::from_millis;
-        repair.set_rtt(ms(2), ms(1));
-        assert_eq!(repair.timeout_min(), ms(44));
-        repair.set_rtt(ms(2), ms(41));
-        assert_eq!(repair.timeout_min(), ms(86));
-    }
-
-    #[test]
-    fn probes_come_after_two_round_trips_of_silence_and_then_ever_later() {
-        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
-        repair.set_rtt(Duration::from_millis(2), Duration::from_millis(1));
-        repair.restart_probe(at(0), false);
-        assert!(!repair.take_probe(at(4)));
-        assert!(repair.take_probe(at(5)));
-        assert_eq!(repair.probe_at(), Some(at(15)));
-        assert!(repair.take_probe(at(15)));
-        assert_eq!(repair.probe_at(), Some(at(35)));
-        repair.restart_probe(at(20), false);
-        assert_eq!(repair.probe_at(), Some(at(25)));
-        repair.stop_probe();
-        assert!(!repair.take_probe(at(99)));
-        // Who knows that it is waited for says something sooner.
-        repair.set_rtt(Duration::from_millis(2), Duration::from_millis(11));
-        repair.restart_probe(at(100), false);
-        assert_eq!(repair.probe_at(), Some(at(115)));
-        repair.restart_probe(at(100), true);
-        assert_eq!(repair.probe_at(), Some(at(105)));
-    }
-}
+mod tests;

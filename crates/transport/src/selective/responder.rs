@@ -7,115 +7,22 @@
 //!   (missing)  Missing   Placed    Held      Missing
 //! ```
 //!
-//! A middle packet of the WRITE that is arriving says by its PSN where its data belongs, and is placed at once. All else is held
-//! whole until its turn. So is the last packet of every message: who watches the last byte of a message sees it written last.
+//! A middle packet of the WRITE that is arriving says by its PSN where its data belongs, and is
+//! placed at once. All else is held whole until its turn. So is the last packet of every message:
+//! who watches the last byte of a message sees it written last.
 //!
-//! What is held counts against [`ReorderMemory`], which the queue pairs of a worker share. A packet for which nothing is left is
-//! dropped, and missed like any other.
-//!
-//! A peer has no more of the memory than it leaves to all others (the dynamic thresholds of Choudhury and Hahne, IEEE/ACM Transactions on Networking
-//! 1998, with a factor of 1): alone it has half, and of n peers that take what they can get each has one part of n + 1, and one is left.
+//! What is held counts against [`ReorderMemory`], which the queue pairs of a worker share. A packet
+//! for which nothing is left is dropped, and missed like any other.
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::queue_pair::Owed;
-use airdma_wire::{Headers, Packet, Psn};
-
-/// How far ahead of the expected packet one may be. A requester has no more under way.
-pub(crate) const AHEAD_MAX: u32 = 8192;
+use super::memory::HeldPacket;
+use super::{AHEAD_MAX, Owed, PsnRange, ReorderMemory};
+use airdma_wire::{Packet, Psn};
 
 /// Of a place in the table of packets that came before their turn: 131 KB for a queue pair at most.
 const PLACE_BYTES: usize = mem::size_of::<Early>();
-
-/// Bytes for packets that came before their turn, shared by all that have a clone of it.
-#[derive(Clone, Debug)]
-pub struct ReorderMemory {
-    left: Arc<AtomicUsize>,
-    /// What one peer has of it; `None` if it may have all.
-    used: Option<Arc<AtomicUsize>>,
-}
-
-impl ReorderMemory {
-    /// So many bytes.
-    pub fn new(bytes: usize) -> Self {
-        ReorderMemory {
-            left: Arc::new(AtomicUsize::new(bytes)),
-            used: None,
-        }
-    }
-
-    /// The same memory, for one more peer.
-    pub fn for_peer(&self) -> Self {
-        ReorderMemory {
-            left: Arc::clone(&self.left),
-            used: Some(Arc::new(AtomicUsize::new(0))),
-        }
-    }
-
-    /// Bytes that nobody uses.
-    pub fn left(&self) -> usize {
-        self.left.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn take(&self, bytes: usize) -> bool {
-        let used = self.used.as_ref();
-        let used_bytes = used.map_or(0, |used| used.load(Ordering::Relaxed) + bytes);
-        let less = |left: usize| left.checked_sub(bytes).filter(|left| used_bytes <= *left);
-        let taken = (self.left)
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
-            .is_ok();
-        if taken && let Some(used) = used {
-            used.fetch_add(bytes, Ordering::Relaxed);
-        }
-        taken
-    }
-
-    pub(crate) fn give(&self, bytes: usize) {
-        self.left.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(used) = &self.used {
-            used.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-}
-
-/// A packet that is kept on the account of a [`ReorderMemory`].
-#[derive(Debug)]
-pub(crate) struct Kept {
-    packet: HeldPacket,
-    memory: ReorderMemory,
-}
-
-impl Kept {
-    /// None: there is no memory for it.
-    pub(crate) fn new(memory: &ReorderMemory, packet: &Packet<'_>) -> Option<Self> {
-        memory.take(HeldPacket::bytes(packet)).then(|| Kept {
-            packet: HeldPacket::new(packet),
-            memory: memory.clone(),
-        })
-    }
-
-    pub(crate) fn packet(&self) -> Packet<'_> {
-        self.packet.packet()
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.memory.give(HeldPacket::bytes(&self.packet()));
-    }
-}
-
-/// Packets that have not come, although later ones have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PsnRange {
-    /// PSN of the first.
-    pub first: Psn,
-    /// How many.
-    pub packets: u32,
-}
 
 #[derive(Debug)]
 enum Early {
@@ -124,33 +31,6 @@ enum Early {
     Placed,
     /// It takes its turn as if it came then.
     Held(Box<HeldPacket>),
-}
-
-/// A packet that is kept whole.
-#[derive(Debug)]
-pub(crate) struct HeldPacket {
-    headers: Headers,
-    payload: Box<[u8]>,
-}
-
-impl HeldPacket {
-    fn new(packet: &Packet<'_>) -> Self {
-        HeldPacket {
-            headers: packet.headers,
-            payload: packet.payload.into(),
-        }
-    }
-
-    pub(crate) fn packet(&self) -> Packet<'_> {
-        Packet {
-            headers: self.headers,
-            payload: &self.payload,
-        }
-    }
-
-    fn bytes(packet: &Packet<'_>) -> usize {
-        mem::size_of::<HeldPacket>() + packet.payload.len()
-    }
 }
 
 /// Whose turn it is after the expected packet.
@@ -197,7 +77,8 @@ impl Reorder {
         }
     }
 
-    /// The peer is told by ACK packets with a SETH, and not when it is asked by [`acknowledge`](crate::QueuePair::acknowledge).
+    /// The peer is told by ACK packets with a SETH, and not when it is asked by
+    /// [`acknowledge`](crate::QueuePair::acknowledge).
     pub(crate) fn tell_by_acks(&mut self, by_acks: bool) {
         self.by_acks = by_acks;
     }
@@ -248,7 +129,8 @@ impl Reorder {
         early.is_some_and(|early| !matches!(early, Early::Missing))
     }
 
-    /// Notes that the data of the packet so many after the expected one is in its place. False: there is no memory for that.
+    /// Notes that the data of the packet so many after the expected one is in its place. False:
+    /// there is no memory for that.
     pub(crate) fn note_placed(&mut self, ahead: u32) -> bool {
         let reached = self.reach(ahead);
         if reached {
@@ -257,7 +139,8 @@ impl Reorder {
         reached
     }
 
-    /// Keeps a packet that takes so many PSNs. False: it is too far ahead, or there is no memory for it.
+    /// Keeps a packet that takes so many PSNs. False: it is too far ahead, or there is no memory
+    /// for it.
     pub(crate) fn hold(&mut self, ahead: u32, psns: u32, packet: &Packet<'_>) -> bool {
         let bytes = HeldPacket::bytes(packet);
         if !self.memory.take(bytes) {
@@ -275,7 +158,8 @@ impl Reorder {
         true
     }
 
-    /// The packet so many after the expected one could not be kept: it is missing like those before it.
+    /// The packet so many after the expected one could not be kept: it is missing like those before
+    /// it.
     pub(crate) fn note_dropped(&mut self, ahead: u32) {
         if ahead < AHEAD_MAX {
             self.gap |= self.dropped == 0;
@@ -341,7 +225,8 @@ impl Reorder {
         }
     }
 
-    /// The expected packet and those that belong to it, `psns` in all, were executed: what follows them.
+    /// The expected packet and those that belong to it, `psns` in all, were executed: what follows
+    /// them.
     pub(crate) fn advance(&mut self, psns: u32) -> Next {
         self.dropped = self.dropped.saturating_sub(psns);
         for _ in 1..psns {
@@ -361,8 +246,8 @@ impl Reorder {
         Some(early)
     }
 
-    /// What is missing, in the order of PSNs. The expected packet is the first, if a later one is there; unless it came and was `refused`,
-    /// which its sender hears by a NAK.
+    /// What is missing, in the order of PSNs. The expected packet is the first, if a later one is
+    /// there; unless it came and was `refused`, which its sender hears by a NAK.
     pub(crate) fn missing(
         &self,
         expected: Psn,
@@ -399,7 +284,7 @@ impl Drop for Reorder {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use airdma_wire::{Bth, Opcode, Qpn};
+    use airdma_wire::{Bth, Headers, Opcode, Qpn};
 
     use super::*;
 

@@ -3,12 +3,11 @@
 use std::mem;
 use std::ops::Range;
 
-use super::slot;
-use crate::reorder::{AHEAD_MAX, ReorderMemory};
+use super::{AHEAD_MAX, ReorderMemory, slot};
 use crate::time::Time;
 
-/// The table: 131 KB. A peer says what is missing, so it counts against the peer's memory, and goes when all that was sent again is
-/// acknowledged.
+/// The table: 131 KB. A peer says what is missing, so it counts against the peer's memory, and goes
+/// when all that was sent again is acknowledged.
 const TABLE_BYTES: usize = AHEAD_MAX as usize * mem::size_of::<Option<Time>>();
 
 #[derive(Debug)]
@@ -17,7 +16,8 @@ pub(super) struct Again {
     at: Box<[Option<Time>]>,
     /// Behind the last that was sent again.
     end: u64,
-    /// The last time at which something was sent again without a table: it stands for all before `end`.
+    /// The last time at which something was sent again without a table: it stands for all before
+    /// `end`.
     blind: Option<Time>,
     memory: ReorderMemory,
 }
@@ -36,7 +36,8 @@ impl Again {
         self.at.is_empty() && self.blind.is_none()
     }
 
-    /// When a packet in flight was sent again; never, or when one of those around it was, if there is no table.
+    /// When a packet in flight was sent again; never, or when one of those around it was, if there
+    /// is no table.
     pub(super) fn at(&self, sequence: u64) -> Option<Time> {
         match self.at.get(slot(sequence)) {
             Some(at) => *at,

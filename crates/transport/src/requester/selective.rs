@@ -1,0 +1,241 @@
+//! The requester's part in selective repeat: what the peer says, and what early answers show, goes
+//! to [`Repair`]; what that says is missing is sent again.
+//!
+//! Answers that come before their turn are placed, and retire their requests in it.
+
+use airdma_wire::{Opcode, Packet, Psn, Seth};
+
+use super::completer::place_answer;
+use super::{Entry, Requester, Turn, entry_at, write};
+use crate::attributes::QpAttributes;
+use crate::completion::Status;
+use crate::counter::Counter;
+use crate::host::Host;
+use crate::queue_pair::View;
+use crate::request_packet::RequestPacket;
+use crate::selective::sack::{ACK_WITHIN, Missing};
+use crate::selective::{AHEAD_MAX, Acknowledgement, Flight, ReorderMemory, Repair};
+use crate::time::Time;
+
+impl Requester {
+    /// The peer keeps what comes before its turn, or does so no more.
+    pub(crate) fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
+        match (&self.repair, memory) {
+            (None, Some(memory)) => self.repair = Some(Box::new(Repair::new(memory.clone()))),
+            (Some(_), None) => self.repair = None,
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+    }
+
+    /// Whether there are packets that the peer said are missing, and nothing holds them back.
+    pub(crate) fn wants_repair(&self) -> bool {
+        let missing = |repair: &Repair| !repair.is_empty();
+        self.repair.as_deref().is_some_and(missing) && self.not_ready_until.is_none()
+    }
+
+    /// Writes the next packet that the peer said is missing, or that is to probe for it. The window
+    /// of the path does not hold it back: it counts as under way already.
+    #[cold]
+    pub(super) fn poll_repair<H: Host>(
+        &mut self,
+        turn: &Turn,
+        attributes: &QpAttributes,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let repair = self.repair.as_mut()?;
+        let sequence = repair.next(self.acked)?;
+        let entry = entry_at(&self.queue, sequence)?;
+        let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
+        let mut packet = RequestPacket::new(&entry, index, 0);
+        repair.sent(sequence, packet.packets, turn.now);
+        packet.headers.bth.ack_request =
+            repair.is_empty() && (turn.credit == 0 || self.next == self.posted);
+        packet.headers.bth.psn = self.psn_of(sequence);
+        let Ok(end) = write(&entry, &mut packet, turn, attributes, host, out) else {
+            // Its memory is gone: it fails when its turn comes again.
+            self.rewind(None);
+            return self.poll_transmit(turn, attributes, host, out);
+        };
+        host.count(Counter::Retransmits);
+        Some(end)
+    }
+
+    /// Takes what the peer says of how far it is: `expected` and `missing`, with the round trip to
+    /// it.
+    pub(crate) fn handle_acknowledgement<H: Host>(
+        &mut self,
+        view: &View<'_>,
+        told: &Acknowledgement<'_>,
+        host: &mut H,
+    ) {
+        let Some(expected) = self.sequence_of(told.expected) else {
+            return host.count(Counter::Duplicates);
+        };
+        if expected > self.sent_max {
+            return host.count(Counter::DropGhost);
+        }
+        // A READ or an atomic is retired by its own answer, which may still be on its way.
+        self.acknowledge(view, expected, host);
+        let flight = Flight {
+            psn: self.psn_of(self.acked),
+            acked: self.acked,
+            next: self.next,
+            is_all_sent: self.next == self.posted,
+        };
+        if let Some(repair) = &mut self.repair
+            && repair.take_told(view.now, &flight, expected, told)
+        {
+            self.note_loss();
+        }
+    }
+
+    /// Whether `expected` may be how far the peer is: neither behind what it has acknowledged, nor
+    /// ahead of what was sent.
+    pub(crate) fn has_sent_before(&self, expected: Psn) -> bool {
+        let sequence = self.sequence_of(expected);
+        sequence.is_some_and(|sequence| sequence <= self.sent_max)
+    }
+
+    /// Takes an ACK that says what is missing from `expected` on.
+    pub(super) fn handle_sack<H: Host>(
+        &mut self,
+        view: &View<'_>,
+        expected: Psn,
+        seth: Seth<'_>,
+        host: &mut H,
+    ) {
+        let missing = Missing::parse(expected, seth);
+        let sequence = self.sequence_of(expected);
+        let Some(repair) = &mut self.repair else {
+            return;
+        };
+        if let Some(sequence) = sequence.filter(|sequence| *sequence <= self.sent_max) {
+            repair.take_timing(sequence, view.now);
+        }
+        let told = Acknowledgement {
+            expected,
+            missing: missing.ranges(),
+            rtt: repair.measured_rtt(),
+            told_within: ACK_WITHIN,
+        };
+        self.handle_acknowledgement(view, &told, host);
+    }
+
+    /// An answer came although an earlier one did not. It goes where it belongs, unless an earlier
+    /// request wants the same memory, which has to hold what the last one brings: then it waits.
+    /// What is missing before it is asked for again. What is wrong with an answer shows in its
+    /// turn.
+    #[cold]
+    pub(super) fn handle_early_answer<H: Host>(
+        &mut self,
+        now: Time,
+        sequence: u64,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) {
+        let (queue, acked) = (&self.queue, self.acked);
+        let Some(repair) = &mut self.repair else {
+            return;
+        };
+        let Some(entry) = entry_at(queue, sequence) else {
+            return;
+        };
+        if sequence - acked >= u64::from(AHEAD_MAX) {
+            return host.count(Counter::DropEarly);
+        }
+        if repair.is_answered(sequence) {
+            return host.count(Counter::Duplicates);
+        }
+        let find_in_the_way = || {
+            let earlier = queue.partition_point(|other| other.first < entry.first);
+            let mut earlier = queue.range(..earlier).rev();
+            let last = earlier.find(|other| {
+                other.request.operation.lands()
+                    && host.share_memory(other.request.slot, entry.request.slot)
+            });
+            last.map(Entry::end)
+        };
+        let has_to_wait = entry.request.operation.lands()
+            && repair.has_to_wait(entry.first, acked, find_in_the_way);
+        let (is_here, why_not) = if has_to_wait {
+            (repair.keep(sequence, packet), Counter::DropEarly)
+        } else {
+            let placed = place_answer(&entry, sequence, packet, host);
+            (placed.is_ok(), Counter::DropMalformed)
+        };
+        let look_from = if is_here {
+            repair.note_answered(sequence, acked, now)
+        } else {
+            host.count(why_not);
+            repair.note_dropped(sequence, acked, now)
+        };
+        // It executes in order.
+        repair.note_told(sequence);
+        let awaits = |sequence| {
+            entry_at(queue, sequence)
+                .is_some_and(|entry| entry.request.operation.is_read_or_atomic())
+        };
+        let mut is_new = false;
+        for earlier in look_from..sequence {
+            if !repair.is_answered(earlier) && awaits(earlier) {
+                is_new |= repair.note_missing_answer(earlier, acked, now);
+            }
+        }
+        if is_new {
+            host.count(Counter::ImpliedNaks);
+            self.note_loss();
+        }
+    }
+
+    /// The oldest answer came: so it is the turn of those that came before theirs, and of what was
+    /// said to be executed before it came. An error is the status of the request at the front.
+    pub(super) fn handle_answered<H: Host>(
+        &mut self,
+        view: &View<'_>,
+        host: &mut H,
+    ) -> Result<(), Status> {
+        loop {
+            let told = self.repair.as_ref().map_or(0, |repair| repair.told());
+            if told > self.acked {
+                self.acknowledge(view, told, host);
+            }
+            let acked = self.acked;
+            let Some(repair) = &mut self.repair else {
+                return Ok(());
+            };
+            if !repair.take_answered(acked) {
+                if repair.answers_wait() {
+                    repair.note_missing_answer(acked, acked, view.now);
+                }
+                return Ok(());
+            }
+            if let Some(kept) = repair.take_kept(acked)
+                && let Some(entry) = self.queue.front()
+            {
+                place_answer(entry, acked, &kept.packet(), host)?;
+            }
+            self.answered(view.qpn, host);
+            self.progressed(view.now, view.attributes);
+        }
+    }
+
+    /// Whether an answer came before its turn, and is dropped for that: its peer has not shown its
+    /// tag.
+    pub(crate) fn refuse_early<H: Host>(&self, packet: &Packet<'_>, host: &mut H) -> bool {
+        let bth = &packet.headers.bth;
+        if self.repair.is_none() || bth.opcode == Opcode::RcAcknowledge {
+            return false;
+        }
+        let mut all = self.queue.iter();
+        let awaits = all.find(|entry| entry.request.operation.is_read_or_atomic());
+        let is_early = awaits.is_some_and(|entry| {
+            let sequence = self.sequence_of(bth.psn);
+            sequence.is_some_and(|sequence| sequence > entry.first.max(self.acked))
+        });
+        if is_early {
+            host.count(Counter::DropEarly);
+        }
+        is_early
+    }
+}
