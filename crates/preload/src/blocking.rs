@@ -24,9 +24,9 @@ unsafe extern "C-unwind" {
 /// The arguments of `ppoll(2)`. They stay what they are until the thread's next attempt.
 #[derive(Clone, Copy)]
 pub struct Sleep {
-    /// What to sleep on.
+    /// The descriptors to wait for.
     pub descriptors: *mut libc::pollfd,
-    /// How many.
+    /// Their number.
     pub count: libc::nfds_t,
     /// The longest that the sleep lasts; no limit if `None`.
     pub timeout: Option<libc::timespec>,

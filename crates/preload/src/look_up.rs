@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::objects::{self, Object};
 
-/// Which look-ups a library answers itself.
+/// The look-ups that a library answers itself.
 pub trait LookUps {
     /// Whether the name may be that of a replaced function: a comparison of bytes, safe wherever a
     /// system call is.
@@ -28,8 +28,8 @@ pub trait LookUps {
     fn handed_out(name: &CStr);
 }
 
-/// Where the functions of [`look_ups!`](crate::look_ups) jump to, once [`exchange`] or
-/// [`exchange_versioned`] has run.
+/// The address to which the functions of [`look_ups!`](crate::look_ups) jump to, once [`exchange`]
+/// or [`exchange_versioned`] has run.
 #[doc(hidden)]
 pub static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 #[doc(hidden)]

@@ -148,10 +148,10 @@ pub fn path_of(attr: &abi::ibv_ah_attr) -> Result<Path, Errno> {
     })
 }
 
-/// What an address vector asks for: a traffic class; or else a service level, 1 to 7, which a RoCE
-/// NIC makes the priority of the VLAN tag. A socket sends no such tag, so here it is the class
+/// The traffic class of an address vector: its own, or that of its service level, 1 to 7, which a
+/// RoCE NIC makes the priority of the VLAN tag. A socket sends no such tag, so here it is the class
 /// selector of that number (RFC 2474 4.2.2). More than 7 comes from programs that copy
-/// `ibv_wc::sl`, which tells something else.
+/// `ibv_wc::sl`, which has another meaning.
 fn traffic_class_of(attr: &abi::ibv_ah_attr) -> u8 {
     match (attr.grh.traffic_class, attr.sl) {
         (0, level @ 1..=7) => level << CLASS_SELECTOR_SHIFT,

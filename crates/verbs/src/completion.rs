@@ -57,7 +57,7 @@ impl Cq {
         self.polling.as_ref()
     }
 
-    /// What of its events is not acknowledged.
+    /// Its events that are not acknowledged.
     pub fn events(&self) -> &Affiliated {
         &self.events
     }
@@ -157,7 +157,7 @@ pub unsafe fn create_cq_ex(
     Ok(unsafe { make(raw_context, wanted) }?.cast())
 }
 
-/// What both ways to create a queue say.
+/// The arguments of both calls that create a queue.
 struct Wanted {
     entries: u32,
     cq_context: *mut c_void,
@@ -348,7 +348,7 @@ pub fn work_completion(completion: &Completion) -> abi::ibv_wc {
     }
 }
 
-/// What `sl` says of a datagram. RoCE has no service level; hardware tells the kind of packet
+/// The value of `sl` of a datagram. RoCE has no service level; hardware tells the kind of packet
 /// there, and UCX 1.13 (Debian 12) drops datagrams over IPv4 without it: bit 3 for RoCEv2, then 1
 /// for IPv6 and 2 for IPv4.
 fn packet_type(header: GrhHeader) -> u8 {

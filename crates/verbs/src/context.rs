@@ -13,7 +13,7 @@ use crate::errno::Errno;
 use crate::object::zeroed;
 use crate::{abi, device, token};
 
-/// What `context->abi_compat` holds when a `verbs_context` lies in front of it.
+/// The value of `context->abi_compat` when a `verbs_context` lies in front of it.
 const ABI_IS_EXTENDED: usize = usize::MAX;
 
 /// Completion vectors at most.

@@ -92,7 +92,7 @@ pub unsafe fn index(device: *mut abi::ibv_device) -> c_int {
         .unwrap_or(-1)
 }
 
-/// What the engine says now about a listed device.
+/// The present state of a listed device.
 pub fn info(device: *mut abi::ibv_device) -> Result<DeviceInfo, Errno> {
     let name = find(device, |entry| entry.name.clone()).ok_or(Errno::INVALID)?;
     by_name(&name)?.ok_or(Errno(libc::ENODEV))
@@ -110,7 +110,7 @@ pub fn pointer_of(info: &DeviceInfo) -> *mut abi::ibv_device {
     intern(&mut listed(), info)
 }
 
-/// What the engine says now about the device of that name.
+/// The present state of the device of that name.
 pub fn by_name(name: &str) -> Result<Option<DeviceInfo>, Errno> {
     Ok(airdma_engine::devices()?
         .into_iter()

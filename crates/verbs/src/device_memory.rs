@@ -155,6 +155,6 @@ pub unsafe fn register(
     ))
 }
 
-/// What the C compiler thinks of the functions in `ibv_dm` is what `slots` defines.
+/// The functions in `ibv_dm` have the types that `slots` defines.
 const _: Option<unsafe extern "C" fn(*mut abi::ibv_dm, u64, *const c_void, usize) -> c_int> =
     Some(slots::memcpy_to_dm);

@@ -82,7 +82,7 @@ fn guard_fast<A: Answer>(body: impl FnOnce() -> A) -> A::C {
     contained(body, A::panicked).into_c()
 }
 
-/// How a verb says that the device does not have it.
+/// The answer of a verb that the device does not have.
 trait Refusal {
     fn unsupported() -> Self;
 }

@@ -27,8 +27,8 @@ impl Errno {
         errno::set(self.0);
     }
 
-    /// Says once, on standard error, what to do about a limit that the program itself names at
-    /// most.
+    /// Prints once, on standard error, how to raise a limit that was reached: a program names the
+    /// limit at most.
     fn advise(self) {
         static TOLD: Once = Once::new();
         let advice = match self.0 {
@@ -48,10 +48,10 @@ impl Errno {
     }
 }
 
-/// What is enough for most programs.
+/// Descriptors that most programs need at most.
 const DESCRIPTORS_PLENTY: u64 = 1024;
 
-/// How many descriptors this process may have, and how many it may allow itself.
+/// The limits of descriptors of this process, soft and hard.
 fn descriptors_max() -> libc::rlimit {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -62,7 +62,7 @@ fn descriptors_max() -> libc::rlimit {
     limit
 }
 
-/// What allows more: a soft limit goes up to the hard one without privileges.
+/// How to raise the limit: the soft limit goes up to the hard one without privileges.
 fn too_many_open(limit: &libc::rlimit) -> String {
     let libc::rlimit {
         rlim_cur: soft,
@@ -137,7 +137,7 @@ impl From<io::Error> for Errno {
     }
 }
 
-/// What the body of a C function returns, and the C value that says it.
+/// A value that the body of a C function returns, and its form in C.
 ///
 /// The type of the body picks the convention of the man page: `Result<(), Errno>` is 0 or the
 /// number, `Result<c_int, Errno>` a value or -1, `Result<*mut T, Errno>` a pointer or NULL,
@@ -145,7 +145,7 @@ impl From<io::Error> for Errno {
 pub trait Answer {
     /// The C return type.
     type C;
-    /// What is answered when the body panicked.
+    /// The answer when the body panicked.
     fn panicked() -> Self;
     /// The C value; sets `errno` on failure.
     fn into_c(self) -> Self::C;

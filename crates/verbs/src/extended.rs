@@ -66,8 +66,8 @@ pub unsafe fn open(
     Ok(Box::new(Xrcd { c, engine, file }).into_raw())
 }
 
-/// As `open(2)`: without `O_CREAT` the domain must exist (EAGAIN, as the kernel has it), with
-/// `O_EXCL` it must not (EINVAL).
+/// Opens a domain by its file, as `open(2)` does: without `O_CREAT` the domain must exist (EAGAIN,
+/// as the kernel has it), with `O_EXCL` it must not (EINVAL).
 fn open_named(context: &Context, file: File, flags: c_int) -> Result<Arc<engine::Xrcd>, Errno> {
     let mut named = NAMED.lock();
     if let Some((domain, opened)) = named.get_mut(&file) {

@@ -1,10 +1,9 @@
-//! Which C objects may still get events.
+//! The C objects that may still get events.
 //!
 //! The engine's events carry a number, not a pointer: an object may be destroyed by another thread
-//! between the moment the engine hands an event out and the moment we look. A number is looked up
-//! and the event counted under one lock; whoever destroys the object takes the number out first,
-//! and then waits for the acknowledgement of every event that was counted. Numbers are never used
-//! twice.
+//! between the moment the engine hands an event out and its delivery. A number is looked up and the
+//! event counted under one lock; destroying the object removes the number first, and then waits for
+//! the acknowledgement of every event that was counted. Numbers are never reused.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;

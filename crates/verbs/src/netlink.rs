@@ -1,6 +1,6 @@
-//! What the kernel tells of RDMA devices by netlink (`NETLINK_RDMA`, `RDMA_NL_NLDEV` of
-//! `rdma/rdma_netlink.h`), told of ours: devices, ports, their counters, and the system's modes.
-//! What is asked beyond that is refused with `EOPNOTSUPP`, as by an older kernel.
+//! The kernel's answers about RDMA devices by netlink (`NETLINK_RDMA`, `RDMA_NL_NLDEV` of
+//! `rdma/rdma_netlink.h`), for airdma's devices: devices, ports, their counters, and the system's
+//! modes. Other requests are refused with `EOPNOTSUPP`, as by an older kernel.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -117,11 +117,11 @@ fn reply(request: &[u8], port: u32, devices: &[DeviceInfo]) -> Option<Vec<Vec<u8
     Some(out)
 }
 
-/// What a program reads of a dump at once: a page is libmnl's and iproute2's buffer.
+/// The part of a dump that a program reads at once: libmnl and iproute2 have a buffer of a page.
 const DATAGRAM_LEN_MAX: usize = 4096;
 
-/// As few datagrams as the messages fit into: each takes a multiple of its length of the receiver's
-/// buffer, and all of a dump wait there.
+/// Packs messages into as few datagrams as possible: each takes a multiple of its length of the
+/// receiver's buffer, and all of a dump wait there.
 fn packed(messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut datagrams: Vec<Vec<u8>> = Vec::new();
     for message in messages {

@@ -12,7 +12,7 @@ use crate::errno::Errno;
 use crate::object::Object;
 use crate::turn::Turn;
 
-/// What `read_*` functions answer: the completion in hand, between `start_poll` and `end_poll`.
+/// The completion that `read_*` functions read, between `start_poll` and `end_poll`.
 pub struct Polling {
     current: Turn<Current>,
     /// Held by the thread that polls, so that others wait for their turn.

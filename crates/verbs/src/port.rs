@@ -1,4 +1,4 @@
-//! What a device and its one port can do, its GID table and its P_Key table.
+//! The capabilities of a device and of its one port, its GID table and its P_Key table.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
@@ -46,7 +46,7 @@ const CLOCK_KHZ: u64 = 1_000_000;
 /// once.
 const ODP_GENERAL: u64 = 1 << 0 | 1 << 1;
 
-/// What each service can do with on-demand memory: all that it can do.
+/// Operations of each service on on-demand memory: all that it has.
 const ODP_DATAGRAM: u32 =
     abi::IBV_ODP_SUPPORT_SEND | abi::IBV_ODP_SUPPORT_RECV | abi::IBV_ODP_SUPPORT_SRQ_RECV;
 const ODP_CONNECTED: u32 = ODP_DATAGRAM

@@ -117,7 +117,7 @@ unsafe fn send_request(wr: &abi::ibv_send_wr, qp_type: QpType) -> Result<SendWr<
     })
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 unsafe fn datagram(wr: &abi::ibv_send_wr) -> Result<Datagram, Errno> {
     // SAFETY: the member for datagrams, and a handle of the caller.
     unsafe {

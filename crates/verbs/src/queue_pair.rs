@@ -54,7 +54,7 @@ impl Qp {
         self.batches.as_ref()
     }
 
-    /// What of its events is not acknowledged.
+    /// Its events that are not acknowledged.
     pub fn events(&self) -> &Affiliated {
         &self.events
     }

@@ -104,7 +104,7 @@ pub fn link_text(mbps: Option<u32>) -> String {
     format!("{}{half} Gb/sec ({lanes}X {name})", rate / 10)
 }
 
-/// What `query_port` stands for where the kernel tells no speed: one lane of the slowest link.
+/// The speed of a port whose interface reports none: one lane of the slowest link.
 pub const MBPS_UNKNOWN: u32 = 2_500;
 
 /// `active_width` and `active_speed` of a port (IBTA PortInfo codes) for an Ethernet link of

@@ -1,8 +1,8 @@
 //! librdmacm's C ABI: connections by IP address and port, over the engine's connection manager.
 //!
-//! - [`id`]: identifiers (`rdma_cm_id`), what they own, and how far they are;
+//! - [`id`]: identifiers (`rdma_cm_id`), what they own, and their phases;
 //! - [`channel`]: event channels; [`event`]: what the engine says, as events of C;
-//! - [`resolve`]: addresses, ports and routes; [`resolver`]: who waits for neighbours; [`devices`]:
+//! - [`resolve`]: addresses, ports and routes; [`resolver`]: waiting for neighbours; [`devices`]:
 //!   the devices behind them;
 //! - [`connect`]: listen, connect, accept, reject, disconnect; [`arrivals`]: listening at
 //!   interfaces that come later;

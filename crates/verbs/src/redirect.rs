@@ -1,8 +1,8 @@
 //! Paths under `/sys/class/infiniband*` and `/dev/infiniband` that programs open themselves, and
 //! where they are led.
 //!
-//! Our devices have no such files. What is about them is led to a [`tree`] of plain files with the
-//! same text that `ibv_read_sysfs_file` gives ([`crate::sysfs`]), and their device nodes to
+//! Airdma's devices have no such files. Paths of theirs are led to a [`tree`] of plain files with
+//! the same text that `ibv_read_sysfs_file` gives ([`crate::sysfs`]), and their device nodes to
 //! `/dev/null`: UCX, for one, skips a device without a character device that it may read and write.
 //! Names that are not ours stay as they are, so the RDMA hardware of a host remains visible.
 //! Children of a program see the same, as they inherit the preload.
@@ -35,7 +35,7 @@ impl Folder {
     /// All of them.
     pub const ALL: [Folder; 3] = [Folder::Devices, Folder::Verbs, Folder::Nodes];
 
-    /// Where the kernel has it.
+    /// Its path in the kernel's file systems.
     pub const fn path(self) -> &'static str {
         match self {
             Folder::Devices => "/sys/class/infiniband",
@@ -48,11 +48,11 @@ impl Folder {
 /// A path in or of one of the folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// Which folder.
+    /// The folder.
     pub folder: Folder,
     /// The entry of the folder, empty for the folder itself.
     pub name: &'a str,
-    /// What follows the entry: empty, or from a slash on.
+    /// The rest of the path behind the entry: empty, or from a slash on.
     pub rest: &'a str,
 }
 
@@ -125,8 +125,8 @@ unsafe fn begins_with(path: *const c_char, prefix: &[u8]) -> bool {
         })
 }
 
-/// Where a path leads, if not to itself. `writes`: the caller wants to write or to create. Leaves
-/// `errno` as it was.
+/// The path that takes the place of another, if one does. `writes`: the caller wants to write or to
+/// create. Leaves `errno` as it was.
 pub fn lead(path: &CStr, writes: bool) -> Option<CString> {
     let errno = Errno::current();
     let led = catch_unwind(|| find(path, writes)).unwrap_or(None);

@@ -31,7 +31,7 @@ impl<T> Registry<T> {
         self.lock().retain(|_, object| object.strong_count() > 0);
     }
 
-    /// What `handle` stands for.
+    /// The object of a handle.
     pub fn find(&self, handle: u32) -> Option<Arc<T>> {
         self.lock().get(&handle)?.upgrade()
     }

@@ -1,5 +1,6 @@
-//! What the crate `fuzz-bodies` sees of this one: the structs, the symbols, and a context on any
-//! device. Without the hooks of the C library, which are for programs that preload it.
+//! The interface for the crates `fuzz-bodies` and `callgrind`: the structs, the symbols, and a
+//! context on any device. Without the hooks of the C library, which are for programs that preload
+//! it.
 
 use std::sync::Arc;
 

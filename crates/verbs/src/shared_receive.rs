@@ -36,7 +36,7 @@ impl Srq {
         &self.engine
     }
 
-    /// What of its events is not acknowledged.
+    /// Its events that are not acknowledged.
     pub fn events(&self) -> &Affiliated {
         &self.events
     }

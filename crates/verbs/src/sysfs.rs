@@ -55,7 +55,7 @@ pub unsafe fn read_file(
     c_int::try_from(count).map_err(|_| Errno::INVALID)
 }
 
-/// What a file of a device of ours says.
+/// The text of a file of one of airdma's devices.
 fn answer(path: &CStr) -> Option<String> {
     let place = Place::of(path)?;
     let file = place.components()?.join("/");

@@ -1,6 +1,7 @@
-//! What `context->cmd_fd` is: a descriptor by which a context can be imported in the same process.
+//! The value of `context->cmd_fd`: a descriptor by which a context can be imported in the same
+//! process.
 //!
-//! With rdma-core it is the way to the kernel, and works in any process that gets a copy. Ours
+//! With rdma-core it is the way to the kernel, and works in any process that gets a copy. This one
 //! holds a few bytes that say which process and which device; another process is refused, since the
 //! device's worker lives in this one.
 
@@ -18,7 +19,7 @@ use crate::registry::Registry;
 
 static DEVICES: Registry<engine::Device> = Registry::new();
 
-/// What a token begins with.
+/// The first bytes of a token.
 const MAGIC: [u8; 8] = *b"airdma\0\x01";
 
 /// Magic, process, number.

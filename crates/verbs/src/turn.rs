@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicUsize, Ordering, UnsafeCell};
 
-/// What belongs to the thread whose turn it is.
+/// State that belongs to the thread whose turn it is.
 pub struct Turn<T> {
     /// The thread whose turn it is; 0 for none. Only that thread looks into `state`.
     owner: AtomicUsize,

@@ -1,11 +1,11 @@
-//! Verbs that a newer libibverbs has and this library has not.
+//! Verbs of a newer libibverbs that this library does not have.
 //!
 //! Preloaded, this library stands in front of the host's libibverbs, whose function runs where it
 //! has none of that name. Such a function calls a provider through the table that the private
 //! pointer of the `verbs_context` leads to (`struct verbs_ex_private` of rdma-core: a bitmap, two
 //! words, then only pointers to functions; their order and number differ between releases). So
-//! every word of what that pointer leads to is a function here, which says the name of the verb and
-//! answers that it is not supported.
+//! every word of that table is a function here, which reports the name of the verb and answers that
+//! it is not supported.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ const WORDS_MAX: usize = 1024;
 /// Verbs that are named once each; beyond that many, each time.
 const NAMED_MAX: usize = 256;
 
-/// What the private pointer of each `verbs_context` is.
+/// The table that the private pointer of each `verbs_context` leads to.
 pub fn table() -> *mut abi::verbs_ex_private {
     static TABLE: OnceLock<Box<[usize]>> = OnceLock::new();
     let entry: unsafe extern "C" fn() -> usize = unknown_verb;
@@ -91,7 +91,7 @@ pub fn handed_out(name: &CStr) {
     }
 }
 
-/// What is said of a verb without name.
+/// The text for a verb whose name is not known.
 fn one_of(looked_up: &[String]) -> String {
     match looked_up {
         [] => "a function of libibverbs".to_owned(),
@@ -100,7 +100,7 @@ fn one_of(looked_up: &[String]) -> String {
     }
 }
 
-/// What all of them answer, or an error number.
+/// The common answer of all of them, or an error number.
 fn common_answer(looked_up: &[String]) -> usize {
     let mut answers = looked_up.iter().map(|name| answer_of(name));
     let first = answers.next().unwrap_or(Errno::UNSUPPORTED.0 as usize);
@@ -135,8 +135,8 @@ fn once(name: &str, text: impl FnOnce() -> String) {
     trace::complain(&text());
 }
 
-/// How a verb fails: one that makes something returns NULL, one that returns a descriptor -1, both
-/// beside `errno`; the others return an error number.
+/// The failure of a verb: one that makes an object returns NULL, one that returns a descriptor -1,
+/// both beside `errno`; the others return an error number.
 fn answer_of(name: &str) -> usize {
     if name.ends_with("_fd") {
         usize::MAX
@@ -182,12 +182,12 @@ fn verb_at(address: *const c_void) -> Option<String> {
     (name.starts_with("ibv_") || name.starts_with("_ibv_")).then(|| name.to_owned())
 }
 
-/// What the call before `after` called: `call rel32`, to a function or to an entry of the procedure
-/// linkage table, or `call *rel32(%rip)`. Where the call was another one these bytes may mean
-/// anything: what they lead to is read only where a file is loaded.
+/// The target of the call before `after`: `call rel32`, to a function or to an entry of the
+/// procedure linkage table, or `call *rel32(%rip)`. Where the call was another one these bytes may
+/// mean anything: what they lead to is read only where a file is loaded.
 ///
 /// # Safety
-/// It is the address behind a call that was carried out.
+/// `after` is the address behind a call that was carried out.
 unsafe fn called_before(after: *const u8) -> Option<*const c_void> {
     const LONGEST: usize = 6;
     if !cfg!(target_arch = "x86_64") || !is_loaded(after.wrapping_sub(LONGEST), LONGEST) {
@@ -223,7 +223,7 @@ unsafe fn called_before(after: *const u8) -> Option<*const c_void> {
     }
 }
 
-/// What an entry of a table of addresses holds.
+/// The address in a slot of a loaded file.
 fn read_slot(slot: *const u8) -> Option<*const c_void> {
     // SAFETY: tables of a loaded file are readable.
     is_loaded(slot, size_of::<*const c_void>())

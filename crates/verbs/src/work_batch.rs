@@ -19,8 +19,7 @@ use crate::queue_pair::Qp;
 use crate::turn::Turn;
 use crate::window;
 
-/// What of the extended interface a queue pair has: the operations that were asked for when it was
-/// created.
+/// The extended interface of a queue pair: the operations that were requested when it was created.
 pub struct Batches {
     allowed: u64,
     /// The batch of the thread that is between `wr_start` and `wr_complete`. It holds the lock of

@@ -95,7 +95,7 @@ hooks! {
     fn canonicalize_file_name(path) -> *mut c_char;
 }
 
-/// What programs call that were linked with a C library older than 2.33: `version` says which
+/// Functions for programs that were linked with a C library older than 2.33: `version` says which
 /// struct, of which 64-bit machines have only ever had one.
 macro_rules! versioned {
     ($(fn $name:ident($(@ $at:ident,)? path $(, $arg:ident: $ty:ty)*) = $now:ident;)*) => {$(

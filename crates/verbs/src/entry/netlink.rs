@@ -18,7 +18,7 @@ use crate::netlink;
 /// Descriptors that were made for `NETLINK_RDMA`, as far as is known: another socket may have the
 /// number now.
 static ASKING: [AtomicI32; ASKING_MAX] = [const { AtomicI32::new(NONE) }; ASKING_MAX];
-/// Where the next goes. Programs have one of these at a time.
+/// The place of the next descriptor. Programs have one of these at a time.
 static NEXT: AtomicI32 = AtomicI32::new(NONE);
 const ASKING_MAX: usize = 8;
 const NONE: c_int = -1;

@@ -25,7 +25,7 @@ entry! {
     export fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context = context::import;
 }
 
-// What a device and its port are.
+// Attributes of a device and its port.
 entry! {
     export fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int = port::query_device;
     export fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr: *mut _compat_ibv_port_attr) -> c_int = port::query_port_compat;

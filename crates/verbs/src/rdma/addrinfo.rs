@@ -11,7 +11,7 @@ use super::address;
 use crate::abi::{IBV_QPT_RC, IBV_QPT_UD};
 use crate::errno::Errno;
 
-/// What is asked for, with what the caller left open filled in.
+/// The caller's hints, with defaults for those that it left open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
     flags: c_int,

@@ -14,7 +14,7 @@ use crate::errno::Errno;
 /// Events of a program's own that wait at one identifier at most.
 const USER_EVENTS_MAX: usize = 4096;
 
-/// What an identifier has resolved, and what the program has written to it.
+/// The resolution of an identifier, and the events that the program has written to it.
 #[derive(Default)]
 pub struct Written {
     resolution: Resolution,

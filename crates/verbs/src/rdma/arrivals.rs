@@ -13,7 +13,7 @@ use airdma_preload::PerProcess;
 
 #[derive(Default)]
 struct Table {
-    /// There is a thread.
+    /// The thread that waits for new interfaces runs.
     hears: bool,
     /// Identifiers that listen at all addresses.
     listeners: Vec<u64>,
@@ -34,7 +34,7 @@ pub fn watch(cookie: u64) {
     }
 }
 
-/// It does not any more.
+/// An identifier listens at all addresses no longer.
 pub fn forget(cookie: u64) {
     TABLE.lock().listeners.retain(|other| *other != cookie);
 }

@@ -22,7 +22,7 @@ use crate::live;
 use crate::object::Object;
 use crate::trace;
 
-/// What connections are sent with.
+/// Hop limit of the packets of connections.
 pub const HOP_LIMIT: u8 = 64;
 
 /// Requests that wait at most, and for a program that does not say how many may. (The kernel: 1024.
@@ -104,7 +104,7 @@ pub fn stop_listening(channel: &CmChannel, listening: &Listening) {
     drop(channel.take(listening.cookie));
 }
 
-/// Which addresses a wildcard stands for: those of its family, or (`None`) all.
+/// The addresses that a wildcard stands for: those of its family, or (`None`) all.
 fn wildcard(state: &State) -> Option<Gid> {
     let source = state.source.filter(|_| state.options.own_family)?;
     Some(Gid::from(source.ip()))
@@ -451,7 +451,7 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     let (phase, place, connection) = (state.phase, state.place.clone(), state.connection);
     drop(state);
     let begun = match phase {
-        // It failed, or is over. As in the kernel there is nothing wrong with that.
+        // The connection failed, or has ended: the kernel reports no error either.
         Phase::Ended => false,
         Phase::Connected | Phase::Accepted | Phase::Responded => true,
         Phase::Idle

@@ -21,7 +21,7 @@ use airdma_preload::PerProcess;
 
 use super::removal;
 
-/// What librdmacm keeps of a device, as far as its rsockets look into it: see [`super::id::Tail`].
+/// The part of librdmacm's record of a device that its rsockets read: see [`super::id::Tail`].
 #[repr(C)]
 pub struct CmaDevice {
     before: [u64; 9],
@@ -58,9 +58,9 @@ struct Table {
 
 /// Up to when all devices that there are have been opened. Looking at all interfaces takes some
 /// twenty system calls, and programs like perftest call `rdma_listen` right after the word at which
-/// their peers connect: who looks anew each time refuses them.
+/// their peers connect: a look at all interfaces each time would refuse them.
 struct Seen {
-    /// What has happened since.
+    /// Changes since.
     news: News,
     namespace: Namespace,
 }
@@ -110,7 +110,7 @@ fn open_all(table: &mut Table) -> Result<(), Errno> {
     let before = seen
         .take()
         .filter(|seen| namespace() == Some(seen.namespace));
-    // What happens from here on, while this looks, is news again.
+    // Changes from here on, while this looks, are reported again.
     let nothing_new = before.as_ref().is_some_and(|seen| !seen.news.drain());
     let now = before.or_else(Seen::from_now);
     if nothing_new {
@@ -226,7 +226,7 @@ pub fn complain_of(ip: IpAddr) {
 /// All devices that there are.
 ///
 /// # Errors
-/// What opening one fails with.
+/// Those of opening a device.
 pub fn all() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno> {
     let mut table = OPENED.lock();
     open_all(&mut table)?;
@@ -262,8 +262,8 @@ pub fn close_unused() {
     }
 }
 
-/// The same for who has heard of a change: the kernel tells one socket after the other, and that of
-/// [`Seen`] may be the last.
+/// As [`all`], for a caller that knows of a change: the kernel notifies one socket after the other,
+/// and that of [`Seen`] may be the last.
 ///
 /// # Errors
 /// As [`all`].

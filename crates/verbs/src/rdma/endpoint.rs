@@ -43,7 +43,7 @@ pub unsafe fn complete(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     }
 }
 
-/// What a call says whose event this is.
+/// The answer of the synchronous call that this event ends.
 fn outcome(event: rdma_cm_event_type, status: c_int) -> Result<c_int, Errno> {
     match (event, status) {
         // First: the reason is the peer's to choose.

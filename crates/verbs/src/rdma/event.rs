@@ -1,4 +1,4 @@
-//! What the engine says of connections, as events of C: `rdma_get_cm_event(3)`.
+//! The engine's events of connections as events of C: `rdma_get_cm_event(3)`.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -254,8 +254,8 @@ unsafe fn requested(
     }
 }
 
-/// What a request offers. A program may give all of it to `rdma_accept(3)`, so it is no more than
-/// that takes, whatever the peer wrote.
+/// The offer of a request. A program may pass all of it to `rdma_accept(3)`, so it is limited to
+/// what that call takes, whatever the peer wrote.
 fn offered(request: &ConnectRequest) -> Peer {
     let most = LIMITS.max_rd_atomic;
     Peer {
@@ -390,7 +390,7 @@ unsafe fn responded(id: &Id, response: ConnectResponse) -> Option<*mut rdma_cm_e
     }
 }
 
-/// Where the datagrams of a service go.
+/// The event for the answer of a datagram service.
 unsafe fn answered(id: &Id, response: SidrResponse) -> Option<*mut rdma_cm_event> {
     let mut state = id.state();
     state.resolution = None;

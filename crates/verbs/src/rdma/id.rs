@@ -65,51 +65,51 @@ unsafe impl Object for Id {
     type C = rdma_cm_id;
 }
 
-/// How far an identifier is.
+/// The phase of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It has no address.
+    /// Without an address.
     Idle,
-    /// It has a local address.
+    /// With a local address.
     Bound,
-    /// It waits for the neighbour behind its remote address.
+    /// Waiting for the neighbour of its remote address.
     Resolving,
-    /// It has a local and a remote address.
+    /// With a local and a remote address.
     AddressResolved,
-    /// It may connect.
+    /// Ready to connect.
     RouteResolved,
-    /// It takes requests.
+    /// Taking requests.
     Listening,
-    /// It has asked for a connection.
+    /// A connection was requested from the peer.
     Connecting,
-    /// It is asked for one.
+    /// The peer has requested a connection.
     Requested,
     /// The peer has accepted; the program moves its queue pair itself.
     Responded,
-    /// It has accepted.
+    /// The request of the peer was accepted.
     Accepted,
-    /// There is a connection.
+    /// Connected.
     Connected,
-    /// There was one, or will be none.
+    /// The connection has ended, or was refused.
     Ended,
 }
 
 /// A listener at one device.
 pub struct Listening {
-    /// Under which its requests come.
+    /// The number that its requests carry.
     pub cookie: u64,
-    /// Where.
+    /// The device.
     pub device: Arc<engine::Device>,
-    /// Which.
+    /// The listener of that device.
     pub listener: ListenerId,
 }
 
-/// What options say.
+/// The options of an identifier (`rdma_set_option(3)`).
 #[derive(Clone, Copy, Default)]
 pub struct Options {
     /// Type of service.
     pub tos: u8,
-    /// Others may have the same port.
+    /// Other identifiers may have the same port.
     pub reuse: bool,
     /// A wildcard address stands for those of its own family only, as with `IPV6_V6ONLY`.
     pub own_family: bool,
@@ -117,18 +117,18 @@ pub struct Options {
     pub ack_timeout: Option<u8>,
 }
 
-/// What the other end told, seen from here.
+/// The parameters of the other end, as they apply to this one.
 #[derive(Clone, Copy)]
 pub struct Peer {
     /// Its queue pair.
     pub qpn: Qpn,
-    /// Where we start to send.
+    /// First PSN that this end sends.
     pub psn: Psn,
     /// Largest packet.
     pub path_mtu: PathMtu,
-    /// READ and atomic requests that we answer at a time.
+    /// READ and atomic requests that this end answers at a time.
     pub responder_resources: u8,
-    /// READ and atomic requests that we have in flight at most.
+    /// READ and atomic requests that this end has in flight at most.
     pub initiator_depth: u8,
     /// Repetitions without acknowledgement.
     pub retry_count: u8,
@@ -142,7 +142,7 @@ pub struct Peer {
 
 /// The outcome of address resolution.
 pub struct Resolved {
-    /// At which device.
+    /// The device.
     pub place: Place,
     /// Local address, without port.
     pub source: SocketAddr,
@@ -150,24 +150,24 @@ pub struct Resolved {
     pub destination: SocketAddr,
 }
 
-/// What an endpoint's new connections get: `rdma_create_ep(3)`.
+/// The domain and queue pair of an endpoint's new connections: `rdma_create_ep(3)`.
 #[derive(Clone, Copy)]
 pub struct Template {
-    /// In which domain.
+    /// The protection domain.
     pub pd: *mut ibv_pd,
-    /// What queue pair.
+    /// The attributes of the queue pair.
     pub init: ibv_qp_init_attr,
 }
 
-/// What changes in the life of an identifier.
+/// The mutable state of an identifier.
 pub struct State {
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// Where its events go.
+    /// The channel of its events.
     pub channel: Arc<CmChannel>,
-    /// At which device.
+    /// Its device.
     pub place: Option<Place>,
-    /// What it will have when its address is resolved.
+    /// The result of an address resolution in progress.
     pub resolving: Option<Resolved>,
     /// Local address and port.
     pub source: Option<SocketAddr>,
@@ -175,7 +175,7 @@ pub struct State {
     pub destination: Option<SocketAddr>,
     /// The local port is held in [`ports`].
     pub holds_port: bool,
-    /// Options.
+    /// Its options.
     pub options: Options,
     /// Its connection.
     pub connection: Option<ConnectionId>,
@@ -185,17 +185,17 @@ pub struct State {
     pub question: Option<SidrId>,
     /// Its listeners.
     pub listeners: Vec<Listening>,
-    /// Requests that may wait at each of them.
+    /// Most requests that wait at each listener.
     pub backlog: usize,
-    /// The other end, once it has said something.
+    /// The parameters of the other end, once they are known.
     pub peer: Option<Peer>,
-    /// Where the peer starts to send.
+    /// First PSN that the peer sends.
     pub psn: Psn,
     /// Groups that it has joined.
     pub groups: Vec<Membership>,
-    /// How often it joined one.
+    /// Number of joins.
     pub joins: u32,
-    /// What new connections of an endpoint get.
+    /// The template of an endpoint's new connections.
     pub template: Option<Template>,
     /// Resolved address information, and the program's own events.
     pub written: Written,
@@ -206,7 +206,7 @@ pub struct State {
 unsafe impl Send for State {}
 
 impl Id {
-    /// The identifier behind a C pointer, for calls that do something with it.
+    /// The identifier behind a C pointer, for calls that use it.
     ///
     /// # Errors
     /// `EINVAL` for NULL; `ENODEV` in a child after fork.
@@ -222,7 +222,7 @@ impl Id {
         Ok(id)
     }
 
-    /// Under which its events come.
+    /// The number that its events carry.
     pub fn cookie(&self) -> u64 {
         self.cookie
     }
@@ -232,7 +232,7 @@ impl Id {
         &self.events
     }
 
-    /// What changes.
+    /// Its mutable state, locked.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

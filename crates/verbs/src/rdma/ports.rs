@@ -83,7 +83,7 @@ pub fn take(
 
 const EPHEMERAL_COUNT: u32 = (*EPHEMERAL.end() - *EPHEMERAL.start()) as u32 + 1;
 
-/// Where a process looks first. What others of the host have chosen is known when they listen only,
+/// The port that a process tries first. The choices of other processes are known when they listen,
 /// so processes that start together, whose numbers are close, begin at different ports and go on
 /// with strides. (Ports drawn by lot would meet once in 16 runs of 50 processes.)
 fn first_choice(process: u32, namespace: u64, chosen: u32) -> u32 {

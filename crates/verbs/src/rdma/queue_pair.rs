@@ -292,8 +292,8 @@ pub unsafe fn ready(id: &Id, state: &State) -> Result<(), Errno> {
     }
 }
 
-/// What the program has posted to the identifier's queue pair leaves, and is answered, if the peer
-/// is there.
+/// Lets the requests that the program has posted to the identifier's queue pair leave, and waits
+/// for their answers if the peer is there.
 pub unsafe fn finish(id: &Id) {
     // SAFETY: the program's queue pair.
     unsafe {
@@ -351,8 +351,8 @@ pub unsafe fn init_attr(
 
 const STATE: c_int = AttrMask::STATE.bits().cast_signed();
 
-/// What a state wants of a queue pair of this identifier. Before there is a peer, INIT grants it
-/// nothing.
+/// Fills in the attributes that a state needs for a queue pair of this identifier. Before the peer
+/// is known, INIT grants it nothing.
 fn fill(id: &Id, state: &State, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
     let place = state.place.as_ref().ok_or(Errno::INVALID)?;
     let mut mask = AttrMask::STATE;
@@ -389,7 +389,7 @@ fn fill(id: &Id, state: &State, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> 
             attr.dest_qp_num = peer.qpn.get();
             attr.rq_psn = state.psn.get();
             attr.max_dest_rd_atomic = peer.responder_resources;
-            // As the kernel says: 655 ms, the longest.
+            // The kernel's value: 655 ms, the longest.
             attr.min_rnr_timer = 0;
             mask = mask
                 | AttrMask::AV

@@ -22,7 +22,7 @@ pub fn enter(cookie: u64) {
     IDENTIFIERS.lock().insert(cookie);
 }
 
-/// It ends.
+/// An identifier ends.
 pub fn leave(cookie: u64) {
     IDENTIFIERS.lock().remove(&cookie);
 }

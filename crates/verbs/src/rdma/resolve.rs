@@ -91,7 +91,7 @@ fn place_of(address: &SocketAddr) -> Result<Place, Errno> {
     })
 }
 
-/// As in the kernel: a link-local address means something together with its interface only.
+/// As in the kernel: a link-local address has a meaning with its interface only.
 fn check_scope(address: &SocketAddr) -> Result<(), Errno> {
     match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
@@ -190,7 +190,7 @@ pub unsafe fn resolve_address(
     unsafe { complete(raw) }
 }
 
-/// What the kernel says where no route leads to a destination.
+/// Errors of the kernel where no route leads to a destination.
 const NO_ROUTE: [c_int; 3] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES];
 
 /// A neighbour was found, and the program fetches the event.
@@ -232,7 +232,7 @@ fn with_scope(ip: IpAddr, scope: u32) -> SocketAddr {
     }
 }
 
-/// Where to: the unspecified address means this host, as for sockets, and so does a loopback
+/// The destination: the unspecified address means this host, as for sockets, and so does a loopback
 /// address that no device has.
 fn known_destination(destination: SocketAddr) -> Result<SocketAddr, Errno> {
     let ip = destination.ip();

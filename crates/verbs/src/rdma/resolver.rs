@@ -23,9 +23,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// An address that is being resolved.
 #[derive(Clone)]
 pub struct Search {
-    /// Under which the event goes out.
+    /// The number that the event carries.
     pub cookie: u64,
-    /// Where it goes.
+    /// The channel of the event.
     pub channel: Arc<CmChannel>,
     /// From which device,
     pub device: Arc<Device>,
@@ -49,10 +49,10 @@ struct Table {
     searches: Vec<Searching>,
 }
 
-/// What a parent looks for, its thread finds.
+/// Searches of this process: a parent's are found by its own thread.
 static TABLE: PerProcess<Table> = PerProcess::new();
 
-/// Begins to look. The event is `RDMA_CM_EVENT_ADDR_RESOLVED` or `RDMA_CM_EVENT_ADDR_ERROR`.
+/// Begins a search. The event is `RDMA_CM_EVENT_ADDR_RESOLVED` or `RDMA_CM_EVENT_ADDR_ERROR`.
 ///
 /// # Errors
 /// Those of starting a thread.

@@ -108,7 +108,7 @@ impl Node {
         Node::Directory(children)
     }
 
-    /// The same with another child, if it is a directory.
+    /// This node with another child, if it is a directory.
     fn with(mut self, name: &str, child: Node) -> Node {
         if let Node::Directory(children) = &mut self {
             children.insert(name.to_owned(), child);
@@ -117,7 +117,7 @@ impl Node {
     }
 }
 
-/// What a folder should hold: the kernel's own entries, and ours.
+/// The content of a folder: the kernel's own entries, and airdma's.
 fn content(folder: Folder, devices: &[DeviceInfo]) -> Node {
     let kernels = kernels_names(folder).into_iter().map(|name| {
         let target = Path::new(folder.path()).join(&name);
