@@ -31,14 +31,14 @@ NAME_MAX = 60
 """Letters of a test's name."""
 
 LIMITS = {
-    "who": 101,
-    "nobody": 216,
-    "fragment": 60,
-    "so many": 83,
-    "calque": 123,
-    "people": 18,
-    "wide": 1318,
-    "name": 204,
+    "who": 80,
+    "nobody": 173,
+    "fragment": 59,
+    "so many": 77,
+    "calque": 117,
+    "people": 8,
+    "wide": 1091,
+    "name": 200,
 }
 """Finds of each pattern in all sources."""
 

@@ -1,14 +1,16 @@
-//! The file in which all processes of a user add up a device's counters, so that `airdma devices -v` shows them as it
-//! would a kernel device's.
+//! The file in which all processes of a user add up a device's counters.
+//!
+//! `airdma devices -v` shows them as it would a kernel device's.
 //!
 //! ```text
 //! 0        8         16           24
 //! | magic  | version | names hash | counter 0 | counter 1 | ...     (64-bit words, host byte order)
 //! ```
 //!
-//! It lies in the [runtime directory](crate::sharing::runtime_dir), and is called after the network namespace and the interface. A
-//! file with other names in it (of another version) is replaced, not changed: processes of that version go on with the
-//! file they have. Without a file nothing fails.
+//! It lies in the [runtime directory](crate::sharing::runtime_dir), and is named after the network
+//! namespace and the interface. A file with other names in it (of another version) is replaced, not
+//! changed: processes of that version keep their file. Counters are optional: without a file
+//! nothing fails.
 
 use crate::counter_names::{COUNT, names};
 use crate::sharing::runtime_dir::{self, Locked, directory, network_namespace, open_file, reserve};
@@ -33,7 +35,7 @@ pub(crate) struct CountersFile {
 unsafe impl Send for CountersFile {}
 
 impl CountersFile {
-    /// Opens the file of the device on an interface, and makes it if need be.
+    /// Opens the file of the device on an interface; makes it if it does not exist.
     pub(crate) fn open(interface: &str) -> io::Result<Self> {
         Self::open_at(&directory()?, &file_name(interface)?)
     }
@@ -51,7 +53,7 @@ impl CountersFile {
 
     fn open_at(directory: &Path, name: &str) -> io::Result<Self> {
         let path = directory.join(name);
-        // Twice: a file of another version is taken away first.
+        // Twice: a file of another version is removed first.
         for _ in 0..2 {
             let file = Locked::new(open_file(&path, true)?)?;
             if file.0.metadata()?.len() == 0 {
@@ -74,12 +76,12 @@ impl CountersFile {
         if file.metadata()?.len() != BYTES as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // Only processes of this user could cut it off, which they do not.
+        // Only processes of this user could truncate it, which they do not.
         let words = runtime_dir::map(file, BYTES)?.cast();
         Ok(CountersFile { words })
     }
 
-    /// Adds to a counter. Other processes do so too.
+    /// Adds to a counter, as other processes do.
     pub(crate) fn add(&self, index: usize, amount: u64) {
         self.word(HEADER_WORDS + index)
             .fetch_add(amount, Ordering::Relaxed);
@@ -102,14 +104,16 @@ impl CountersFile {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < WORDS, "counter beyond the file");
-        // SAFETY: within the mapping by the assertion, aligned because mappings are, mapped until the value is dropped.
+        // SAFETY: within the mapping by the assertion, aligned as every mapping is, mapped until
+        // the value is dropped.
         unsafe { self.words.add(index).as_ref() }
     }
 }
 
 impl Drop for CountersFile {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this size, and no reference to it outlives `self`.
+        // SAFETY: the mapping was made by `map` with this size, and no reference to it outlives
+        // `self`.
         unsafe { libc::munmap(self.words.as_ptr().cast(), BYTES) };
     }
 }
@@ -122,7 +126,8 @@ fn names_hash() -> u64 {
     })
 }
 
-/// Names the interface of one network namespace; the slash of an odd name would lead elsewhere.
+/// Name of an interface of a network namespace; the slash of an odd name would lead to another
+/// folder.
 fn file_name(interface: &str) -> io::Result<String> {
     let namespace = network_namespace()?;
     if interface.contains('/') {
@@ -138,7 +143,7 @@ mod tests {
     use crate::sharing::runtime_dir::make_directory;
     use std::path::PathBuf;
 
-    /// A directory of this test's own.
+    /// A directory for one test.
     struct Directory(PathBuf);
 
     impl Directory {

@@ -1,10 +1,12 @@
-//! What is to be said to peers when a process dies without a word: a file for each process, in which its connections stand while
-//! they do. Whoever shares the addresses with a dead process, then or later, says it (a DREQ for each), so that peers do not
-//! wait for somebody who is gone.
+//! Notices to the peers of a process that is killed: a file for each process, with a row for each
+//! open connection.
 //!
-//! The owner holds a lock on the file, which the kernel takes from the dead. Rows are written by the owner only, without lock:
-//! a row that was not finished when its writer died is taken as it is, since what comes of it is one datagram at most, from
-//! one of our own addresses, that means nothing to its receiver.
+//! A process that shares the addresses of a dead process, then or later, sends them (a DREQ for
+//! each connection), so that the peers do not have to wait for their retries.
+//!
+//! The owner holds a lock on the file, which the kernel releases when it dies. Only the owner
+//! writes rows, without a lock: an unfinished row is used as it is, since it causes at most one
+//! datagram, from one of this user's own addresses, that means nothing to its receiver.
 
 use crate::random::random_u32;
 use crate::sharing::runtime_dir::{
@@ -23,14 +25,18 @@ use std::path::PathBuf;
 /// Raised when the layout changes.
 const VERSION: u8 = 2;
 
-/// One connection: used (1), version (1), traffic class (1), whether the peer was there (1), local id (4), remote id (4), remote queue pair (4), local
-/// GID (16), remote GID (16), all in native order, as processes of one host read them; zeros fill it up.
+/// Bytes of a connection's row.
+///
+/// Used (1), version (1), traffic class (1), whether the peer was there (1), local id (4), remote
+/// id (4), remote queue pair (4), local GID (16), remote GID (16), zeros. Numbers are in native
+/// order, since only processes of one host read them.
 const ROW: usize = 64;
 
-/// Rows of a will: as many as a connection manager has connections ([`airdma_cm::Config::connections_max`]).
+/// Rows of a file: as many as a connection manager has connections
+/// ([`airdma_cm::Config::connections_max`]).
 const ROWS_MAX: u64 = 1 << 16;
 
-/// The will of this process.
+/// The file of this process.
 pub(crate) struct Will {
     file: File,
     path: PathBuf,
@@ -41,17 +47,18 @@ pub(crate) struct Will {
 }
 
 impl Will {
-    /// An empty one.
+    /// Makes an empty file.
     ///
     /// # Errors
-    /// Those of the system: then peers find out by themselves.
+    /// The system's; peers then detect the end by their own retries.
     pub(crate) fn new(interface_index: u32) -> io::Result<Self> {
         for _ in 0..TRIES {
             let name = format!("{}{:08x}", prefix(interface_index)?, random_u32());
             let path = shared_directory()?.join(name);
             let file = open_file(&path, true)?;
             keep(&file)?;
-            // Somebody who looks for the wills of the dead may have been faster, and removes it.
+            // Another process that collects notices may have locked the file before, and removes
+            // it.
             if lock(&file) && file.metadata()?.len() == 0 && path.exists() {
                 return Ok(Will {
                     file,
@@ -66,7 +73,7 @@ impl Will {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// From now on this is to be said when the process dies.
+    /// Adds the notice of a connection.
     pub(crate) fn write(&mut self, id: ConnectionId, words: &LastWords) {
         let next = (self.free.pop()).unwrap_or_else(|| {
             self.end += 1;
@@ -76,11 +83,11 @@ impl Will {
         if row != next {
             self.free.push(next);
         }
-        // A full disk costs a peer its last message, not this process anything.
+        // A full disk costs a peer its notice, and this process nothing.
         let _ = self.file.write_all_at(&encode(words), row * ROW as u64);
     }
 
-    /// Nothing is to be said about that connection any more.
+    /// Removes the notice of a connection.
     pub(crate) fn erase(&mut self, id: ConnectionId) {
         if let Some(row) = self.rows.remove(&id) {
             let _ = self.file.write_all_at(&[0], row * ROW as u64);
@@ -88,7 +95,7 @@ impl Will {
         }
     }
 
-    /// What holds the lock: a child after fork must close it.
+    /// Descriptor of the lock: a child after fork must close it.
     pub(crate) fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -96,7 +103,7 @@ impl Will {
 
 impl Drop for Will {
     fn drop(&mut self) {
-        // In a child after fork it is the parent's.
+        // In a child after fork the file is the parent's.
         if self.process.is_current() {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -105,17 +112,19 @@ impl Drop for Will {
 
 const TRIES: usize = 16;
 
-/// The wills of processes that died here, each taken by one process at a time. They are removed when they were carried out: if
-/// that one dies as well meanwhile, the next takes them.
+/// The notices of processes that died, each collected by one process at a time.
+///
+/// The files are removed once the notices were sent: if the collecting process dies before, another
+/// one takes them.
 pub(crate) struct Estate {
-    /// What they say.
+    /// The notices.
     pub(crate) words: Vec<LastWords>,
     /// The files, locked.
     files: Vec<(File, PathBuf)>,
 }
 
 impl Estate {
-    /// What is left of processes that had the addresses of an interface.
+    /// Collects the notices of dead processes with the addresses of an interface.
     pub(crate) fn of(interface_index: u32) -> Self {
         let mut estate = Estate {
             words: Vec::new(),
@@ -126,14 +135,14 @@ impl Estate {
         };
         let folders = shared_directories().into_iter().map(std::fs::read_dir);
         for entry in folders.flatten().flatten().flatten() {
-            // Other files are not touched: those who watch them would hear of it.
+            // Other files are not opened, since that would wake the processes that watch them.
             if !entry.file_name().to_string_lossy().starts_with(&prefix) {
                 continue;
             }
             let Ok(file) = open_file(&entry.path(), false) else {
                 continue;
             };
-            // Whoever had it until now may have removed it.
+            // The previous holder of the lock may have removed it.
             if lock(&file) && entry.path().exists() {
                 estate.words.extend(read(&file));
                 estate.files.push((file, entry.path()));
@@ -142,7 +151,7 @@ impl Estate {
         estate
     }
 
-    /// Everything was said.
+    /// Removes the files, once all notices were sent.
     pub(crate) fn settled(self) {
         for (_locked, path) in &self.files {
             let _ = std::fs::remove_file(path);
@@ -154,7 +163,7 @@ fn prefix(interface_index: u32) -> io::Result<String> {
     Ok(format!("will-{}-{interface_index}-", network_namespace()?))
 }
 
-/// Whether nobody else has it.
+/// Locks the file; false if another process has it.
 fn lock(file: &File) -> bool {
     // SAFETY: flock takes no pointer.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
@@ -193,7 +202,7 @@ fn decode(row: &[u8; ROW]) -> Option<LastWords> {
     })
 }
 
-/// No more than a process can have connections: what a file holds beyond was written by none that was in order.
+/// Reads at most as many rows as a process has connections: more are invalid.
 fn read(file: &File) -> Vec<LastWords> {
     let mut all = Vec::new();
     let mut row = [0; ROW];
@@ -225,7 +234,7 @@ mod tests {
         }
     }
 
-    /// An interface that is not there, so that no other test writes wills for it.
+    /// An interface that does not exist, so that no other test writes notices for it.
     const NOWHERE: u32 = 0x7fff_0001;
 
     #[test]
@@ -238,13 +247,13 @@ mod tests {
         will.write(ConnectionId(4), &words(4));
         will.write(ConnectionId(4), &words(4));
         assert_eq!(Estate::of(NOWHERE).words, []);
-        // As the kernel does for who is killed: the lock is gone, the file is there.
+        // As when the process is killed: the lock is released, the file exists.
         // SAFETY: flock takes no pointer.
         unsafe { libc::flock(will.fd(), libc::LOCK_UN) };
         let all = [words(1), words(4), words(3)];
         let taken = Estate::of(NOWHERE);
         assert_eq!(taken.words, all);
-        // One at a time; if that one dies before it has said everything, the next.
+        // One process at a time; if that one dies before it has sent all, another.
         assert_eq!(Estate::of(NOWHERE).words, []);
         drop(taken);
         let taken = Estate::of(NOWHERE);
@@ -254,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_will_without_end_is_read_to_the_most_that_a_process_can_say() {
+    fn a_huge_file_of_notices_is_read_to_its_bound() {
         let mut will = Will::new(NOWHERE + 2).unwrap();
         will.write(ConnectionId(1), &words(1));
         will.file

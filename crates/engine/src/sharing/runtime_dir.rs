@@ -1,19 +1,22 @@
-//! Where the running programs of a user keep the files that they share: counters, the registry of processes, and whatever a front
-//! end adds.
+//! Directories of the files that a user's programs share: counters, the registry of processes, and
+//! files of front ends.
 //!
-//! What all processes of a user have in common, whatever their environment, is in the first of these that there can be:
+//! Files common to all processes of a user, whatever their environment, lie in the first of these
+//! that can be used:
 //!
-//! | place | why | where not |
+//! | directory | reason | not available |
 //! | --- | --- | --- |
-//! | `/run/airdma-<euid>` | only root can make it, for itself or for a user, and no session's end takes it away | for other users, unless it was made for them |
-//! | `/run/user/<euid>/airdma` | made by the system for this user alone (mode 0700) | where the user has no session |
-//! | `/tmp/airdma-<euid>` | outlives sessions | where another user was first |
-//! | `/tmp/airdma-<euid>-<user namespace>` | in a user namespace, outside of which a user may have that name | where another user was first |
+//! | `/run/airdma-<euid>` | only root can make it, for itself or for a user, and it outlives sessions | for other users, unless it was made for them |
+//! | `/run/user/<euid>/airdma` | made by the system for this user alone (mode 0700) | if the user has no session |
+//! | `/tmp/airdma-<euid>` | outlives sessions | if another user made it first |
+//! | `/tmp/airdma-<euid>-<user namespace>` | in a user namespace, outside of which a user may have that name | if another user made it first |
 //!
-//! Each is a directory of mode 0700 that belongs to the user, is no link, and lies in one in which others can replace
-//! nothing. So only processes of this user can have put there what is found there; what another user made first is not used.
+//! Each is a directory of mode 0700 that belongs to the user, is not a link, and lies in one in
+//! which others can replace nothing. So only processes of this user can have written its files; a
+//! directory that another user made first is not used.
 //!
-//! The rest, counters for one, is in `$XDG_RUNTIME_DIR/airdma` if that is set to a directory of the user's own.
+//! Other files, such as counters, lie in `$XDG_RUNTIME_DIR/airdma` if that is set to a directory of
+//! the user's own.
 
 use crate::environment::session_directory;
 use airdma_port::descriptors::keep_away;
@@ -25,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-/// The directory; made if need be.
+/// The directory for other files; made if it does not exist.
 ///
 /// # Errors
 /// As [`shared_directory`].
@@ -35,23 +38,24 @@ pub fn directory() -> io::Result<PathBuf> {
     wanted.map_or_else(shared_directory, Ok)
 }
 
-/// The directory for what all processes of a user have in common, whatever their environment; made if need be.
+/// The directory common to all processes of a user, whatever their environment; made if it does not
+/// exist.
 ///
 /// # Errors
-/// Why there is none: what is wrong with each of the candidates.
+/// There is none; the error lists what is wrong with each candidate.
 pub fn shared_directory() -> io::Result<PathBuf> {
     first_of(&candidates(&Roots::default())?)
 }
 
-/// All directories that [`shared_directory`] would have given, or will give: sessions come and go, and with them
-/// `/run/user/<euid>`. Those of them that are there.
+/// All existing directories that [`shared_directory`] may have returned, or will:
+/// `/run/user/<euid>` comes and goes with sessions.
 pub fn shared_directories() -> Vec<PathBuf> {
     let candidates = candidates(&Roots::default()).unwrap_or_default();
     let there = candidates.into_iter().filter(|it| it.check().is_ok());
     there.map(|it| it.path).collect()
 }
 
-/// Where the system's directories are.
+/// The system's directories.
 struct Roots {
     run: PathBuf,
     tmp: PathBuf,
@@ -66,7 +70,7 @@ impl Default for Roots {
     }
 }
 
-/// A directory that could be the one, and what is demanded of its parent.
+/// A candidate, and the condition on its parent.
 struct Candidate {
     path: PathBuf,
     parent: Parent,
@@ -76,7 +80,7 @@ struct Candidate {
 enum Parent {
     /// It belongs to the user, and no other user writes to it.
     Own,
-    /// Others cannot replace what is in it.
+    /// Others cannot replace its entries.
     Common,
 }
 
@@ -143,15 +147,16 @@ impl Candidate {
     }
 }
 
-/// The number of the calling thread's network namespace: part of the name of everything that is about interfaces.
+/// Inode number of the calling thread's network namespace, which is part of the names of files
+/// about interfaces.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// `/proc` cannot be read.
 pub fn network_namespace() -> io::Result<u64> {
     Ok(std::fs::metadata("/proc/thread-self/ns/net")?.ino())
 }
 
-/// Makes a directory that is this user's alone, or checks that it is.
+/// Makes a directory of mode 0700, or checks that it is the user's alone.
 ///
 /// # Errors
 /// `PermissionDenied` if another user owns it or may look into it, or if it is a link.
@@ -171,7 +176,7 @@ fn check_directory(path: &Path) -> io::Result<()> {
     wrong.map_or(Ok(()), |wrong| Err(refused(path, &metadata, wrong)))
 }
 
-/// Why something is no directory of this user's.
+/// Reason why a file is not a directory of this user's alone.
 fn whats_wrong(metadata: &Metadata) -> Option<&'static str> {
     if !metadata.is_dir() {
         return Some(NO_DIRECTORY);
@@ -196,18 +201,19 @@ fn about(path: &Path, error: &io::Error) -> io::Error {
 /// Opens a file of this user for reading and writing.
 ///
 /// # Errors
-/// `PermissionDenied` if another user owns it or it is no plain file; what `open(2)` fails with, links included.
+/// `PermissionDenied` if another user owns it or it is not a regular file; errors of `open(2)`,
+/// which refuses links.
 pub fn open_file(path: &Path, create: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create).mode(0o600);
     of_this_user(&mut options, path)
 }
 
-/// Gives a file the sticky bit, by which `systemd-tmpfiles` and what follows its rules (XDG Base Directory Specification) leave it in
-/// place, however old it is. A file that has it must be removed by its users.
+/// Sets the sticky bit, so that `systemd-tmpfiles` (XDG Base Directory Specification) keeps the
+/// file, however old it is. The processes that use it must remove it.
 ///
 /// # Errors
-/// Those of `fchmod(2)`.
+/// Errors of `fchmod(2)`.
 pub fn keep(file: &File) -> io::Result<()> {
     if file.metadata()?.mode() & libc::S_ISVTX == 0 {
         file.set_permissions(Permissions::from_mode(0o600 | libc::S_ISVTX))?;
@@ -234,11 +240,13 @@ fn of_this_user(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a file at least so long, with room on the disk for all of it: a mapping of a file without would end the program that
-/// writes there first (SIGBUS). It is never made shorter, since others may have mapped it.
+/// Grows a file to at least `bytes`, with disk space for all of them.
+///
+/// A mapping of a file without space would end the program at the first write (SIGBUS). The file
+/// never shrinks, since others may have mapped it.
 ///
 /// # Errors
-/// `ENOSPC`, and what else `posix_fallocate(3)` fails with.
+/// `ENOSPC`, and other errors of `posix_fallocate(3)`.
 pub fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     // SAFETY: plain integers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
@@ -247,14 +255,14 @@ pub fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// A new mapping of the first `bytes` of a file, which all who map it share; `munmap(2)` ends it.
+/// Maps the first `bytes` of a file, shared with all mappings of it, until `munmap(2)`.
 ///
 /// # Errors
-/// Those of `mmap(2)`.
+/// Errors of `mmap(2)`.
 pub fn map(file: &File, bytes: usize) -> io::Result<NonNull<u8>> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let (flags, fd) = (libc::MAP_SHARED, file.as_raw_fd());
-    // SAFETY: at an address of the kernel's choice, where nothing is.
+    // SAFETY: at an address that the kernel chooses, where nothing is mapped.
     let at = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, fd, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -262,15 +270,17 @@ pub fn map(file: &File, bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
 }
 
-/// A file that one process at a time may use. The lock belongs to the open file, which a mapping or a forked child may
-/// keep, so it is given back in so many words.
+/// A file that one process at a time may use.
+///
+/// The lock belongs to the open file, which a mapping or a forked child may keep, so it is released
+/// explicitly.
 pub struct Locked(pub File);
 
 impl Locked {
-    /// Waits for the lock, 0.1 s at most.
+    /// Waits for the lock, at most 0.1 s.
     ///
     /// # Errors
-    /// `WouldBlock` when somebody was stopped while holding it; what `flock(2)` fails with.
+    /// `WouldBlock` if another process was stopped while holding it; errors of `flock(2)`.
     pub fn new(file: File) -> io::Result<Self> {
         for _ in 0..LOCK_TRIES {
             // SAFETY: flock takes no pointer.
@@ -307,10 +317,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Another user.
+    /// Id of another user.
     const NOBODY: u32 = 65_534;
 
-    /// Directories in place of the system's.
+    /// Directories that stand in for the system's.
     struct System {
         folder: PathBuf,
         roots: Roots,
@@ -362,7 +372,7 @@ mod tests {
         effective_user() == 0
     }
 
-    /// What another user may have put in the way.
+    /// Entries that another user may have made in the way.
     const SQUATTERS: [&str; 6] = [
         "a link to /",
         "a link to a directory for all",
@@ -410,7 +420,7 @@ mod tests {
         let session = system.session();
         let places: Vec<_> = system.candidates().into_iter().map(|it| it.path).collect();
         for (index, place) in places.iter().enumerate() {
-            // The last is possible for root only.
+            // Only root can make the last one.
             let possible = SQUATTERS.len() - usize::from(!is_root());
             for what in &SQUATTERS[..possible] {
                 clear(place);
@@ -425,7 +435,8 @@ mod tests {
             }
             clear(place);
         }
-        // Another user may have all names in common directories; that of the session is in none.
+        // Another user may have all names in common directories; the session's directory is not in
+        // one.
         for place in places.iter().filter(|place| !place.starts_with(&session)) {
             clear(place);
             std::fs::write(place, b"").unwrap();
@@ -476,13 +487,13 @@ mod tests {
         std::fs::write(&other, b"").unwrap();
         let metadata = std::fs::metadata(&kept).unwrap();
         assert_eq!(metadata.mode() & 0o7777, 0o1600);
-        // The next look at it is not a change.
+        // A second call is not a change.
         keep(&open_file(&kept, true).unwrap()).unwrap();
         assert_eq!(
             std::fs::metadata(&kept).unwrap().ctime_nsec(),
             metadata.ctime_nsec()
         );
-        // What is of no age at all is too old.
+        // With an age of zero every file is too old.
         let rule = system.folder.join("rule.conf");
         std::fs::write(&rule, format!("d {} 1777 - - 0\n", system.folder.display())).unwrap();
         let clean = std::process::Command::new("systemd-tmpfiles")

@@ -1,12 +1,15 @@
-//! Several processes at one address: who gets which packet (docs/design/006-several-processes.md).
+//! Steering of packets among several processes at one address
+//! (docs/design/006-several-processes.md).
 //!
-//! Each process has a socket of its own at each address, in a group of the kernel's (SO_REUSEPORT); the [program](program) of
-//! the group chooses among them by the range of queue pair numbers, and, for connection management, by service and id. Who has
-//! what stands in the [registry](registry).
+//! Each process has its own socket at each address, in a group of the kernel's (SO_REUSEPORT). The
+//! group's BPF [program](program) selects a socket by the range of queue pair numbers and, for
+//! connection management, by service and id. The [registry](registry) records which process has
+//! which range and service.
 //!
-//! Places in a group move when a socket is closed. A process that leaves in order tells the others; after a death the one who
-//! notices, by a packet that is not for it, finds the places out by probes, and attaches a new program. Packets that went to
-//! the wrong process are handed on meanwhile.
+//! Socket indices in a group change when a socket is closed. A process that leaves in order
+//! notifies the others; after a process was killed, another one notices it by a misrouted packet,
+//! determines the indices by probes, and attaches a new program. Misrouted packets are forwarded
+//! meanwhile.
 
 mod departures;
 mod places;
@@ -33,73 +36,74 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two healings, twice as long each time that nothing was wrong.
+/// Shortest pause between two repairs; it doubles each time that nothing was wrong.
 const HEAL_PAUSE_MIN: Duration = Duration::from_millis(1);
 const HEAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Tries for the lock before a healing is put off: 50 ms.
+/// Attempts to lock the registry before a repair is postponed: 50 ms.
 const HEAL_TRIES: u32 = 250;
 
-/// Who leaves takes in what is still there, for so long: more is a flood that does not end. The others give up a change after
-/// [`HEAL_TRIES`].
+/// Longest time for which a leaving process receives the packets that are still there: more is an
+/// endless flood. The others give up a change after [`HEAL_TRIES`].
 const LAST_LOOKS_TIME: Duration = Duration::from_millis(10);
-/// It looks as often at least, with 64 packets each time: it may be kept from running.
+/// Least number of receive calls meanwhile, with 64 packets each: the process may not be scheduled.
 const LAST_LOOKS_MIN: u32 = 16;
 
-/// How often it is tried to bind where a process is just dying: 50 ms.
+/// Attempts to bind an address while another process is dying: 50 ms.
 const BIND_TRIES: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(1);
 
-/// Range of queue pair numbers that a number is in.
+/// The range that a queue pair number is in.
 pub(crate) fn range_of(number: Qpn) -> u8 {
     (number.get() >> 12) as u8
 }
 
-/// A process's part in it, for one interface.
+/// A process's part in steering, for one interface.
 pub(crate) struct Steering {
     registry: Registry,
     messenger: Messenger,
     port: u16,
     inner: Mutex<Inner>,
-    /// A packet came that was not for us.
+    /// Whether a misrouted packet came.
     wanted: AtomicBool,
-    /// Not to be healed again before, in nanoseconds of the device's time.
+    /// Time of the device before which no repair starts, in nanoseconds.
     not_before: AtomicU64,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// By row of the GID table.
+    /// Address and socket entry, by row of the GID table.
     rows: Vec<Option<(IpAddr, Seat)>>,
-    /// As the registry counted them last time we looked.
+    /// The registry's count of programs at the last check.
     programs: u64,
     pause: Duration,
-    /// The last healing found nothing wrong, and did not look closely.
+    /// Whether the last repair found nothing wrong, without probes.
     doubtful: bool,
 }
 
-/// What steering works on: the port, and what becomes of the packets that come meanwhile.
+/// Environment of steering: the port, and the handler of packets that arrive meanwhile.
 pub(crate) struct Ground<'a> {
     pub(crate) port: &'a mut dyn SharedPort,
     pub(crate) receive: &'a mut dyn FnMut(Received<'_>),
 }
 
 impl Ground<'_> {
-    /// Takes in what came, probes among it.
+    /// Receives the packets that came, probes among them.
     fn progress(&mut self) {
         self.take_some();
     }
 
-    /// As many packets as are taken in at a time, from all addresses. Whether anything came, for whomever, and were it nothing that is used.
+    /// Receives one batch from all addresses. Returns whether any packet came, whether it was used
+    /// or not.
     fn take_some(&mut self) -> bool {
         let before = all_that_came(self.port);
         self.port.look_everywhere();
-        // A port that is broken is found to be so by the next round.
+        // The next round detects a broken port.
         let received = self.port.receive(64, self.receive);
         received.is_ok_and(|received| received > 0 || all_that_came(self.port) != before)
     }
 
-    /// All that is there.
+    /// Receives all packets that are there.
     fn take_last(&mut self) {
         let start = Instant::now();
         let mut looks = 0;
@@ -114,21 +118,21 @@ fn all_that_came(port: &dyn SharedPort) -> u64 {
     counters.rx_packets + counters.rx_buffers + counters.rx_errors
 }
 
-/// The registry, locked, and what was wrong with it.
+/// The locked registry, with the findings of this change.
 struct Change<'a> {
     registry: &'a Registry,
     inner: MutexGuard<'a, Inner>,
-    /// Sockets whose owners were found dead.
+    /// Number of sockets whose owners were found dead.
     buried: usize,
-    /// Places may not be what the registry says.
+    /// Whether socket indices may differ from the registry's.
     in_doubt: bool,
-    /// The others are told of programs that are attached, and heal soon again.
+    /// Whether the other processes are notified of attached programs, and repair soon again.
     tells: bool,
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        // What was not put right is left to the next change.
+        // The next change repairs what this one did not.
         if !self.in_doubt {
             self.registry.finish();
         }
@@ -147,11 +151,11 @@ impl Sharing for Steering {
 }
 
 impl Steering {
-    /// Becomes one of those who share the addresses of an interface, at UDP port `port`.
+    /// Joins the processes that share the addresses of an interface, at UDP port `port`.
     ///
     /// # Errors
-    /// [`JoinError::Locked`] when somebody was stopped while holding the lock of the registry; those of the system, when there is no
-    /// place for one.
+    /// [`JoinError::Locked`] if a process was stopped while holding the registry's lock; the
+    /// system's, if no directory is available.
     pub(crate) fn join(interface_index: u32, port: u16) -> Result<Arc<Self>, JoinError> {
         let namespace = network_namespace()?;
         let registry = Registry::join(interface_index, namespace)?;
@@ -169,7 +173,7 @@ impl Steering {
         }))
     }
 
-    /// The descriptor by which the others know that we live.
+    /// The descriptor whose lock shows the others that this process lives.
     pub(crate) fn life(&self) -> RawFd {
         self.registry.life()
     }
@@ -188,17 +192,18 @@ impl Steering {
                     tells: true,
                 });
             }
-            // Whoever has the lock may wait for our answer.
+            // The holder of the lock may wait for this process's answer.
             progress();
             std::thread::sleep(LOCK_PAUSE);
         }
         None
     }
 
-    /// Binds the addresses of the GID table with `open`, and tells the others.
+    /// Binds the addresses of the GID table with `open`, and notifies the others.
     ///
     /// # Errors
-    /// What `open` says; [`BindError::AddressInUse`] when somebody is there who is not in the registry, or who keeps it locked.
+    /// Errors of `open`; [`BindError::AddressInUse`] if a process is there that is not in the
+    /// registry, or keeps it locked.
     pub(crate) fn bind(
         self: &Arc<Self>,
         addresses: &[Option<IpAddr>],
@@ -236,7 +241,7 @@ impl Steering {
             }
             drop(port);
             drop(change);
-            // It may be one that is just dying.
+            // It may be a process that is dying.
             std::thread::sleep(BIND_PAUSE);
         }
         Err(BindError::AddressInUse {
@@ -245,10 +250,11 @@ impl Steering {
         })
     }
 
-    /// Gives a row of the GID table another address, or none.
+    /// Changes or removes the address of a row of the GID table.
     ///
     /// # Errors
-    /// Why the address cannot be used; the old one is gone all the same, unless the registry is kept locked (`EAGAIN`).
+    /// The address cannot be used; the old one is gone all the same, unless the registry stays
+    /// locked (`EAGAIN`).
     pub(crate) fn set_address(
         &self,
         row: u8,
@@ -278,7 +284,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Takes a range of queue pair numbers.
+    /// Leases a range of queue pair numbers.
     pub(crate) fn lease(&self, ground: &mut Ground<'_>) -> Option<u8> {
         let mut change = self.change(LOCK_TRIES, &mut || ground.progress())?;
         let range = change.registry.lease()?;
@@ -286,7 +292,7 @@ impl Steering {
         Some(range)
     }
 
-    /// Whoever asks for a service that nobody has is answered by us, or another such process.
+    /// Makes this process one of those that answer requests for services without a listener.
     pub(crate) fn manage(&self, ground: &mut Ground<'_>) {
         // Without the lock the others learn of it with the next program.
         self.registry.manage();
@@ -295,10 +301,11 @@ impl Steering {
         }
     }
 
-    /// Requests for a service, at one address or (`None`) at all, are ours.
+    /// Registers a listener for a service, at one address or (`None`) at all.
     ///
     /// # Errors
-    /// `EADDRINUSE` when another process has it; `ENOMEM`; `EAGAIN` when somebody keeps the registry locked.
+    /// `EADDRINUSE` if another process has it; `ENOMEM`; `EAGAIN` if a process keeps the registry
+    /// locked.
     pub(crate) fn listen(
         &self,
         service: u64,
@@ -326,18 +333,19 @@ impl Steering {
         Ok(())
     }
 
-    /// They are not any more. Requests that come again are still ours, until another process listens: connections came of them.
+    /// Closes a listener. Retransmitted requests still come here until another process listens:
+    /// their connections are ours.
     pub(crate) fn close_listener(&self, service: u64, address: Option<Gid>) {
         self.registry
             .close_listener(service, address.map(Gid::to_ip));
     }
 
-    /// Leaves in order: nobody sends us anything any more.
+    /// Leaves in order: from then on no packet is steered here.
     pub(crate) fn leave(&self, ground: &mut Ground<'_>) {
-        // Now, so that the others wait for the rest only.
+        // Now, so that the others only wait for the rest.
         ground.take_last();
         let Some(mut change) = self.change(HEAL_TRIES, &mut || ground.progress()) else {
-            // As a death, then.
+            // The others then handle it as a death.
             return;
         };
         let rows = std::mem::take(&mut change.inner.rows);
@@ -352,20 +360,21 @@ impl Steering {
         for &(row, (address, _)) in &rows {
             change.attach_for(row, address, 1, ground);
         }
-        // What the others should have had. As long as our sockets are there the places are not what the registry says: so nobody may change it.
+        // These packets are forwarded. As long as this process's sockets exist, the indices differ
+        // from the registry's, so the lock is kept.
         ground.take_last();
         for (row, _) in rows {
             let _ = ground.port.set_address(row, None);
         }
     }
 
-    /// Whose packet to queue pair `number` is, if it is another process's.
+    /// Owner of queue pair `number`, if it is another process.
     pub(crate) fn owner_of_number(&self, number: Qpn) -> Option<Member> {
         let owner = self.registry.owner(range_of(number))?;
         (owner != self.registry.me()).then_some(owner)
     }
 
-    /// Whose a management datagram to queue pair 1 is, if it is another process's.
+    /// Owner of a management datagram to queue pair 1, if it is another process.
     pub(crate) fn owner_of_datagram(
         &self,
         local: Neighbour,
@@ -396,7 +405,8 @@ impl Steering {
         (owner != self.registry.me()).then_some(owner)
     }
 
-    /// Hands a packet on to whom it is for. One that was handed on before is dropped: nobody knows where it belongs.
+    /// Forwards a packet to its owner. One that was already forwarded is dropped, since its owner
+    /// is unknown.
     pub(crate) fn forward(&self, packet: &Received<'_>, to: Member) {
         if packet.forwarded {
             return;
@@ -409,7 +419,7 @@ impl Steering {
         }
     }
 
-    /// A packet came that is another's: says whether something should be done about it now.
+    /// Records a misrouted packet; returns whether a repair is due now.
     pub(crate) fn note_misrouted(&self, now: Time) -> bool {
         let due = now.as_nanos() >= self.not_before.load(Ordering::Relaxed);
         if due {
@@ -418,12 +428,12 @@ impl Steering {
         due
     }
 
-    /// Whether [`Steering::heal`] is to be called.
+    /// Whether [`Steering::heal`] must be called.
     pub(crate) fn wants_healing(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Finds out why packets of others come to us, and puts it right.
+    /// Determines why misrouted packets come here, and repairs it.
     pub(crate) fn heal(&self, now: Time, ground: &mut Ground<'_>) {
         self.wanted.store(false, Ordering::Relaxed);
         let pause = match self.change(HEAL_TRIES, &mut || ground.progress()) {
@@ -432,11 +442,11 @@ impl Steering {
                 let programs = change.registry.programs();
                 let is_news = change.in_doubt || change.inner.programs != programs;
                 if change.inner.programs != programs && !change.in_doubt {
-                    // Somebody was faster.
+                    // Another process was faster.
                     change.inner.programs = programs;
                 } else {
-                    // Where nothing is known to be wrong, packets may be forged, and the others get such, too: told of each other's
-                    // programs, they would heal without end.
+                    // Without a known fault the packets may be forged, and the other processes get
+                    // such, too: notified of each other's programs, they would repair for ever.
                     change.tells = change.in_doubt;
                     change.in_doubt |= change.inner.doubtful;
                     change.inner.doubtful = !change.in_doubt;
@@ -455,7 +465,8 @@ impl Steering {
         self.not_before.store(next, Ordering::Relaxed);
     }
 
-    /// Readable when a process left; [`Steering::somebody_left`] tells, and then [`Steering::mourn`] is to be called.
+    /// Readable when a process left; [`Steering::somebody_left`] tells, and then
+    /// [`Steering::mourn`] must be called.
     pub(crate) fn departures_fd(&self) -> Option<RawFd> {
         Some(self.registry.departures()?.fd())
     }
@@ -465,7 +476,8 @@ impl Steering {
         self.registry.departures().is_some_and(Departures::take)
     }
 
-    /// Puts right what a process left behind. False if there was nothing: it may not be quite gone.
+    /// Removes what a process left behind. False if there was nothing: the process may not have
+    /// ended completely.
     pub(crate) fn mourn(&self, ground: &mut Ground<'_>) -> bool {
         let Some(mut change) = self.change(HEAL_TRIES, &mut || ground.progress()) else {
             return false;
@@ -480,7 +492,8 @@ impl Steering {
         was_told
     }
 
-    /// Makes the programs of our addresses fit the registry, after finding out the places if they are in doubt.
+    /// Attaches programs that match the registry to this process's addresses, after probes if the
+    /// indices are in doubt.
     fn settle(&self, change: &mut Change<'_>, ground: &mut Ground<'_>) {
         if change.in_doubt {
             self.probe(change, ground);
@@ -500,26 +513,27 @@ fn first(addresses: &[Option<IpAddr>]) -> IpAddr {
     first.unwrap_or(IpAddr::from([0; 4]))
 }
 
-/// A process keeps the registry locked that is for these addresses.
+/// Error for a process that keeps the registry of these addresses locked.
 pub(crate) fn locked(addresses: &[Option<IpAddr>], process: u32) -> BindError {
     let address = first(addresses);
     BindError::SharingLocked { address, process }
 }
 
 impl Change<'_> {
-    /// Somebody in the registry is at the address.
+    /// Whether the registry has a process at the address.
     fn is_known(&self, address: IpAddr) -> bool {
         self.registry.seated(address).next().is_some()
     }
 
-    /// Enters our socket at an address, which is the last of its group.
+    /// Adds this process's socket at an address, the last one of its group.
     fn sit(&mut self, row: usize, address: IpAddr, company: bool) {
         let place = self.registry.seated(address).count();
-        // Somebody is said to be there, and is not.
+        // The registry has a process there that is not.
         self.in_doubt |= (place > 0) != company;
         let rows = &mut self.inner.rows;
         rows.resize(rows.len().max(row + 1), None);
-        // Without a row the others do not know of us, and our packets come by chance.
+        // Without an entry the other processes do not know of this one, which then gets packets by
+        // chance.
         rows[row] = self
             .registry
             .sit(address, place as u16)
@@ -530,7 +544,8 @@ impl Change<'_> {
         self.attach_for(row, address, 2, ground);
     }
 
-    /// Attaches a program if at least so many are at the address: one alone gets everything without.
+    /// Attaches a program if at least `least` sockets are at the address: a single one gets
+    /// everything without.
     fn attach_for(&self, row: u8, address: IpAddr, least: usize, ground: &mut Ground<'_>) {
         let places: HashMap<_, _> = self
             .registry
@@ -557,7 +572,7 @@ impl Change<'_> {
         };
         let attached = ground.port.attach_steering(row, &plan.clone().assemble());
         if attached.is_err() {
-            // Too long for this kernel: requests are handed on, then.
+            // Too long for this kernel: requests are then forwarded.
             plan.services.clear();
             let _ = ground.port.attach_steering(row, &plan.assemble());
         }

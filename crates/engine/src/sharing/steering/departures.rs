@@ -1,5 +1,5 @@
-//! Hears of processes that end: the kernel tells who watches a file (inotify) that somebody who could write has closed it, and a
-//! process that is killed closes everything.
+//! Notices the end of processes by inotify: the kernel reports that a writer has closed a watched
+//! file, and a killed process closes all files.
 
 use airdma_port::descriptors;
 use std::ffi::CString;
@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Watches the file of a registry. Its members keep it open for as long as they live.
+/// A watch of a registry's file, which its members keep open as long as they live.
 ///
-/// Who is alone watches nothing: at the end of a watch the kernel waits for all who may just be using it, and each process would
-/// end that much later.
+/// A single member watches nothing: at the end of a watch the kernel waits for all users of
+/// inotify, which would delay the end of each process.
 pub(crate) struct Departures {
     fd: OwnedFd,
     path: CString,
@@ -21,7 +21,7 @@ pub(crate) struct Departures {
 
 impl Departures {
     /// # Errors
-    /// Those of the system: a user has 128 of them on most hosts.
+    /// The system's: a user has 128 of them on most hosts.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         Ok(Departures {
@@ -34,10 +34,10 @@ impl Departures {
         })
     }
 
-    /// Watches from now on; true if it did not before.
+    /// Starts the watch; true if there was none.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's.
     pub(crate) fn watch(&self) -> io::Result<bool> {
         if self.watches.swap(true, Ordering::Relaxed) {
             return Ok(false);
@@ -53,12 +53,12 @@ impl Departures {
         Ok(true)
     }
 
-    /// Readable when somebody left.
+    /// Readable after a process left.
     pub(crate) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// Whether somebody left since the last call.
+    /// Whether a process left since the last call.
     pub(crate) fn take(&self) -> bool {
         let mut buffer = [0_u8; 1024];
         let mut any = false;

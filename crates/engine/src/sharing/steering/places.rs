@@ -1,18 +1,18 @@
-//! Which place each process has in the groups of sockets: datagrams to the places tell.
+//! Determines each process's socket index in its groups, by datagrams that name an index.
 
 use super::registry::Seated;
 use super::{Change, Ground, Steering};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long those who live are waited for to answer probes. One that is stopped does not.
+/// Longest wait for the answers to probes. A stopped process sends none.
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(20);
 const PROBE_PAUSE: Duration = Duration::from_micros(100);
-/// Probes beyond the places that are known: sockets of a process that dies are still there for a moment.
+/// Probes beyond the known indices: sockets of a dying process exist for a moment longer.
 const PLACES_BEYOND: usize = 4;
 
 impl Steering {
-    /// Tells those who are at our addresses already that they are not alone. Nobody waits for an answer.
+    /// Notifies the processes at our addresses that another one has come. No answer is expected.
     pub(super) fn greet(&self, change: &Change<'_>) {
         let registry = change.registry;
         for &(address, seat) in change.inner.rows.iter().flatten() {
@@ -23,7 +23,7 @@ impl Steering {
         }
     }
 
-    /// Finds out which place each process has at our addresses.
+    /// Determines the socket index of each process at our addresses.
     pub(super) fn probe(&self, change: &mut Change<'_>, ground: &mut Ground<'_>) {
         let registry = change.registry;
         let addresses = change.inner.rows.iter().flatten();
@@ -43,7 +43,8 @@ impl Steering {
             return;
         }
         let epoch = registry.next_epoch();
-        // The program, whatever it is, may be of a time when there was none; one that is older than this one knows messages too.
+        // The attached program may be of an earlier state without this one; even an older one knows
+        // messages.
         for (row, seat) in (0..).zip(change.inner.rows.clone()) {
             if let Some((address, _)) = seat {
                 change.attach(row, address, ground);
@@ -80,7 +81,7 @@ impl Steering {
     }
 }
 
-/// Those who did not answer have the places that are left, in the order in which they were.
+/// Assigns the remaining indices to the sockets without an answer, in their order.
 pub(super) fn complete(answers: impl Iterator<Item = Option<u16>>) -> Vec<u16> {
     let answers: Vec<_> = answers.collect();
     let mut free = (0..u16::MAX).filter(|place| !answers.contains(&Some(*place)));

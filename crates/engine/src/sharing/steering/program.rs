@@ -1,15 +1,15 @@
-//! The classic BPF program that chooses the socket of a packet, from what the registry says.
+//! The classic BPF program that selects the socket of a packet, by the registry's content.
 //!
 //! ```text
-//! message between processes      -> the place that it names
-//! queue pair 1: REQ, SIDR_REQ    -> who listens to the service; else a process that has a connection manager
+//! message between processes      -> the socket index in it
+//! queue pair 1: REQ, SIDR_REQ    -> the service's listener, else a process with a manager
 //!               other messages   -> the range in the top byte of the id of the receiver
 //! any other queue pair           -> the range in bits 12 to 19 of its number
 //! ```
 //!
-//! It sees the UDP payload: BTH (12 bytes), DETH (8), and the management datagram, whose attribute is at 16 and whose body at
-//! 24 (IBTA 9.2, 13.4.3, 12.6). An answer beyond the last socket leaves the choice to the kernel, as does nothing else: so a packet
-//! that is cut short goes to the first, and is dropped there.
+//! It reads the UDP payload: BTH (12 bytes), DETH (8), and the management datagram, whose attribute
+//! is at 16 and whose body at 24 (IBTA 9.2, 13.4.3, 12.6). A result beyond the last socket leaves
+//! the choice to the kernel. A truncated packet goes to the first socket, and is dropped there.
 
 use airdma_port::sharing::{MARK_AT, PLACE_AT, VERSION_MASK};
 use libc::{
@@ -17,14 +17,14 @@ use libc::{
     BPF_RET, BPF_RSH, BPF_W, sock_filter,
 };
 
-/// Attributes of messages that ask for a service, and of the one that carries the id of the receiver first.
+/// Attributes of messages that name a service, and of the one that starts with the receiver's id.
 pub(crate) const REQ: u16 = 0x10;
 pub(crate) const SIDR_REQ: u16 = 0x17;
 pub(crate) const SIDR_REP: u16 = 0x18;
 
 const OPCODE_AT: u32 = 0;
 const UD_SEND_ONLY: u32 = 0x64;
-/// The word whose low 24 bits are the number of the queue pair.
+/// Offset of the word whose low 24 bits are the queue pair number.
 const QPN_AT: u32 = 4;
 const MAD_AT: u32 = 20;
 const ATTRIBUTE_AT: u32 = MAD_AT + 16;
@@ -32,26 +32,28 @@ const FIRST_ID_AT: u32 = MAD_AT + 24;
 const SECOND_ID_AT: u32 = FIRST_ID_AT + 4;
 const SERVICE_AT: u32 = FIRST_ID_AT + 8;
 
-/// An answer that leaves the choice to the kernel: no group has so many sockets.
+/// A result that leaves the choice to the kernel: no group has as many sockets.
 const ANY: u32 = 0xffff_ffff;
 
-/// Listeners that the program knows; packets for others reach them by way of another process. With them and 256 ranges it stays
-/// within what kernels before 6.8 let a user attach (`net.core.optmem_max`, 20 KiB).
+/// Most listeners in the program; packets for others are forwarded.
+///
+/// With them and 256 ranges the program stays within the limit of kernels before 6.8
+/// (`net.core.optmem_max`, 20 KiB).
 pub(crate) const SERVICES_MAX: usize = 64;
 
-/// Who gets what at one address. Places are those in the group of sockets.
+/// Selection at one address, by socket index in the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Ranges of queue pair numbers (bits 12 to 19), with their owners.
     pub(crate) ranges: Vec<(u8, u16)>,
-    /// Services that have listeners, those first that matter most.
+    /// Services with listeners, the most important first.
     pub(crate) services: Vec<(u64, u16)>,
-    /// Who answers requests for services that nobody has.
+    /// Answers requests for services without a listener.
     pub(crate) manager: Option<u16>,
 }
 
 impl Plan {
-    /// The program.
+    /// Assembles the program.
     pub(crate) fn assemble(mut self) -> Vec<sock_filter> {
         self.ranges.sort_unstable();
         self.services.truncate(SERVICES_MAX);
@@ -96,7 +98,7 @@ impl Plan {
         code.place(request);
         code.load(BPF_W, SERVICE_AT + 4);
         let mut services = self.services;
-        // Those of one low word stand together.
+        // Services with the same low word form a group.
         services.sort_unstable_by_key(|&(service, _)| (service as u32, service));
         let nobody = self.manager.map_or(ANY, u32::from);
         let groups: Vec<_> = services
@@ -105,7 +107,7 @@ impl Plan {
         code.services(&groups, nobody);
 
         code.place(by_range);
-        // A range that nobody has goes with the one before it.
+        // A range without an owner joins the one before it.
         let mut ranges = self.ranges;
         ranges.dedup_by_key(|&mut (_, place)| place);
         code.ranges(&ranges);
@@ -113,13 +115,14 @@ impl Plan {
     }
 }
 
-/// A program that is being written: conditional jumps reach 255 steps only, so each goes around an unconditional one.
+/// A program under construction: conditional jumps reach only 255 steps, so each jumps around an
+/// unconditional one.
 #[derive(Default)]
 struct Code {
     steps: Vec<sock_filter>,
-    /// Where each label stands, once it does.
+    /// Position of each label, once it is known.
     labels: Vec<usize>,
-    /// Jumps, and to which label.
+    /// Jumps, with their labels.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -172,7 +175,7 @@ impl Code {
         self.jump(to);
     }
 
-    /// Looks for the last of the ranges, sorted, that begins at or below the accumulator.
+    /// Searches the sorted ranges for the last that begins at or below the accumulator.
     fn ranges(&mut self, ranges: &[(u8, u16)]) {
         match ranges {
             [] => self.answer(ANY),
@@ -188,7 +191,7 @@ impl Code {
         }
     }
 
-    /// Looks for the group whose low word is in the accumulator, and in it for the high word.
+    /// Searches for the group whose low word is in the accumulator, and in it for the high word.
     fn services(&mut self, groups: &[&[(u64, u16)]], nobody: u32) {
         match groups {
             [] => self.answer(nobody),

@@ -1,11 +1,14 @@
-//! What the processes that share the addresses of an interface know of each other: a file that all of them map.
+//! The registry of the processes that share the addresses of an interface: a file that all of them
+//! map.
 //!
-//! It is changed under a lock on the file only, which the kernel gives back when its holder is killed. A change that was not
-//! finished is found out by [`Registry::begin`]: every word stands for itself, so nothing worse comes of it than places that are
-//! not what they were. Whether a member lives is not guessed from its process id: for its life it holds a lock on one byte, far
-//! behind the end of the file, which the kernel gives back too.
+//! It is changed under a lock on the file only, which the kernel releases when its holder is
+//! killed. [`Registry::begin`] detects an unfinished change: every word is independent, so at worst
+//! the socket indices are outdated. Whether a member lives is not derived from its process id:
+//! during its life it holds a lock on one byte, far beyond the end of the file, which the kernel
+//! releases too.
 //!
-//! Who only reads (whose is this range?) takes no lock, and may see what was true a moment ago: see [`rows`](super::rows).
+//! Readers (for the owner of a range) take no lock, and may see a state of a moment ago: see
+//! [`rows`](super::rows).
 
 use super::departures::Departures;
 use super::rows::{ListenerRow, MemberRow, RangeRow, Rounds, SeatRow, Socket, Word};
@@ -23,7 +26,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Raised when the layout changes, or what members rely on: processes of two versions do not share.
+/// Raised with the layout or the rules of members: processes of two versions do not share a
+/// registry.
 const VERSION: u32 = 4;
 const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS4");
 
@@ -36,23 +40,23 @@ const LISTENERS_MAX: usize = 2048;
 const UNUSED_MAX: Duration = Duration::from_secs(10 * 24 * 60 * 60);
 const JOIN_TRIES: u32 = 16;
 
-/// Where the bytes are whose locks say who lives.
+/// Offset of the bytes whose locks show which members live.
 const LIVES_AT: i64 = 1 << 40;
 
 #[repr(C)]
 struct Layout {
     magic: Word,
-    /// Drawn when the file was made.
+    /// Random number, drawn when the file was made.
     secret: Word,
-    /// Number of the process that changes something, while one does.
+    /// Process id of the process that changes the registry, during a change.
     changing: Word,
-    /// Rises with each program that was attached because something had changed.
+    /// Incremented with each program that was attached after a change.
     programs: Word,
-    /// Rises with each round of probes.
+    /// Incremented with each round of probes.
     epoch: Rounds,
-    /// Rises with each range that is given back.
+    /// Incremented with each range that is returned.
     clock: Word,
-    /// Rows of the tables of sockets and listeners behind which all are free.
+    /// Rows of the tables of sockets and listeners from which on all are free.
     seats_end: Word,
     listeners_end: Word,
     members: [MemberRow; MEMBERS_MAX],
@@ -61,10 +65,10 @@ struct Layout {
     listeners: [ListenerRow; LISTENERS_MAX],
 }
 
-/// What stands for every address: none that a socket can have.
+/// Represents every address: no socket can have it.
 const EVERYWHERE: u128 = u128::MAX;
 
-/// A member, by its number.
+/// Number of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member(u16);
 
@@ -83,11 +87,11 @@ impl Member {
     }
 }
 
-/// A row of the table of sockets.
+/// Index of a row in the table of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat(usize);
 
-/// A seat and what it says.
+/// A socket entry with its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seated {
     pub(crate) seat: Seat,
@@ -95,10 +99,10 @@ pub(crate) struct Seated {
     pub(crate) place: u16,
 }
 
-/// Why somebody did not become a member.
+/// Reason why a process did not become a member.
 #[derive(Debug)]
 pub(crate) enum JoinError {
-    /// The process with this number keeps the registry locked.
+    /// The process with this id keeps the registry locked.
     Locked(u32),
     /// There can be no registry, or it is full.
     Impossible(io::Error),
@@ -110,19 +114,20 @@ impl From<io::Error> for JoinError {
     }
 }
 
-/// Why a listener was not registered.
+/// Reason why a listener was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListenError {
     /// Another process listens to the service at the address.
     InUse,
-    /// There are too many.
+    /// The table is full.
     Full,
 }
 
-/// The file, as one member sees it.
+/// The registry file, as one member sees it.
 pub(crate) struct Registry {
     map: NonNull<Layout>,
-    /// Opened apart from the mapping, which keeps its own open file for as long as a child may have it.
+    /// Opened separately from the mapping, which keeps its own open file as long as a child may
+    /// have it.
     file: File,
     me: Member,
     path: PathBuf,
@@ -135,12 +140,12 @@ unsafe impl Send for Registry {}
 unsafe impl Sync for Registry {}
 
 impl Registry {
-    /// Becomes a member: of the registry that has living members, in whichever directory it is, since that with the first
-    /// choice may have come or gone with a session; or else of the one there.
+    /// Joins the registry with living members, in whichever directory it is, since the preferred
+    /// directory comes and goes with a session; or else the one there.
     ///
     /// # Errors
-    /// [`JoinError::Locked`] when a process was stopped while holding the lock; those of the system, `StorageFull` when there are
-    /// too many.
+    /// [`JoinError::Locked`] if a process was stopped while holding the lock; the system's,
+    /// `StorageFull` if there are too many members.
     pub(crate) fn join(interface_index: u32, namespace: u64) -> Result<Self, JoinError> {
         let name = format!("steering-{VERSION}-{namespace}-{interface_index}");
         for _ in 0..JOIN_TRIES {
@@ -169,7 +174,8 @@ impl Registry {
         let mapped = open_file(path, false)?;
         reserve(&mapped, BYTES)?;
         let mut this = Registry {
-            // Of BYTES at least; only processes of this user could cut it off, which they do not.
+            // The file has at least `BYTES`; only processes of this user could truncate it, which
+            // they do not.
             map: map(&mapped, BYTES)?.cast(),
             file,
             me: Member(0),
@@ -191,7 +197,7 @@ impl Registry {
         }
         let layout = this.layout();
         if layout.magic.load(Ordering::Acquire) != MAGIC {
-            // New, or no registry at all.
+            // A new file, or an invalid one.
             this.clear();
             let secret = u64::from(random_u32()) << 32 | u64::from(random_u32());
             layout.secret.store(secret, Ordering::Relaxed);
@@ -199,7 +205,7 @@ impl Registry {
             layout.magic.store(MAGIC, Ordering::Release);
         }
         if this.bury_all(None) > 0 {
-            // Places have moved, and it is not known how: as if a change were not finished.
+            // Indices have changed in an unknown way: as after an unfinished change.
             this.begin();
         }
         this.me = this.take_number()?;
@@ -207,7 +213,7 @@ impl Registry {
         Ok(this)
     }
 
-    /// Zeros, as in a new file. Under the lock.
+    /// Fills it with zeros, as in a new file. Requires the lock.
     fn clear(&self) {
         let words = self.map.as_ptr().cast::<Word>();
         for index in 0..BYTES / size_of::<Word>() {
@@ -234,17 +240,17 @@ impl Registry {
         self.layout().secret.load(Ordering::Relaxed)
     }
 
-    /// Who leaves, where the kernel tells.
+    /// The watch for leaving members, if the kernel permits one.
     pub(crate) fn departures(&self) -> Option<&Departures> {
         self.departures.as_ref()
     }
 
-    /// The descriptor whose locks make this member live. A child of a fork must not keep it open.
+    /// The descriptor whose lock shows that this member lives. A child after fork must close it.
     pub(crate) fn life(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// Takes the lock if nobody has it: then [`Registry::unlock`] is to be called.
+    /// Takes the lock if it is free: then [`Registry::unlock`] must be called.
     pub(crate) fn try_lock(&self) -> bool {
         try_lock(&self.file).unwrap_or(false)
     }
@@ -253,23 +259,23 @@ impl Registry {
         drop(Unlock(self.file.as_raw_fd()));
     }
 
-    /// Begins a change. Returns whether the last one was not finished.
+    /// Begins a change. Returns whether the last one was unfinished.
     pub(crate) fn begin(&self) -> bool {
         let me = u64::from(std::process::id());
         self.layout().changing.swap(me, Ordering::SeqCst) != 0
     }
 
-    /// The process that changes something now.
+    /// Process id of the process that changes the registry.
     pub(crate) fn changer(&self) -> u32 {
         self.layout().changing.load(Ordering::SeqCst) as u32
     }
 
-    /// The change is whole.
+    /// Ends a change.
     pub(crate) fn finish(&self) {
         self.layout().changing.store(0, Ordering::SeqCst);
     }
 
-    /// Takes away what dead members had. Returns how many sockets those were.
+    /// Removes the entries of dead members. Returns the number of their sockets.
     pub(crate) fn bury(&self) -> usize {
         self.bury_all(Some(self.me))
     }
@@ -285,7 +291,7 @@ impl Registry {
         sockets
     }
 
-    /// Takes everything from a member.
+    /// Removes all entries of a member.
     fn strip(&self, member: Member) -> usize {
         let layout = self.layout();
         let tag = member.tag();
@@ -304,12 +310,13 @@ impl Registry {
         sockets
     }
 
-    /// Leaves: nothing of ours remains. Under the lock.
+    /// Removes all entries of this member. Requires the lock.
     pub(crate) fn leave(&self) {
         self.strip(self.me);
     }
 
-    /// Takes a range of queue pair numbers: one that was never used, or the one whose use ended longest ago.
+    /// Leases a range of queue pair numbers: one that was never used, or the one returned longest
+    /// ago.
     pub(crate) fn lease(&self) -> Option<u8> {
         let rows = &self.layout().ranges;
         let start = random_u32() as usize;
@@ -320,7 +327,7 @@ impl Registry {
         Some(range as u8)
     }
 
-    /// Who has a range.
+    /// Owner of a range.
     pub(crate) fn owner(&self, range: u8) -> Option<Member> {
         Member::of(self.layout().ranges[usize::from(range)].owner())
     }
@@ -330,7 +337,7 @@ impl Registry {
         (0..=u8::MAX).filter_map(|range| Some((range, self.owner(range)?)))
     }
 
-    /// Enters a socket of ours. Who comes to others watches who leaves.
+    /// Adds a socket of this member. Once there are others, it watches for leaving members.
     pub(crate) fn sit(&self, address: IpAddr, place: u16) -> Option<Seat> {
         if place > 0 {
             self.watch();
@@ -348,7 +355,7 @@ impl Registry {
         Some(Seat(seat))
     }
 
-    /// Takes a socket of ours out; the one in the last place gets its place.
+    /// Removes a socket of this member; the last socket of the group gets its index.
     pub(crate) fn stand_up(&self, seat: Seat, address: IpAddr) {
         let row = &self.layout().seats[seat.0];
         let place = row.place();
@@ -378,13 +385,14 @@ impl Registry {
         })
     }
 
-    /// Watches from now on who leaves; true if it did not before. Where the kernel refuses, packets that go astray tell.
+    /// Starts the watch for leaving members; true if there was none. If the kernel refuses,
+    /// misrouted packets show the departures.
     fn watch(&self) -> bool {
         let departures = self.departures.as_ref();
         departures.is_some_and(|departures| departures.watch().unwrap_or(false))
     }
 
-    /// The place of a member at an address.
+    /// Socket index of a member at an address.
     pub(crate) fn place_of(&self, member: Member, address: IpAddr) -> Option<u16> {
         let found = self.seated(address).find(|seated| seated.owner == member);
         Some(found?.place)
@@ -395,10 +403,11 @@ impl Registry {
         self.layout().epoch.next()
     }
 
-    /// A probe came to a socket of ours: somebody else is there. Our threads take turns.
+    /// Records a probe to a socket of this member, so another one is there. One thread at a time
+    /// calls it.
     pub(crate) fn probed(&self, address: IpAddr, place: u16, epoch: u64) {
         if self.watch() {
-            // Who sent it may have left before we watched: we look once, as after any departure.
+            // Its sender may have left before the watch began: one check, as after any departure.
             drop(open_file(&self.path, false));
         }
         let layout = self.layout();
@@ -414,12 +423,13 @@ impl Registry {
         }
     }
 
-    /// What a probe of that round said.
+    /// Result of a probe of that round.
     pub(crate) fn answer(&self, seat: Seat, epoch: u64) -> Option<u16> {
         self.layout().seats[seat.0].answer(epoch)
     }
 
-    /// Registers a listener of ours. Those of other processes must not overlap, as with sockets.
+    /// Registers a listener of this member. Those of other processes must not overlap, as with
+    /// sockets.
     pub(crate) fn listen(&self, service: u64, address: Option<IpAddr>) -> Result<(), ListenError> {
         let layout = self.layout();
         let wanted = address_bits(address);
@@ -436,7 +446,7 @@ impl Registry {
             let mut rows = layout.listeners.iter().enumerate();
             rows.find(|(_, row)| is_wanted(row))
         };
-        // The same, which is ours or closed; a free one; and where there is no room any more, what is kept for late messages.
+        // The same one, own or closed; else a free one; else one that is kept for late messages.
         let (index, row) = find(&|row| of_service(row).is_some_and(|it| it.address == wanted))
             .or_else(|| find(&|row| row.owner() == 0))
             .or_else(|| find(&|row| row.owner() == mine && row.is_closed()))
@@ -449,15 +459,15 @@ impl Registry {
         Ok(())
     }
 
-    /// A listener of ours is closed.
+    /// Closes a listener of this member.
     pub(crate) fn close_listener(&self, service: u64, address: Option<IpAddr>) {
         for row in &self.layout().listeners {
             row.close(self.me.tag(), service, address_bits(address));
         }
     }
 
-    /// The listeners that matter at an address, each service once; those for this address alone go first, then those that are not
-    /// closed.
+    /// The listeners that matter at an address, each service once; those for this address alone
+    /// first, then those not closed.
     pub(crate) fn listeners(&self, address: IpAddr) -> Vec<(u64, Member)> {
         let rank = |at: u128| {
             let of_family = if address.is_ipv4() {
@@ -482,24 +492,24 @@ impl Registry {
             .collect();
         found.sort_by_key(|&(service, closed, rank, _)| (service, closed, rank));
         found.dedup_by_key(|&mut (service, ..)| service);
-        // The program of a group knows the first of them only.
+        // The program of a group has only the first ones.
         found.sort_by_key(|&(service, closed, ..)| (closed, service));
         let strip = |(service, _, _, owner)| (service, owner);
         found.into_iter().map(strip).collect()
     }
 
-    /// This member answers requests for services that nobody has.
+    /// Makes this member answer requests for services without a listener.
     pub(crate) fn manage(&self) {
         self.layout().members[usize::from(self.me.0)].manage();
     }
 
-    /// Some member that has a connection manager, and a socket at the address.
+    /// A member with a connection manager and a socket at the address.
     pub(crate) fn manager(&self, address: IpAddr) -> Option<Seated> {
         self.seated(address)
             .find(|seated| self.layout().members[usize::from(seated.owner.0)].manages())
     }
 
-    /// How many programs were attached so far because something had changed.
+    /// Number of programs attached after changes.
     pub(crate) fn programs(&self) -> u64 {
         self.layout().programs.load(Ordering::Relaxed)
     }
@@ -509,14 +519,15 @@ impl Registry {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: a mapping of that size lives as long as `self`; all of it is atomics, for which any bits are values.
+        // SAFETY: a mapping of that size lives as long as `self`; all of it is atomics, for which
+        // any bits are valid.
         unsafe { self.map.as_ref() }
     }
 }
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, with its length.
+        // SAFETY: the mapping is this value's, with its length.
         unsafe { libc::munmap(self.map.as_ptr().cast(), BYTES) };
     }
 }
@@ -537,7 +548,7 @@ fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Gives the lock back in so many words: a child may have the open file too.
+/// Releases the lock explicitly: a child may have the open file too.
 struct Unlock(RawFd);
 
 impl Drop for Unlock {
@@ -555,7 +566,7 @@ fn byte_of(member: Member) -> libc::flock {
     lives_of(member, 1)
 }
 
-/// The bytes of some members.
+/// The lock bytes of some members.
 fn lives_of(first: Member, count: usize) -> libc::flock {
     // SAFETY: all zero is a value of this struct of integers.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
@@ -566,15 +577,17 @@ fn lives_of(first: Member, count: usize) -> libc::flock {
     range
 }
 
-/// From now on until the file is closed the member lives. False if it does already.
+/// Marks a member as living until the file is closed. False if it is already.
 fn set_life(file: &File, member: Member) -> bool {
     let range = byte_of(member);
     // SAFETY: the kernel reads the struct.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) == 0 }
 }
 
-/// Whether a registry is there whose members live. It is opened for reading only, since processes that watch it take the end of a
-/// writer for a death.
+/// Whether a registry exists whose members live.
+///
+/// It is opened for reading only, since watching processes take the end of a writer for a
+/// departure.
 fn has_members(path: &Path) -> bool {
     let Ok(file) = open_to_read(path) else {
         return false;
@@ -585,7 +598,8 @@ fn has_members(path: &Path) -> bool {
     result == 0 && range.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Removes registries, and wills beside them, that have not been used for long: mostly of network namespaces that are gone.
+/// Removes registries and orphan notices beside them that have been unused for long, mostly of
+/// network namespaces that are gone.
 fn remove_unused(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -600,7 +614,8 @@ fn remove_unused(directory: &Path) {
             continue;
         }
         let path = entry.path();
-        // Under the lock, so that no process joins meanwhile; a will is locked for as long as its owner lives.
+        // Under the lock, so that no process joins meanwhile; a file of notices is locked as long
+        // as its owner lives.
         if let Ok(file) = open_to_read(&path)
             && try_lock(&file).unwrap_or(false)
         {
@@ -612,12 +627,12 @@ fn remove_unused(directory: &Path) {
     }
 }
 
-/// Whether somebody else holds the lock of that member.
+/// Whether another process holds the lock of that member.
 fn lives(file: &File, member: Member) -> bool {
     let mut range = byte_of(member);
     // SAFETY: the kernel reads and writes the struct.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
-    // Where the kernel does not say, nobody is taken for dead.
+    // If the kernel does not tell, every member counts as living.
     result != 0 || range.l_type != libc::F_UNLCK as libc::c_short
 }
 
@@ -630,7 +645,7 @@ fn address_bits(address: Option<IpAddr>) -> u128 {
     ip.to_bits()
 }
 
-/// Whether somebody who listens at one would take what is for the other.
+/// Whether a listener at one address would get packets for the other.
 fn overlap(a: u128, b: u128) -> bool {
     let is_v4 = |bits: u128| Ipv6Addr::from_bits(bits).to_ipv4_mapped().is_some();
     let covers = |wide: u128, bits: u128| {

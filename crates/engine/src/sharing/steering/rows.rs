@@ -1,29 +1,30 @@
-//! Rows of the registry: how they change, and how they are read while they do.
+//! Rows of the registry: changes, and reads during changes.
 //!
-//! Whoever gives a row to somebody has the lock of the file, and so has the only one who does. A row is entered with its owner
-//! last, and read, without the lock, with its owner first: who sees an owner sees what that owner entered, or something later. It
-//! is later where the row is given to somebody else at this moment; then the rest may be the next one's, or half of it. So what
-//! is read says what was true a moment ago, or sends a packet to a process that hands it on or drops it; nothing is changed for
-//! it. What a member says of its own row without the lock (closed; a probe came) is one word, and for a row that may be taken
-//! away meanwhile it is exchanged.
+//! A row's owner is changed under the file lock only, by one process at a time. The owner is
+//! written last and, without the lock, read first: a reader that sees an owner sees what that owner
+//! entered, or something later. It is later if the row gets a new owner at this moment; the rest
+//! may then be the next owner's, wholly or in part. So a read returns the state of a moment ago, or
+//! sends a packet to a process that forwards or drops it; no change depends on it. A member's
+//! change of its own row without the lock (closed; a probe came) is one word, and for a row that
+//! may be removed meanwhile it is a compare-and-swap.
 //!
-//! `tests/loom` builds this file as it stands: its threads are the processes.
+//! `tests/loom` builds this file unchanged: its threads are the processes.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// A word that can be stored and loaded whole.
+/// A word that is stored and loaded atomically.
 pub(super) type Word = AtomicU64;
 
-/// In the owner of a listener.
+/// Flag in the owner of a closed listener.
 const CLOSED: u32 = 1 << 31;
 
-/// Which round of probes it is.
+/// Number of the round of probes.
 #[derive(Default)]
 #[repr(transparent)]
 pub(super) struct Rounds(Word);
 
 impl Rounds {
-    /// The first, when the file is made.
+    /// Starts the first round, when the file is made.
     pub(super) fn start(&self) {
         self.0.store(1, Ordering::Relaxed);
     }
@@ -38,12 +39,12 @@ impl Rounds {
     }
 }
 
-/// A process.
+/// Row of a process.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct MemberRow {
     taken: AtomicU32,
-    /// It has a connection manager.
+    /// Whether it has a connection manager.
     manages: AtomicU32,
 }
 
@@ -70,19 +71,19 @@ impl MemberRow {
     }
 }
 
-/// A range of queue pair numbers.
+/// Row of a range of queue pair numbers.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct RangeRow {
-    /// One more than the number of the member that has it.
+    /// Number of the owning member, plus one.
     owner: AtomicU32,
     _pad: AtomicU32,
-    /// What the clock said when it was given back; 0 for never used.
+    /// The clock when the range was returned; 0 if never used.
     rested: Word,
 }
 
 impl RangeRow {
-    /// 0 for nobody.
+    /// Owner; 0 if there is none.
     pub(super) fn owner(&self) -> u32 {
         self.owner.load(Ordering::Relaxed)
     }
@@ -101,7 +102,7 @@ impl RangeRow {
     }
 }
 
-/// An address, as the bits of one of IPv6.
+/// An IPv6 address, or an IPv4 address mapped to one.
 #[derive(Default)]
 #[repr(transparent)]
 struct Address([Word; 2]);
@@ -119,19 +120,19 @@ impl Address {
     }
 }
 
-/// A socket of a member at an address.
+/// Row of a member's socket at an address.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct SeatRow {
     owner: AtomicU32,
-    /// In the group of the address.
+    /// Socket index in the group of the address.
     place: AtomicU32,
     address: Address,
-    /// The last probe that came: epoch, and in the low 16 bits the place it was sent to.
+    /// The last probe: epoch, and in the low 16 bits the index that it was sent to.
     probe: Word,
 }
 
-/// What a row says of a socket.
+/// Content of a socket's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Socket {
     pub(super) owner: u32,
@@ -140,7 +141,7 @@ pub(super) struct Socket {
 }
 
 impl SeatRow {
-    /// 0 for nobody. Under the lock, or to find one's own.
+    /// Owner; 0 if there is none. Exact under the lock, or for the owner itself.
     pub(super) fn owner(&self) -> u32 {
         self.owner.load(Ordering::Relaxed)
     }
@@ -156,7 +157,7 @@ impl SeatRow {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// `None` if nobody has it.
+    /// Content; `None` if there is no owner.
     pub(super) fn read(&self) -> Option<Socket> {
         let owner = self.owner.load(Ordering::Acquire);
         (owner != 0).then(|| Socket {
@@ -174,9 +175,10 @@ impl SeatRow {
         self.place.store(u32::from(place), Ordering::Relaxed);
     }
 
-    /// A probe came to this socket, which is the caller's: in each process one thread at a time says so. One that was sent to a
-    /// place where nobody is comes to somebody as well: the lowest of a round is the true one. One of a round that is over says
-    /// nothing any more.
+    /// Records a probe to this socket, which is the caller's; one thread of a process at a time.
+    ///
+    /// A probe to an index without a socket arrives at some socket too: the lowest index of a round
+    /// is the right one. A probe of an earlier round is ignored.
     pub(super) fn probed(&self, rounds: &Rounds, epoch: u64, place: u16) {
         if !rounds.is(epoch) {
             return;
@@ -188,26 +190,28 @@ impl SeatRow {
         }
     }
 
-    /// What a probe of that round said.
+    /// Result of a probe of that round.
     pub(super) fn answer(&self, epoch: u64) -> Option<u16> {
         let said = self.probe.load(Ordering::SeqCst);
         (said >> 16 == epoch).then_some(said as u16)
     }
 }
 
-/// Who listens to a service.
+/// Row of a listener.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct ListenerRow {
-    /// With [`CLOSED`]: it is gone, but what is said about its connections goes there until somebody else wants the service.
+    /// With [`CLOSED`]: it is closed, but messages of its connections go there until another
+    /// listener takes the service.
     owner: AtomicU32,
     _pad: AtomicU32,
     service: Word,
-    /// The unspecified address for all of a family, another one that no socket has for all addresses.
+    /// The unspecified address for all addresses of a family; another one that no socket has for
+    /// all addresses.
     address: Address,
 }
 
-/// What a row says of a listener.
+/// Content of a listener's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Listener {
     pub(super) owner: u32,
@@ -217,7 +221,7 @@ pub(super) struct Listener {
 }
 
 impl ListenerRow {
-    /// 0 for nobody. Under the lock, or to find one's own.
+    /// Owner; 0 if there is none. Exact under the lock, or for the owner itself.
     pub(super) fn owner(&self) -> u32 {
         self.owner.load(Ordering::Relaxed) & !CLOSED
     }
@@ -226,7 +230,7 @@ impl ListenerRow {
         self.owner.load(Ordering::Relaxed) & CLOSED != 0
     }
 
-    /// Whoever had it, it is an open listener's now.
+    /// Enters an open listener, whatever the row had before.
     pub(super) fn enter(&self, owner: u32, service: u64, address: u128) {
         self.clear();
         self.service.store(service, Ordering::Relaxed);
@@ -238,7 +242,7 @@ impl ListenerRow {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// `None` if nobody has it.
+    /// Content; `None` if there is no owner.
     pub(super) fn read(&self) -> Option<Listener> {
         let owner = self.owner.load(Ordering::Acquire);
         (owner != 0).then(|| Listener {
@@ -249,12 +253,13 @@ impl ListenerRow {
         })
     }
 
-    /// Closes it if it is this one. Without the lock: a closed row of the same owner may be entered for somebody else meanwhile.
+    /// Closes it if it is this listener. Without the lock, a closed row of the same owner may
+    /// meanwhile be entered for another member.
     pub(super) fn close(&self, owner: u32, service: u64, address: u128) {
         let is_it = |it: Listener| (it.owner, it.service, it.address) == (owner, service, address);
         if self.read().is_some_and(is_it) {
             let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
-            // It is another's, or closed, if this fails.
+            // A failure means that it belongs to another member, or is closed.
             let _ = self
                 .owner
                 .compare_exchange(owner, owner | CLOSED, release, relaxed);

@@ -7,10 +7,10 @@ use airdma_port::{Destination, Port, TransmitBatch, UdpConfig};
 use airdma_wire::{Bth, Headers, Opcode, Psn};
 use std::path::PathBuf;
 
-/// Not RoCE's: a real device may be in use on this machine.
+/// Not RoCE's port: a real device may be in use on this machine.
 const PORT: u16 = 24_793;
 
-/// What would be a process: each has an open file, and sockets, of its own.
+/// Stands for a process: each has its own open file and sockets.
 struct Member {
     steering: Arc<Steering>,
     port: UdpPort,
@@ -58,7 +58,7 @@ impl Member {
         Qpn::new(0x50_0007 | u32::from(self.range) << 12)
     }
 
-    /// What came: whose it is, and whether it was handed on. What is another's is handed on.
+    /// Packets of this member: queue pair, and whether they were forwarded. Others' are forwarded.
     fn receive(&mut self) -> Vec<(Qpn, bool)> {
         let mut found = Vec::new();
         let steering = &self.steering;
@@ -84,7 +84,7 @@ impl Member {
     }
 }
 
-/// A host that sends a packet to each.
+/// Sends a packet to each member from a host.
 fn send(from: &mut UdpPort, to: IpAddr, members: &[Member]) {
     let numbers: Vec<_> = members.iter().map(Member::number).collect();
     send_to(from, to, &numbers);
@@ -125,10 +125,10 @@ fn peer() -> UdpPort {
     .unwrap()
 }
 
-/// Who got something that was sent to all.
+/// Packets that each member got of those sent to all.
 fn delivered(from: &mut UdpPort, address: IpAddr, members: &mut [Member]) -> Vec<Vec<(Qpn, bool)>> {
     send(from, address, members);
-    // Twice, for what is handed on to those who were asked before.
+    // Twice, for packets forwarded to members that were polled before.
     let mut found: Vec<_> = members.iter_mut().map(Member::receive).collect();
     for (found, member) in found.iter_mut().zip(members) {
         found.extend(member.receive());
@@ -152,7 +152,7 @@ fn what_goes_astray_is_handed_on_and_the_program_is_put_right() {
         delivered(&mut peer, address, &mut members),
         all_get_their_own(&members, false)
     );
-    // A program of a time when the places were others.
+    // A program of an earlier state with other indices.
     let shifted = Plan {
         ranges: (0..)
             .zip(&members)
@@ -169,7 +169,7 @@ fn what_goes_astray_is_handed_on_and_the_program_is_put_right() {
         all_get_their_own(&members, true)
     );
     assert!(members.iter().all(|member| member.steering.wants_healing()));
-    // The first time it sees that others attached programs since it looked last.
+    // The first time it sees that others attached programs since its last check.
     members[1].heal();
     members[1].heal();
     assert!(!members[1].steering.wants_healing());
@@ -198,7 +198,7 @@ fn who_leaves_in_order_leaves_order_behind() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// Two processes at an address that nobody uses, and what was sent to both is still there.
+/// Two processes at an unused address, with unread packets to both.
 fn with_much_to_take(address: IpAddr, file: &std::path::Path, peer: &mut UdpPort) -> Vec<Member> {
     let mut members: Vec<_> = (0..2).map(|_| Member::new(file, address)).collect();
     members[1].port.set_active(0, false);
@@ -261,7 +261,7 @@ fn nobody_waits_for_what_came_before_somebody_left() {
 }
 
 #[test]
-fn who_leaves_looks_behind_what_is_no_packet_and_not_at_a_flood_for_ever() {
+fn a_leaving_member_skips_bad_packets_and_ends_in_a_flood() {
     let _alone = alone();
     let address = IpAddr::from([127, 0, 0, 84]);
     let file = file("flood");
@@ -271,7 +271,7 @@ fn who_leaves_looks_behind_what_is_no_packet_and_not_at_a_flood_for_ever() {
     let stranger = std::net::UdpSocket::bind(("127.0.0.79", 0)).unwrap();
     let bth = Bth::new(Opcode::RcSendOnly, members[1].number(), Psn::new(1));
     let mut bytes = [0; 64];
-    // Nobody has summed it up.
+    // The sum is missing.
     let end = Headers::new(bth).emit(&mut bytes) + 4;
     for _ in 0..200 {
         stranger.send_to(&bytes[..end], (address, PORT)).unwrap();
@@ -295,17 +295,17 @@ fn who_leaves_looks_behind_what_is_no_packet_and_not_at_a_flood_for_ever() {
 }
 
 #[test]
-fn who_is_alone_watches_nobody_and_hears_of_the_deaths_of_those_who_come_later() {
+fn a_lone_member_watches_for_exits_once_another_joins() {
     let _alone = alone();
     let address = IpAddr::from([127, 0, 0, 81]);
     let file = file("company");
     let mut first = Member::new(&file, address);
-    // A watch would hear of this.
+    // A watch would report this.
     drop(std::fs::File::options().write(true).open(&file).unwrap());
     assert!(!first.steering.somebody_left());
     let second = Member::new(&file, address);
     first.receive();
-    // The second might have died before the first watched: so it looks once.
+    // The second might have died before the first one's watch began: so it checks once.
     assert!(first.steering.somebody_left());
     assert!(!first.steering.somebody_left());
     drop(second);
@@ -320,7 +320,7 @@ fn after_deaths_the_places_are_found_out() {
     let file = file("deaths");
     let mut peer = peer();
     let mut members: Vec<_> = (0..6).map(|_| Member::new(&file, address)).collect();
-    // In an order that nobody can know.
+    // In an unpredictable order.
     for index in [4, 0, 1] {
         drop(members.remove(index));
     }
@@ -355,7 +355,7 @@ fn a_death_that_is_noticed_by_who_fails_is_not_forgotten() {
     let listen = |steering: &Steering, ground: &mut Ground<'_>| steering.listen(7, None, ground);
     members[2].with(listen).unwrap();
     drop(members.remove(0));
-    // It buries the dead, and then finds that it may not listen: the places are still to be found out.
+    // It removes dead members, and then fails to listen: the indices are still unknown.
     assert!(members[0].with(listen).is_err());
     let done = &AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -402,7 +402,7 @@ fn healing_is_not_to_be_had_more_often_than_needed() {
     let mut member = Member::new(&file, address);
     let mut now = Time::ZERO;
     let mut times = 0;
-    // Packets that are forged come all the time, for ten seconds.
+    // Forged packets come all the time, for ten seconds.
     for _ in 0..10_000 {
         if member.steering.note_misrouted(now) {
             member.with(|steering, ground| steering.heal(now, ground));
@@ -422,7 +422,7 @@ fn processes_that_heal_for_nothing_do_not_keep_each_other_at_it() {
     let mut members: Vec<_> = (0..3).map(|_| Member::new(&file, address)).collect();
     let mut now = Time::ZERO;
     let mut times = 0;
-    // Packets that are forged come to all of them all the time, for two seconds.
+    // Forged packets come to all of them all the time, for two seconds.
     for _ in 0..2_000 {
         for member in &mut members {
             if member.steering.note_misrouted(now) {
@@ -432,12 +432,12 @@ fn processes_that_heal_for_nothing_do_not_keep_each_other_at_it() {
         }
         now = Time::from_nanos(now.as_nanos() + 1_000_000);
     }
-    // Each of them as often as one that is alone with it: after 1, 2, 4, ... ms.
+    // Each of them as often as a single one: after 1, 2, 4, ... ms.
     assert!((3 * 5..3 * 15).contains(&times), "{times}");
     std::fs::remove_file(file).unwrap();
 }
 
-/// The kernel coalesces what comes from one address and port, forged or not.
+/// The kernel coalesces packets from one address and port, forged or not.
 #[test]
 fn what_only_looks_like_a_message_takes_no_packets_with_it() {
     let _alone = alone();
@@ -496,7 +496,7 @@ fn the_owner_of_a_datagram_is_found_as_the_program_finds_it() {
     }
     let request = mad(REQ, ours, ours, 99);
     assert_eq!(seen_by_b(&b.steering, &request), None);
-    // Who has a connection manager says no for all.
+    // A process with a connection manager rejects for all.
     a.with(|steering, ground| steering.manage(ground));
     assert_eq!(seen_by_b(&b.steering, &request), Some(me));
     assert_eq!(

@@ -10,7 +10,7 @@ use airdma_wire::cm::{
 };
 use airdma_wire::{Gid, PathMtu, Psn, Qkey, Qpn};
 
-/// What the kernel's interpreter would answer.
+/// The result of the kernel's interpreter.
 fn run(program: &[sock_filter], packet: &[u8]) -> u32 {
     let mut accumulator = 0_u32;
     let mut at = 0;
@@ -210,7 +210,7 @@ fn other_messages_go_to_the_range_in_the_id() {
         private_data: [0; SidrRep::PRIVATE_DATA_LEN],
     };
     assert_eq!(run(&program, &message(CmMessage::SidrRep(response))), 1);
-    // What is no datagram is nobody's.
+    // An invalid datagram has no owner.
     let mut other = message(CmMessage::Drep(drep));
     other[0] = 4;
     assert_eq!(run(&program, &other), ANY);
@@ -238,7 +238,7 @@ fn any_plan_fits_the_kernel() {
         manager: Some(1),
     };
     let program = plan.assemble();
-    // Steps of eight bytes; loads become a few each.
+    // Instructions of eight bytes; the kernel expands loads to a few each.
     assert!(program.len() < 1600, "{}", program.len());
     let config = |port| UdpConfig {
         port,

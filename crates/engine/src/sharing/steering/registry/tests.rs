@@ -26,9 +26,9 @@ impl Drop for Directory {
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const THERE: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// Runs `body` in a child that is killed when it has returned.
+/// Runs `body` in a child that is then killed.
 fn in_a_killed_child(body: impl FnOnce()) {
-    // SAFETY: the child uses what it makes itself, and is killed.
+    // SAFETY: the child only uses what it makes itself, and is killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
         body();
@@ -36,7 +36,7 @@ fn in_a_killed_child(body: impl FnOnce()) {
         unsafe { libc::raise(libc::SIGKILL) };
     }
     let mut status = 0;
-    // SAFETY: a child of ours and a local integer.
+    // SAFETY: a child of this process and a local integer.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFSIGNALED(status));
 }
@@ -67,7 +67,7 @@ fn ranges_run_out_and_those_that_rested_longest_come_first() {
     a.leave();
     let late: Vec<_> = (0..RANGES).map(|_| b.lease().unwrap()).collect();
     assert_eq!(b.lease(), None);
-    // Those that were never used, then those of the other.
+    // Never used ranges first, then those of the other.
     let (fresh, used) = late.split_at(RANGES - 100);
     assert!(fresh.iter().all(|range| !early.contains(range)));
     assert!(used.iter().all(|range| early.contains(range)));
@@ -101,7 +101,7 @@ fn what_a_killed_member_had_is_free_at_once() {
     survivor.unlock();
     assert!(!survivor.begin());
     survivor.finish();
-    // Who comes finds the dead without being told.
+    // A new member detects dead ones without a notification.
     in_a_killed_child(|| {
         let dead = file.join();
         dead.sit(HERE, 0);
@@ -205,13 +205,13 @@ fn a_service_has_one_listener_at_an_address() {
     a.listen(2, Some(HERE)).unwrap();
     assert_eq!(b.listen(1, None), Err(ListenError::InUse));
     assert_eq!(b.listen(2, Some(HERE)), Err(ListenError::InUse));
-    // All addresses are this one too.
+    // All addresses include this one.
     assert_eq!(b.listen(1, Some(THERE)), Err(ListenError::InUse));
     assert_eq!(b.listen(2, None), Err(ListenError::InUse));
     b.listen(2, Some(THERE)).unwrap();
     assert_eq!(b.listeners(HERE), [(1, a.me()), (2, a.me())]);
     assert_eq!(b.listeners(THERE), [(1, a.me()), (2, b.me())]);
-    // What is closed is still said, until somebody wants it.
+    // A closed listener is still returned, until another one takes the service.
     a.close_listener(1, None);
     assert_eq!(b.listeners(HERE), [(2, a.me()), (1, a.me())]);
     b.listen(1, Some(THERE)).unwrap();
@@ -234,7 +234,7 @@ fn all_addresses_of_a_family_are_not_those_of_the_other() {
     assert_eq!(a.listeners(THERE), [(1, b.me())]);
     assert_eq!(b.listen(1, Some(HERE)), Err(ListenError::InUse));
     assert_eq!(a.listen(1, None), Err(ListenError::InUse));
-    // One's own may overlap: what says most goes first.
+    // Listeners of one member may overlap: the most specific is first.
     b.listen(2, None).unwrap();
     b.listen(2, all(THERE)).unwrap();
     b.close_listener(2, None);
@@ -266,7 +266,7 @@ fn a_child_that_closes_its_copy_does_not_keep_a_member_alive() {
     for closes in [true, false] {
         let member = file.join();
         let life = member.life();
-        // SAFETY: the child closes and sleeps only.
+        // SAFETY: the child only closes and sleeps.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: as above; it is killed.
@@ -283,7 +283,7 @@ fn a_child_that_closes_its_copy_does_not_keep_a_member_alive() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         drop(member);
         assert_eq!(survivor.bury(), usize::from(closes));
-        // SAFETY: a child of ours.
+        // SAFETY: a child of this process.
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, std::ptr::null_mut(), 0);
@@ -308,7 +308,7 @@ fn departures_are_heard_of() {
     assert!(heard.take());
 }
 
-/// Bytes that a process left which went mad.
+/// Bytes of a process that went mad.
 fn rubbish(seed: u64) -> Vec<u8> {
     let mut state = seed;
     let step = |state: &mut u64| {
@@ -381,7 +381,7 @@ fn rows_of_rubbish_end_nothing() {
 }
 
 #[test]
-fn registries_that_nobody_used_for_long_are_removed_and_others_stay() {
+fn long_unused_registries_are_removed_and_others_stay() {
     let _alone = alone();
     let name = format!("airdma-test-{}-unused", std::process::id());
     let directory = std::env::temp_dir().join(name);
