@@ -52,8 +52,20 @@ pub struct DeviceConfig {
     /// bytes). Default: the interface's. Packets that the interface cannot carry leave as IP
     /// fragments.
     pub path_mtu: Option<PathMtu>,
+    /// How packets reach the network (`AIRDMA_PORT`: `udp` or `packet`). Default: UDP sockets.
+    pub port: PortKind,
     /// Damage to what is sent, for tests (`AIRDMA_IMPAIR`: see [`Impairment`]). Default: none.
     pub impairment: Option<Impairment>,
+}
+
+/// How the packets of a device reach the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortKind {
+    /// UDP sockets, without privilege ([`airdma_port::udp`]).
+    #[default]
+    Udp,
+    /// Whole Ethernet frames, with CAP_NET_RAW ([`airdma_port::packet`]).
+    Packet,
 }
 
 /// Whether a device offers its peers air mode: selective repeat, sparse acknowledgements, a rate by
@@ -81,6 +93,7 @@ impl Default for DeviceConfig {
             secret: None,
             segmentation: true,
             path_mtu: None,
+            port: PortKind::default(),
             impairment: None,
         }
     }
@@ -103,6 +116,7 @@ impl DeviceConfig {
                 .raw()
                 .is_none_or(|value| value != "off"),
             path_mtu: path_mtu_asked_for()?,
+            port: port_asked_for()?,
             impairment: impairment_asked_for()?,
             ..DeviceConfig::default()
         };
@@ -152,6 +166,14 @@ pub(crate) fn path_mtu_asked_for() -> io::Result<Option<PathMtu>> {
 fn path_mtu_by_bytes(asked: &str) -> Option<PathMtu> {
     let is_it = |mtu: &PathMtu| asked == mtu.bytes().to_string();
     PathMtu::ALL.into_iter().find(is_it)
+}
+
+fn port_asked_for() -> io::Result<PortKind> {
+    match Variable::Port.text().as_deref() {
+        Some("packet") => Ok(PortKind::Packet),
+        Some("udp") | None => Ok(PortKind::Udp),
+        Some(asked) => Err(refused(Variable::Port, asked, "udp or packet")),
+    }
 }
 
 fn window_asked_for() -> io::Result<Window> {
@@ -228,7 +250,8 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::process::Command;
 
-    const VARIABLES: [Variable; 7] = [
+    const VARIABLES: [Variable; 8] = [
+        Variable::Port,
         Variable::Secret,
         Variable::WindowBytes,
         Variable::Air,
@@ -247,6 +270,7 @@ mod tests {
             assert!(air_asked_for().is_err());
             assert!(rate_control_asked_for().is_err());
             assert!(bundles_asked_for().is_err());
+            assert!(port_asked_for().is_err());
             assert!(impairment_asked_for().is_err());
             assert!(DeviceConfig::from_environment().is_err());
             assert!(crate::all_devices().is_err());

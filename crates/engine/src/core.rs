@@ -11,8 +11,8 @@ mod state;
 use crate::air::AirMode;
 use crate::clock::Clock;
 use crate::host::gids::{GIDS_MAX, GidEntry};
-use crate::host::interface;
 use crate::host::link_monitor::News;
+use crate::host::{interface, neighbour};
 use crate::index::{DOORBELLS, Serial};
 use crate::inventory::Inventory;
 use crate::progress::eventfd::EventFd;
@@ -25,14 +25,14 @@ use crate::random::Random;
 use crate::seal::Secret;
 use crate::sharing::steering::{self, JoinError, Steering};
 use crate::worker::{Round, Work, Worker};
-use crate::{Air, AsyncEvent, DeviceConfig, DeviceInfo, Error, PathMtu, RateControl};
+use crate::{Air, AsyncEvent, DeviceConfig, DeviceInfo, Error, PathMtu, PortKind, RateControl};
 use airdma_port::impair::Impaired;
-use airdma_port::{BindError, Port, UdpConfig, UdpPort};
+use airdma_port::{BindError, PacketPort, Port, UdpConfig, UdpPort};
 use airdma_preload::{Process, Uncancelled};
 use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
-use airdma_wire::Neighbour;
 use airdma_wire::air::feature;
+use airdma_wire::{Bth, ICRC_LEN, Neighbour};
 use patience::Patience;
 use progress_loop::ProgressLoop;
 use state::{State, WhenGone, addresses_of, families_of, line_rate};
@@ -480,8 +480,58 @@ impl Core {
         }
     }
 
-    /// The sockets; with other processes, where there can be any, and else for this one alone.
     fn open_port(&self, rows: &[GidEntry]) -> Result<Opened, Error> {
+        match self.config.port {
+            PortKind::Udp => self.open_sockets(rows),
+            PortKind::Packet => {
+                let port = self.open_packet_port(rows)?;
+                Ok((self.impaired(port), None))
+            }
+        }
+    }
+
+    /// Frames of the interface, for this process alone.
+    fn open_packet_port(&self, rows: &[GidEntry]) -> Result<PacketPort, Error> {
+        let refused = |errno, message: String| Error::System {
+            errno,
+            message: format!("AIRDMA_PORT=packet: {message}"),
+        };
+        if self.config.bundles {
+            let message = "bundles (AIRDMA_AGGREGATE=datagrams) leave in IP fragments, which this port does not send";
+            return Err(refused(libc::EINVAL, message.into()));
+        }
+        let index = self.info.interface_index;
+        let resolver = neighbour::NextHops::new(index)
+            .map_err(|error| Error::system("asking the kernel for neighbours", &error))?;
+        let port =
+            PacketPort::bind(&addresses_of(rows), index, Box::new(resolver)).map_err(|error| {
+                let text = match error.errno() {
+                    libc::EADDRINUSE => format!("an address is this port's alone: {error}"),
+                    _ => error.to_string(),
+                };
+                refused(error.errno(), text)
+            })?;
+        let packet_len = self.info.path_mtu.bytes() as usize + Bth::LEN + ICRC_LEN;
+        let most = port.capabilities().datagram_bytes_max;
+        if packet_len > most {
+            let message = format!(
+                "packets of the path MTU (AIRDMA_MTU) have {packet_len} bytes, and frames of {} hold {most}",
+                self.info.interface
+            );
+            return Err(refused(libc::EINVAL, message));
+        }
+        Ok(port)
+    }
+
+    fn impaired(&self, port: impl Port + 'static) -> Box<dyn Port> {
+        match self.config.impairment {
+            None => Box::new(port),
+            Some(impairment) => Box::new(Impaired::new(port, impairment)),
+        }
+    }
+
+    /// The sockets; with other processes, where there can be any, and else for this one alone.
+    fn open_sockets(&self, rows: &[GidEntry]) -> Result<Opened, Error> {
         let addresses = addresses_of(rows);
         let config = UdpConfig {
             segmentation: self.config.segmentation,
@@ -521,10 +571,7 @@ impl Core {
             },
             Some(_) | None => bind_error(error),
         })?;
-        Ok(match self.config.impairment {
-            None => (Box::new(port), steering),
-            Some(impairment) => (Box::new(Impaired::new(port, impairment)), steering),
-        })
+        Ok((self.impaired(port), steering))
     }
 
     fn start_helper(self: &Arc<Self>) -> Result<(), Error> {

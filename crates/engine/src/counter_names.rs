@@ -88,6 +88,9 @@ fn user_name(name: &'static str) -> &'static str {
         "rx_truncated" => "drop_oversized",
         "rx_bad_bundle" => "drop_bad_bundle",
         "rx_overflow" => "drop_overflow",
+        "rx_bad_frames" => "drop_bad_frame",
+        "rx_fragments" => "drop_fragment",
+        "rx_stray_frames" => "drop_stray_frame",
         other => other,
     }
 }

@@ -44,7 +44,7 @@ pub use airdma_transport::{
     Operation, Path, QpAttributes, QpEvent, QpState, QpType, Status,
 };
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
-pub use config::{Air, DeviceConfig};
+pub use config::{Air, DeviceConfig, PortKind};
 pub use error::Error;
 pub use host::devices::DeviceInfo;
 pub use host::gids::GidEntry;

@@ -11,7 +11,8 @@ use crate::icrc::{CONGESTION_AT, Flow, IcrcCache};
 pub struct Destination {
     /// The peer. IPv6 link-local addresses are meant on the port's own interface.
     pub address: Neighbour,
-    /// Which local address sends: index into the addresses the port was bound to, which is the GID index.
+    /// Which local address sends: index into the addresses the port was bound to, which is the GID
+    /// index.
     pub source_index: u8,
     /// IPv4 TOS or IPv6 traffic class: DSCP, and ECN in the low two bits.
     pub tos: u8,
@@ -19,12 +20,13 @@ pub struct Destination {
     pub hop_limit: u8,
     /// IPv6 flow label, of 20 bits (outside the ICRC); 0 leaves it to the kernel.
     pub flow_label: u32,
-    /// Packets that could leave as one segmented send may leave as one datagram, a bundle ([`airdma_wire::bundle`]): the peer takes them.
+    /// Packets that could leave as one segmented send may leave as one datagram, a bundle
+    /// ([`airdma_wire::bundle`]): the peer takes them.
     pub bundles: bool,
 }
 
-/// Packets waiting to leave. One contiguous buffer, each packet followed by the 4 bytes of its ICRC, so that
-/// consecutive packets of equal size are one segmented send without a copy.
+/// Packets waiting to leave. One contiguous buffer, each packet followed by the 4 bytes of its
+/// ICRC, so that consecutive packets of equal size are one segmented send without a copy.
 ///
 /// ```
 /// use airdma_port::{Destination, TransmitBatch};
@@ -48,7 +50,8 @@ pub struct TransmitBatch {
     headroom: usize,
     /// The port sends packets of equal length together.
     equal_lengths: bool,
-    /// One for each run of packets with the same destination: mostly few, so that a packet carries an index.
+    /// One for each run of packets with the same destination: mostly few, so that a packet carries
+    /// an index.
     destinations: Vec<Destination>,
     /// First entry that has not left.
     head: usize,
@@ -60,8 +63,8 @@ pub struct TransmitBatch {
     recipient: Recipient,
 }
 
-/// Which process of the other host gets a packet, if several share an address there: see [`crate::sharing`]. A segmented send may
-/// arrive there as one, and goes to one of them.
+/// Which process of the other host gets a packet, if several share an address there: see
+/// [`crate::sharing`]. A segmented send may arrive there as one, and goes to one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipient {
     /// The one that has this range of queue pair numbers.
@@ -116,7 +119,8 @@ impl Entry {
 }
 
 impl TransmitBatch {
-    /// A batch of at most `packets_max` packets and `bytes` bytes, of which each packet takes its length and 4.
+    /// A batch of at most `packets_max` packets and `bytes` bytes, of which each packet takes its
+    /// length and 4.
     ///
     /// # Panics
     /// If `bytes` does not fit 32 bits.
@@ -155,8 +159,9 @@ impl TransmitBatch {
         self.equal_lengths
     }
 
-    /// Room for one packet of up to `len_max` bytes (BTH to pad), or `None` when the batch is full. The slice is
-    /// scratch, with arbitrary content, until [`TransmitBatch::commit`]; a second call before that takes it back.
+    /// Room for one packet of up to `len_max` bytes (BTH to pad), or `None` when the batch is full.
+    /// The slice is scratch, with arbitrary content, until [`TransmitBatch::commit`]; a second call
+    /// before that takes it back.
     #[inline]
     pub fn reserve(&mut self, len_max: usize) -> Option<&mut [u8]> {
         let needed = len_max.checked_add(self.headroom + ICRC_LEN)?;
@@ -177,7 +182,8 @@ impl TransmitBatch {
     /// Makes the first `len` bytes of the reserved slice the next packet. `len` counts BTH to pad.
     ///
     /// # Panics
-    /// If nothing is reserved, `len` exceeds the reservation, or `len` is not a multiple of 4 (the pad is missing).
+    /// If nothing is reserved, `len` exceeds the reservation, or `len` is not a multiple of 4 (the
+    /// pad is missing).
     pub fn commit(&mut self, len: usize, destination: Destination) {
         self.push(len, Some(destination));
     }
@@ -224,9 +230,9 @@ impl TransmitBatch {
         self.tail = start + len + ICRC_LEN;
     }
 
-    /// Room for packets of one length, `len` bytes each (BTH to pad), for up to `packets` of them: they stand `len` + 4 bytes apart, which
-    /// leaves room for the ICRC of each. Shorter than asked for where the batch has no more room. Otherwise as
-    /// [`reserve`](Self::reserve).
+    /// Room for packets of one length, `len` bytes each (BTH to pad), for up to `packets` of them:
+    /// they stand `len` + 4 bytes apart, which leaves room for the ICRC of each. Shorter than asked
+    /// for where the batch has no more room. Otherwise as [`reserve`](Self::reserve).
     pub fn reserve_run(&mut self, len: usize, packets: usize) -> &mut [u8] {
         debug_assert!(
             self.takes_runs(),
@@ -239,8 +245,8 @@ impl TransmitBatch {
         &mut self.buffer[self.tail..self.tail + self.reserved]
     }
 
-    /// Makes the first `packets` of the reserved run the next packets, for the queue pair and the destination of the packet that was
-    /// committed before.
+    /// Makes the first `packets` of the reserved run the next packets, for the queue pair and the
+    /// destination of the packet that was committed before.
     ///
     /// # Panics
     /// If none waits, `packets` exceed the reservation, or `len` is not a multiple of 4.
@@ -288,8 +294,8 @@ impl TransmitBatch {
         self.reserved = 0;
     }
 
-    /// The waiting packets, oldest first: bytes from BTH to pad, and destination. For ports written elsewhere, and
-    /// for tests.
+    /// The waiting packets, oldest first: bytes from BTH to pad, and destination. For ports written
+    /// elsewhere, and for tests.
     pub fn packets(&self) -> impl Iterator<Item = (&[u8], &Destination)> {
         self.waiting()
             .iter()
@@ -321,8 +327,8 @@ impl TransmitBatch {
         self.waiting().first().map(|entry| *self.destination(entry))
     }
 
-    /// How many packets, from the `first`-th waiting one on, can leave together: equal in destination and size, but the last may be
-    /// shorter.
+    /// How many packets, from the `first`-th waiting one on, can leave together: equal in
+    /// destination and size, but the last may be shorter.
     #[inline(always)]
     pub(crate) fn group_len(&self, first: usize) -> usize {
         let waiting = &self.waiting()[first..];
@@ -358,7 +364,8 @@ impl TransmitBatch {
         bundle_header(entry.wire_len() as u16, count, number)
     }
 
-    /// Bytes from the first byte of the `first`-th waiting packet to the ICRC of the last of `count`.
+    /// Bytes from the first byte of the `first`-th waiting packet to the ICRC of the last of
+    /// `count`.
     pub(crate) fn wire_bytes(&self, first: usize, count: usize) -> &[u8] {
         let entries = &self.waiting()[first..first + count];
         let (Some(start), Some(end)) = (entries.first(), entries.last()) else {
@@ -367,8 +374,25 @@ impl TransmitBatch {
         &self.buffer[start.offset as usize..end.offset as usize + end.wire_len()]
     }
 
-    /// Writes the ICRC behind the `index`-th waiting packet, for the IP identification `id`. Cheap when that is done
-    /// already.
+    /// The headers of the `index`-th waiting packet, which have this length.
+    pub(crate) fn headers(&mut self, index: usize, header_len: usize) -> &mut [u8] {
+        let end = self.entries[self.head + index].offset as usize;
+        assert!(
+            header_len <= self.headroom,
+            "the batch is lent by another port"
+        );
+        &mut self.buffer[end - header_len..end]
+    }
+
+    /// The bytes from there to its ICRC.
+    pub(crate) fn frame(&self, index: usize, header_len: usize) -> &[u8] {
+        let entry = &self.waiting()[index];
+        let start = entry.offset as usize;
+        &self.buffer[start - header_len..start + entry.wire_len()]
+    }
+
+    /// Writes the ICRC behind the `index`-th waiting packet, for the IP identification `id`. Cheap
+    /// when that is done already.
     #[inline(always)]
     pub(crate) fn seal(&mut self, index: usize, flow: &Flow, id: u16, icrcs: &mut IcrcCache) {
         let entry = &mut self.entries[self.head + index];
@@ -390,8 +414,8 @@ impl TransmitBatch {
         }
     }
 
-    /// Copies the `index`-th waiting packet to the end of `to`, to be damaged there if `damage` names a bit. False
-    /// when `to` is full.
+    /// Copies the `index`-th waiting packet to the end of `to`, to be damaged there if `damage`
+    /// names a bit. False when `to` is full.
     pub(crate) fn copy_packet(&self, index: usize, to: &mut Self, damage: Option<u32>) -> bool {
         let entry = &self.waiting()[index];
         let bytes = &self.buffer[self.range(entry)];
@@ -406,8 +430,8 @@ impl TransmitBatch {
         true
     }
 
-    /// Moves what waits to the front of the buffer. Only done when the space behind has run out, so a packet moves
-    /// rarely.
+    /// Moves what waits to the front of the buffer. Only done when the space behind has run out, so
+    /// a packet moves rarely.
     fn compact(&mut self) {
         if self.head == 0 {
             return;

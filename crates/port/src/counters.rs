@@ -24,14 +24,14 @@ counters! {
     rx_bytes,
     /// Calls to the kernel that returned at least one buffer.
     rx_batches,
-    /// Buffers the kernel returned: one datagram, or several coalesced into one (UDP_GRO). `rx_packets / rx_buffers`
-    /// says how well coalescing works.
+    /// Buffers the kernel returned: one datagram, or several coalesced into one (UDP_GRO).
+    /// `rx_packets / rx_buffers` says how well coalescing works.
     rx_buffers,
     /// Packets dropped because their ICRC is wrong: damaged on the way, or not RoCEv2 at all.
     rx_bad_icrc,
     /// IPv4 packets whose ICRC is right for an IP identification other than the predicted one (see
-    /// [`crate::udp`]): nearly all those of a kernel or hardware peer; those of an airdma peer only if its segmented sends
-    /// are cut on the way and not coalesced again.
+    /// [`crate::udp`]): nearly all those of a kernel or hardware peer; those of an airdma peer only
+    /// if its segmented sends are cut on the way and not coalesced again.
     rx_id_recovered,
     /// Those of `rx_packets` that came by way of another process that shares the address.
     rx_forwarded,
@@ -41,16 +41,25 @@ counters! {
     rx_truncated,
     /// Bundles ([`airdma_wire::bundle`]) dropped because their lengths do not fit each other.
     rx_bad_bundle,
-    /// Datagrams the kernel dropped at the socket: the receive buffer was full, or the UDP checksum was wrong.
+    /// Datagrams the kernel dropped at the socket: the receive buffer was full, or the UDP checksum
+    /// was wrong.
     rx_overflow,
+    /// Frames dropped by [`crate::packet`] whose headers are wrong: truncated, a wrong checksum, IP
+    /// options, lengths that do not fit each other.
+    rx_bad_frames,
+    /// First fragments of datagrams that [`crate::packet`] does not put together.
+    rx_fragments,
+    /// Frames dropped by [`crate::packet`] that are for another link or address: a VLAN's, another
+    /// host's.
+    rx_stray_frames,
     /// Receive calls that failed.
     rx_errors,
     /// Packets handed to the kernel.
     tx_packets,
     /// Their UDP payload bytes, ICRC included.
     tx_bytes,
-    /// Sends the kernel took: one packet, or several as one segmented send. `tx_packets / tx_sends` says how well
-    /// segmentation works.
+    /// Sends the kernel took: one packet, or several as one segmented send. `tx_packets / tx_sends`
+    /// says how well segmentation works.
     tx_sends,
     /// Those of `tx_sends` that carried several packets (UDP_SEGMENT).
     tx_segmented_sends,
@@ -66,11 +75,13 @@ counters! {
     tx_too_big,
     /// Those of `tx_errors` that a packet filter or security module refused (EPERM, EACCES).
     tx_filtered,
-    /// Those of `tx_errors` without a route, or whose host or interface is down (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
+    /// Those of `tx_errors` without a route, or whose host or interface is down (ENETUNREACH,
+    /// EHOSTUNREACH, ENETDOWN).
     tx_unreachable,
     /// Times a bundle was refused; from that address none leave from then on.
     tx_bundles_refused,
-    /// Times a segmented send was refused although a plain one worked; segmentation is off from then on.
+    /// Times a segmented send was refused although a plain one worked; segmentation is off from
+    /// then on.
     tx_segmentation_refused,
 }
 

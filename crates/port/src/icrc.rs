@@ -1,14 +1,15 @@
 //! Closing a packet with its ICRC, and checking it, when the IP header is the kernel's business.
 //!
-//! A CRC is affine: for packets of one length between the same two ends, whose congestion byte is the same,
+//! A CRC is affine: for packets of one length between the same two ends, whose congestion byte is
+//! the same,
 //!
 //! ```text
 //!   ICRC(packet) = CRC-32(packet) ^ constant ^ image(identification)
 //! ```
 //!
-//! The constant stands for the IP and UDP headers and for the masked byte of the BTH. It is worked out from the first such
-//! packet and kept, so that the others cost one sum over their own contiguous bytes. The image of the identification is that of
-//! [`airdma_wire::IdSpace`].
+//! The constant stands for the IP and UDP headers and for the masked byte of the BTH. It is worked
+//! out from the first such packet and kept, so that the others cost one sum over their own
+//! contiguous bytes. The image of the identification is that of [`airdma_wire::IdSpace`].
 
 mod sum;
 
@@ -20,7 +21,8 @@ use sum::Sum;
 /// Shortest RoCEv2 datagram: a BTH and an ICRC.
 pub(crate) const DATAGRAM_LEN_MIN: usize = Bth::LEN + ICRC_LEN;
 
-/// Two ends: the part of the IP and UDP headers that the ICRC covers and that does not change from packet to packet.
+/// Two ends: the part of the IP and UDP headers that the ICRC covers and that does not change from
+/// packet to packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// With identification 0.
@@ -54,6 +56,14 @@ impl Flow {
         })
     }
 
+    /// The same for packets with or without the don't-fragment flag, which IPv6 does not have.
+    pub(crate) fn with_dont_fragment(mut self, set: bool) -> Self {
+        if let IpPseudo::V4 { dont_fragment, .. } = &mut self.ip {
+            *dont_fragment = set;
+        }
+        self
+    }
+
     fn has_identification(&self) -> bool {
         match self.ip {
             IpPseudo::V4 { .. } => true,
@@ -76,8 +86,8 @@ impl Flow {
     }
 }
 
-/// Computes and checks ICRCs. Remembers the constants of recent flows and lengths, and the images of identifications by
-/// length; the latter are allocated when a length first occurs.
+/// Computes and checks ICRCs. Remembers the constants of recent flows and lengths, and the images
+/// of identifications by length; the latter are allocated when a length first occurs.
 pub struct IcrcCache {
     /// The line that was used last.
     last: Line,
@@ -94,7 +104,8 @@ struct Line {
     constant: u32,
 }
 
-/// Some peers times the few lengths that RDMA traffic has: first, middle, acknowledgement. A power of two.
+/// Some peers times the few lengths that RDMA traffic has: first, middle, acknowledgement. A power
+/// of two.
 const LINES: usize = 64;
 
 /// Byte of the BTH that the ICRC sees as all ones: FECN, BECN, reserved.
@@ -125,7 +136,8 @@ impl IcrcCache {
         }
     }
 
-    /// ICRC of the packet `bytes` (BTH to pad) sent with IP identification `id`, which IPv6 does not have.
+    /// ICRC of the packet `bytes` (BTH to pad) sent with IP identification `id`, which IPv6 does
+    /// not have.
     #[inline(always)]
     pub fn icrc(&mut self, flow: &Flow, id: u16, bytes: &[u8]) -> u32 {
         self.icrc_without_id(flow, bytes) ^ self.image(flow, id, bytes.len())
@@ -197,8 +209,8 @@ impl IcrcCache {
         if id == 0 || !flow.has_identification() {
             return 0;
         }
-        // A length without a space is no multiple of 4, and no length of a RoCEv2 packet: whatever its ICRC is, it
-        // counts as damaged.
+        // A length without a space is no multiple of 4, and no length of a RoCEv2 packet: whatever
+        // its ICRC is, it counts as damaged.
         match self.spaces.for_transport_len(len) {
             Some(space) => space.image(id),
             None => 0,

@@ -1,8 +1,8 @@
 //! A bad network on purpose: wraps any port and loses, repeats, reorders or damages what it sends.
 //!
-//! The same seed and the same packets give the same faults. Faults apply to sending only; to have them in both
-//! directions, impair both ends. A damaged packet is one with a bit flipped after its ICRC was computed, so that the
-//! receiver, not this wrapper, has to find out.
+//! The same seed and the same packets give the same faults. Faults apply to sending only; to have
+//! them in both directions, impair both ends. A damaged packet is one with a bit flipped after its
+//! ICRC was computed, so that the receiver, not this wrapper, has to find out.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,8 +14,9 @@ use airdma_wire::Neighbour;
 
 use crate::{Capabilities, Port, PortCounters, QueueFill, Received, SharedPort, TransmitBatch};
 
-/// How often what goes wrong. Parsed from a list like `drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=7`, in any order;
-/// what is not named does not happen, and the seed is 1.
+/// How often what goes wrong. Parsed from a list like
+/// `drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=7`, in any order; what is not named does not
+/// happen, and the seed is 1.
 ///
 /// ```
 /// use airdma_port::impair::Impairment;
@@ -180,8 +181,8 @@ pub struct ImpairCounters {
 
 /// A port with a bad network behind it. See the [module](self).
 ///
-/// A held-back packet leaves after the packets it waits for, or after some [`Port::receive`] calls in which nothing was
-/// sent. If neither happens because the caller sleeps, it waits as long.
+/// A held-back packet leaves after the packets it waits for, or after some [`Port::receive`] calls
+/// in which nothing was sent. If neither happens because the caller sleeps, it waits as long.
 pub struct Impaired<P> {
     inner: P,
     impairment: Impairment,
@@ -229,8 +230,8 @@ impl<P: Port> Impaired<P> {
 
     /// Decides about the first packet of `batch`, and takes it.
     fn pass(&mut self, batch: &mut TransmitBatch) {
-        // One throw for each kind of fault, whatever comes of the others, keeps the faults of one kind the same when the
-        // rate of another changes.
+        // One throw for each kind of fault, whatever comes of the others, keeps the faults of one
+        // kind the same when the rate of another changes.
         let dropped = self.random.chance(self.impairment.drop);
         let duplicated = self.random.chance(self.impairment.duplicate);
         let reordered = self.random.chance(self.impairment.reorder);
@@ -369,7 +370,8 @@ impl<P: Port> Port for Impaired<P> {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, figure 17): small, seeded by any number, good enough to lose packets.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, figure 17): small, seeded by any number, good
+/// enough to lose packets.
 #[derive(Clone, Debug)]
 struct Random(u64);
 

@@ -1,22 +1,24 @@
 //! Moving RoCEv2 packets: one trait, one folder or file per backend, batches in and batches out.
 //!
-//! A [`Port`] knows addresses, datagrams and the invariant CRC that closes every RoCEv2 packet. It does not know
-//! what a queue pair is. The engine writes packets in place into a [`TransmitBatch`]; the port seals each with its
-//! ICRC and hands the batch to the kernel in as few calls as it can. Received packets arrive through a callback,
-//! checked, with the ICRC cut off.
+//! A [`Port`] knows addresses, datagrams and the invariant CRC that closes every RoCEv2 packet. It
+//! does not know what a queue pair is. The engine writes packets in place into a [`TransmitBatch`];
+//! the port seals each with its ICRC and hands the batch to the kernel in as few calls as it can.
+//! Received packets arrive through a callback, checked, with the ICRC cut off.
 //!
-//! Backends: [`udp`] (plain sockets, no privilege), [`sim`] (an in-memory pair for tests). [`impair`] wraps any of them
-//! and loses, repeats, reorders or damages packets on purpose; [`selftest`] proves on loopback that the IP
-//! identification the ICRC depends on is what the UDP backend assumes.
+//! Backends: [`udp`] (plain sockets, no privilege), [`sim`] (an in-memory pair for tests).
+//! [`impair`] wraps any of them and loses, repeats, reorders or damages packets on purpose;
+//! [`selftest`] proves on loopback that the IP identification the ICRC depends on is what the UDP
+//! backend assumes.
 //!
-//! Nothing is allocated per packet (`tests/no_allocation.rs` proves it), and nothing is locked, but for the queues that the
-//! two ends of a [`sim`] pair share.
+//! Nothing is allocated per packet (`tests/no_allocation.rs` proves it), and nothing is locked, but
+//! for the queues that the two ends of a [`sim`] pair share.
 
 pub mod descriptors;
 #[doc(hidden)] // for the crate `fuzz-bodies`
 pub mod icrc;
 pub mod impair;
 pub mod own_link;
+pub mod packet;
 pub mod selftest;
 pub mod sharing;
 pub mod sim;
@@ -35,6 +37,7 @@ use airdma_wire::Neighbour;
 pub use batch::{Destination, GROUP_BYTES_MAX, TransmitBatch};
 pub use capabilities::Capabilities;
 pub use counters::PortCounters;
+pub use packet::PacketPort;
 pub use raw::RawSocket;
 use sharing::Sharing;
 pub use udp::{BindError, Granted, UdpConfig, UdpPort};
@@ -44,7 +47,8 @@ pub use udp::{BindError, Granted, UdpConfig, UdpPort};
 pub struct Received<'a> {
     /// The host that the packet came from.
     pub source: Neighbour,
-    /// UDP source port: entropy of the sender, which ports do not check; a connection may be held to one (but CNPs come from port 0).
+    /// UDP source port: entropy of the sender, which ports do not check; a connection may be held
+    /// to one (but CNPs come from port 0).
     pub source_port: u16,
     /// The local address, or the group, that it came to.
     pub destination: Neighbour,
@@ -56,7 +60,8 @@ pub struct Received<'a> {
     pub flow_label: u32,
     /// It came by way of another process that shares the address (see [`sharing`]).
     pub forwarded: bool,
-    /// It came in a bundle ([`airdma_wire::bundle`]), which nobody may send who has not agreed on it.
+    /// It came in a bundle ([`airdma_wire::bundle`]), which nobody may send who has not agreed on
+    /// it.
     pub bundled: bool,
     /// BTH to pad, without the ICRC. At least the 12 bytes of a BTH.
     pub bytes: &'a [u8],
@@ -77,41 +82,46 @@ pub struct QueueFill {
 ///
 /// One owner at a time: a worker holds its port exclusively, so there is nothing to lock.
 ///
-/// Order of calls: any. [`Port::transmit`] and [`Port::receive`] never block; to sleep, wait for one of
-/// [`Port::wait_descriptors`] to become readable (or writable, when a batch could not be emptied).
+/// Order of calls: any. [`Port::transmit`] and [`Port::receive`] never block; to sleep, wait for
+/// one of [`Port::wait_descriptors`] to become readable (or writable, when a batch could not be
+/// emptied).
 pub trait Port: Send {
     /// What the port can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Lends a batch for packets of `bytes` bytes together, laid out so that each is written where it leaves from.
+    /// Lends a batch for packets of `bytes` bytes together, laid out so that each is written where
+    /// it leaves from.
     fn lend_batch(&self, bytes: usize, packets_max: usize) -> TransmitBatch {
         TransmitBatch::for_port(bytes, packets_max, self.capabilities())
     }
 
     /// Seals the ICRC of each packet in `batch`, which this port has lent, and sends them in order.
     ///
-    /// What the kernel does not take now stays in the batch and is counted (`tx_again`); call again later, with more
-    /// packets appended if need be. A packet that the kernel refuses for good (too big, filtered, no route) is counted
-    /// by reason and dropped: the transport above recovers, as from any loss.
+    /// What the kernel does not take now stays in the batch and is counted (`tx_again`); call again
+    /// later, with more packets appended if need be. A packet that the kernel refuses for good (too
+    /// big, filtered, no route) is counted by reason and dropped: the transport above recovers, as
+    /// from any loss.
     ///
     /// # Errors
     /// Only when the port itself is broken (its descriptor is no longer a socket).
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()>;
 
-    /// Lends what has arrived to `handle`, oldest first, until nothing is left or about `budget` packets were looked
-    /// at (a coalesced buffer is always finished, so it may be some dozens more). Returns how many were delivered.
-    /// Never blocks.
+    /// Lends what has arrived to `handle`, oldest first, until nothing is left or about `budget`
+    /// packets were looked at (a coalesced buffer is always finished, so it may be some dozens
+    /// more). Returns how many were delivered. Never blocks.
     ///
     /// # Errors
     /// Only when the port itself is broken.
     fn receive(&mut self, budget: usize, handle: &mut dyn FnMut(Received<'_>))
     -> io::Result<usize>;
 
-    /// Appends the descriptors that are readable when [`Port::receive`] would deliver something, and writable when a
-    /// batch that stayed non-empty may be tried again. They stay the same until an address or a group comes or goes.
+    /// Appends the descriptors that are readable when [`Port::receive`] would deliver something,
+    /// and writable when a batch that stayed non-empty may be tried again. They stay the same until
+    /// an address or a group comes or goes.
     fn wait_descriptors(&self, out: &mut Vec<RawFd>);
 
-    /// The one of them to wait for until a batch that stayed non-empty may be tried again; `None`: any.
+    /// The one of them to wait for until a batch that stayed non-empty may be tried again; `None`:
+    /// any.
     fn stopped_at(&self) -> Option<RawFd> {
         None
     }
@@ -122,31 +132,35 @@ pub trait Port: Send {
     /// Finds out what the kernel has dropped: a system call for each socket.
     fn look_for_drops(&mut self) {}
 
-    /// What this host has sent and the line has not taken yet, other programs included; `None` if unknown.
+    /// What this host has sent and the line has not taken yet, other programs included; `None` if
+    /// unknown.
     ///
     /// A few system calls at most, and none if it was asked within the last millisecond.
     fn send_queue(&mut self) -> Option<QueueFill> {
         None
     }
 
-    /// What came to the local address `source_index` and waits for [`Port::receive`]; `None` if unknown.
+    /// What came to the local address `source_index` and waits for [`Port::receive`]; `None` if
+    /// unknown.
     fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
         let _ = source_index;
         None
     }
 
-    /// Gives the local address `source_index` another value, or (`None`) takes it away. What waits to be sent from an
-    /// address that is gone is dropped and counted.
+    /// Gives the local address `source_index` another value, or (`None`) takes it away. What waits
+    /// to be sent from an address that is gone is dropped and counted.
     ///
     /// # Errors
-    /// Why the new address cannot be used; the old one is gone all the same. `EOPNOTSUPP` where addresses are fixed.
+    /// Why the new address cannot be used; the old one is gone all the same. `EOPNOTSUPP` where
+    /// addresses are fixed.
     fn set_address(&mut self, source_index: u8, address: Option<Neighbour>) -> io::Result<()> {
         let _ = (source_index, address);
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
-    /// Begins to deliver what is sent to a multicast group, with the group as [`Received::destination`]. Packets that
-    /// this host sends to the group come back to it as well.
+    /// Begins to deliver what is sent to a multicast group, with the group as
+    /// [`Received::destination`]. Packets that this host sends to the group come back to it as
+    /// well.
     ///
     /// # Errors
     /// Those of the system (descriptors, memory); `EOPNOTSUPP` where there are no groups.
@@ -160,8 +174,9 @@ pub trait Port: Send {
         let _ = group;
     }
 
-    /// Says whether the local address `source_index` has users. A port may look at unused addresses less often; their
-    /// packets are still delivered. All addresses start active. Unknown indices are ignored.
+    /// Says whether the local address `source_index` has users. A port may look at unused addresses
+    /// less often; their packets are still delivered. All addresses start active. Unknown indices
+    /// are ignored.
     fn set_active(&mut self, source_index: u8, active: bool) {
         let _ = (source_index, active);
     }
@@ -177,10 +192,12 @@ pub trait SharedPort: Port {
     /// Whether other processes had the local address `source_index` when this port got it.
     fn has_company(&self, source_index: u8) -> bool;
 
-    /// Gives all sockets at the local address `source_index` the classic BPF program that chooses which one gets a packet.
+    /// Gives all sockets at the local address `source_index` the classic BPF program that chooses
+    /// which one gets a packet.
     ///
-    /// It sees the UDP payload, and answers with the place of a socket in the order in which they were bound. When one is
-    /// closed the last takes its place; an answer beyond the last leaves the choice to the kernel.
+    /// It sees the UDP payload, and answers with the place of a socket in the order in which they
+    /// were bound. When one is closed the last takes its place; an answer beyond the last leaves
+    /// the choice to the kernel.
     ///
     /// # Errors
     /// Those of the system; `EINVAL` while there is no other socket.
@@ -190,7 +207,8 @@ pub trait SharedPort: Port {
         program: &[libc::sock_filter],
     ) -> io::Result<()>;
 
-    /// From now on messages of the processes that share the addresses are taken, and given to `sharing`.
+    /// From now on messages of the processes that share the addresses are taken, and given to
+    /// `sharing`.
     fn set_sharing(&mut self, sharing: Arc<dyn Sharing>);
 
     /// The next [`Port::receive`] looks at all addresses.

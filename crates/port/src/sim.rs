@@ -1,8 +1,9 @@
-//! Ports in memory: two joined to each other, or one whose packets somebody else carries. For tests of what lies above,
-//! without sockets, privilege or a free UDP port.
+//! Ports in memory: two joined to each other, or one whose packets somebody else carries. For tests
+//! of what lies above, without sockets, privilege or a free UDP port.
 //!
-//! Packets are sealed and checked as on a network, so that a packet damaged by [`crate::impair`] is found and counted
-//! here too. Nothing is ever cut, coalesced or refused, bundles are one frame; a queue that is full drops, as a socket's does.
+//! Packets are sealed and checked as on a network, so that a packet damaged by [`crate::impair`] is
+//! found and counted here too. Nothing is ever cut, coalesced or refused, bundles are one frame; a
+//! queue that is full drops, as a socket's does.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,7 +25,8 @@ pub struct SimPort {
     peer_addresses: Option<Vec<IpAddr>>,
     inbox: Arc<Inbox>,
     peer_inbox: Arc<Inbox>,
-    /// Frames taken out of the inbox by the receive call under way, so that no lock is held while they are handled.
+    /// Frames taken out of the inbox by the receive call under way, so that no lock is held while
+    /// they are handled.
     taken: Vec<Frame>,
     icrcs: IcrcCache,
     counters: PortCounters,
@@ -33,7 +35,8 @@ pub struct SimPort {
 /// Frames that wait at one end. More are dropped.
 const FRAMES_MAX: usize = 4096;
 
-/// What they are taken to be, for who asks how full the queue is: the socket of an unprivileged process on Linux.
+/// What they are taken to be, for who asks how full the queue is: the socket of an unprivileged
+/// process on Linux.
 const SOCKET_BYTES: u64 = 425_984;
 
 /// TTL of a packet whose destination leaves it to the kernel.
@@ -70,8 +73,8 @@ pub struct Carrier {
 /// Frames that a carrier leaves lying before the port takes no more.
 const OUTBOX_MAX: usize = 64;
 
-/// A port whose packets are carried by hand. Unlike a pair's, it takes no more than [`OUTBOX_MAX`] frames that nobody fetches:
-/// the rest stays in the batch, as with a socket whose buffer is full.
+/// A port whose packets are carried by hand. Unlike a pair's, it takes no more than [`OUTBOX_MAX`]
+/// frames that nobody fetches: the rest stays in the batch, as with a socket whose buffer is full.
 ///
 /// # Errors
 /// When the kernel has no event descriptor left.

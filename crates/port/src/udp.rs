@@ -1,26 +1,31 @@
 //! RoCEv2 over plain UDP sockets: no privilege, any interface, any kernel since 4.18.
 //!
-//! One unconnected, non-blocking socket per local address and per multicast group, bound to port 4791. Groups of equal-sized packets to one peer
-//! leave as one segmented send (UDP_SEGMENT), several groups in one `sendmmsg`; received datagrams come coalesced
-//! (UDP_GRO), several buffers in one `recvmmsg`. Where the kernel lacks either, plain datagrams do.
+//! One unconnected, non-blocking socket per local address and per multicast group, bound to port
+//! 4791. Groups of equal-sized packets to one peer leave as one segmented send (UDP_SEGMENT),
+//! several groups in one `sendmmsg`; received datagrams come coalesced (UDP_GRO), several buffers
+//! in one `recvmmsg`. Where the kernel lacks either, plain datagrams do.
 //!
 //! # The IP identification that nobody sees
 //!
-//! The ICRC covers the identification field of the IPv4 header, which a UDP socket can neither choose nor read.
+//! The ICRC covers the identification field of the IPv4 header, which a UDP socket can neither
+//! choose nor read.
 //!
-//! Sending: an unconnected socket with DF set (`IP_PMTUDISC_PROBE`) sends identification 0, and the segments of one
-//! segmented send get 0, 1, 2, ... when the kernel cuts them. [`crate::selftest`] proves it where it runs. A connected
-//! socket would count on its own, unseen: never connect these.
+//! Sending: an unconnected socket with DF set (`IP_PMTUDISC_PROBE`) sends identification 0, and the
+//! segments of one segmented send get 0, 1, 2, ... when the kernel cuts them. [`crate::selftest`]
+//! proves it where it runs. A connected socket would count on its own, unseen: never connect these.
 //!
-//! Receiving: the k-th segment of a coalesced buffer should have identification k; that is exact, and is all an airdma peer
-//! needs. If it does not, the packet is accepted when *some* identification explains its ICRC, because other peers (the
-//! kernel's rxe, hardware) count theirs. What that gives up: 2^16 of the 2^32 values of an ICRC are then right, so heavy
-//! damage passes this check with a chance of 2^-16 instead of 2^-32; a single flipped bit is always found. Trying the
-//! predicted identification first saves time, not strength, since a damaged packet misses the prediction as a packet of rxe
-//! does. In practice the same damage must also get past the frame check sequence of its link (32 bits), and past the UDP
-//! checksum (16 bits), which airdma sends and the kernel verifies; rxe sends none. IPv6 has no identification, so there the
-//! check has its full strength. `rx_id_recovered` counts the packets accepted in this way. (Not done: identifications that are
-//! not close to the peer's last could be refused, which would win most of the strength back.)
+//! Receiving: the k-th segment of a coalesced buffer should have identification k; that is exact,
+//! and is all an airdma peer needs. If it does not, the packet is accepted when *some*
+//! identification explains its ICRC, because other peers (the kernel's rxe, hardware) count theirs.
+//! What that gives up: 2^16 of the 2^32 values of an ICRC are then right, so heavy damage passes
+//! this check with a chance of 2^-16 instead of 2^-32; a single flipped bit is always found. Trying
+//! the predicted identification first saves time, not strength, since a damaged packet misses the
+//! prediction as a packet of rxe does. In practice the same damage must also get past the frame
+//! check sequence of its link (32 bits), and past the UDP checksum (16 bits), which airdma sends
+//! and the kernel verifies; rxe sends none. IPv6 has no identification, so there the check has its
+//! full strength. `rx_id_recovered` counts the packets accepted in this way. (Not done:
+//! identifications that are not close to the peer's last could be refused, which would win most of
+//! the strength back.)
 
 pub(crate) mod address;
 pub(crate) mod control;
@@ -57,16 +62,17 @@ pub struct UdpConfig {
     pub segmentation: bool,
     /// Use UDP_GRO if the kernel has it.
     pub coalescing: bool,
-    /// Kernel receive buffer per address, in bytes of payload and bookkeeping. Without privilege the kernel cuts it to
+    /// Kernel receive buffer per address, in bytes of payload and bookkeeping. Without privilege
+    /// the kernel cuts it to
     /// `net.core.rmem_max`.
     pub receive_buffer_bytes: usize,
     /// Kernel send buffer per address, likewise; cut to `net.core.wmem_max`.
     pub send_buffer_bytes: usize,
-    /// Longest datagram, or coalesced run of datagrams, that can be received. Longer ones are cut by the kernel, counted
-    /// (`rx_truncated`) and dropped.
+    /// Longest datagram, or coalesced run of datagrams, that can be received. Longer ones are cut
+    /// by the kernel, counted (`rx_truncated`) and dropped.
     pub datagram_bytes_max: usize,
-    /// Let other processes of this user bind the same addresses. Which of them gets a packet is then up to
-    /// [`SharedPort::attach_steering`].
+    /// Let other processes of this user bind the same addresses. Which of them gets a packet is
+    /// then up to [`SharedPort::attach_steering`].
     pub share: bool,
 }
 
@@ -87,11 +93,13 @@ impl Default for UdpConfig {
 /// What the kernel granted a [`UdpPort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Groups of packets leave as one segmented send. Turns false for good if the interface proves unable.
+    /// Groups of packets leave as one segmented send. Turns false for good if the interface proves
+    /// unable.
     pub segmentation: bool,
     /// Datagrams arrive coalesced.
     pub coalescing: bool,
-    /// Kernel receive buffer of the first address, as the kernel counts it (twice what was asked for).
+    /// Kernel receive buffer of the first address, as the kernel counts it (twice what was asked
+    /// for).
     pub receive_buffer_bytes: usize,
     /// Kernel send buffer of the first address, likewise.
     pub send_buffer_bytes: usize,
@@ -129,14 +137,15 @@ pub struct UdpPort {
 /// An unused address is looked at in one of this many receive calls that get to it.
 const IDLE_POLL_INTERVAL: u32 = 64;
 
-/// One that nothing came to in this many receive calls is quiet, unless it was the last that something came to: each look is a
-/// system call.
+/// One that nothing came to in this many receive calls is quiet, unless it was the last that
+/// something came to: each look is a system call.
 const QUIET_AFTER: u32 = 1024;
 
 /// A quiet address is looked at in one of this many.
 const QUIET_POLL_INTERVAL: u32 = 16;
 
-/// And in each that comes so long after the last look: who polls seldom does not wait for many polls.
+/// And in each that comes so long after the last look: who polls seldom does not wait for many
+/// polls.
 const SKIPPED_MAX: Duration = Duration::from_millis(1);
 
 /// Of an IPv4 datagram, in fragments where the interface takes less.
@@ -146,7 +155,8 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 const ADDRESSES_MAX: usize = 256;
 
 impl UdpPort {
-    /// Binds one socket to each of `addresses`, which all belong to the interface `interface_index`; the index into
+    /// Binds one socket to each of `addresses`, which all belong to the interface
+    /// `interface_index`; the index into
     /// `addresses` is the GID index. The interface gives IPv6 link-local addresses their scope, and is not used
     /// otherwise: the kernel's routes decide where packets leave.
     ///
@@ -213,7 +223,8 @@ impl UdpPort {
         })
     }
 
-    /// The UDP port of all addresses: the one asked for, or, if that was 0, the one the kernel chose for the first.
+    /// The UDP port of all addresses: the one asked for, or, if that was 0, the one the kernel
+    /// chose for the first.
     pub fn port(&self) -> u16 {
         self.config.port
     }
@@ -226,8 +237,8 @@ impl UdpPort {
         }
     }
 
-    /// Without a queue in front of a wireless interface, what its driver holds is in the account of the sockets. Others without a queue,
-    /// as a veth, are not the line: that is somewhere behind.
+    /// Without a queue in front of a wireless interface, what its driver holds is in the account of
+    /// the sockets. Others without a queue, as a veth, are not the line: that is somewhere behind.
     fn unsent(&mut self) -> Option<QueueFill> {
         let view = self.view.as_mut()?;
         if view.read_interface(Instant::now()).value.is_err() {
@@ -247,8 +258,9 @@ impl UdpPort {
     }
 }
 
-/// How full the queue in front of an interface is. One with a limit in packets holds so many of the size of those that are in it.
-fn fill_of(backlog: &Backlog) -> QueueFill {
+/// How full the queue in front of an interface is. One with a limit in packets holds so many of the
+/// size of those that are in it.
+pub(crate) fn fill_of(backlog: &Backlog) -> QueueFill {
     let bytes = u64::from(backlog.bytes);
     let capacity = match backlog.limit {
         Some(Limit::Bytes(most)) => Some(u64::from(most)),

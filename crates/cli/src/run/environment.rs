@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// Variables of airdma, and the effect of each.
-const OURS: [(&str, &str); 13] = [
+const OURS: [(&str, &str); 14] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -75,6 +75,10 @@ const OURS: [(&str, &str); 13] = [
     (
         "AIRDMA_WINDOW_BYTES",
         "ceiling of the window to one peer; or none",
+    ),
+    (
+        "AIRDMA_PORT",
+        "udp for sockets, packet for Ethernet frames (CAP_NET_RAW)",
     ),
     (
         "AIRDMA_SEGMENTATION",

@@ -5,6 +5,7 @@ use crate::Error;
 use crate::host::devices::name_of;
 use crate::host::interface::InterfaceQuery;
 use airdma_port::own_link::OwnLink;
+use airdma_port::packet::Resolver;
 use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -60,6 +61,33 @@ pub(crate) fn resolve(
             return Err(error(io::Error::from_raw_os_error(libc::EHOSTUNREACH)));
         }
         std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// The next hops of an interface, for a port that writes Ethernet headers itself.
+pub(crate) struct NextHops {
+    interface: u32,
+    socket: Rtnetlink,
+}
+
+impl NextHops {
+    pub(crate) fn new(interface: u32) -> io::Result<Self> {
+        let socket = Rtnetlink::new()?;
+        Ok(NextHops { interface, socket })
+    }
+}
+
+impl Resolver for NextHops {
+    fn next_hop(&mut self, source: IpAddr, destination: IpAddr) -> io::Result<Option<[u8; 6]>> {
+        if let Some(group) = group(destination) {
+            return Ok(Some(group));
+        }
+        let next = self.socket.next_hop(self.interface, destination)?;
+        let found = self.socket.neighbour(self.interface, next)?;
+        if found.is_none() {
+            ask(self.interface, source, destination);
+        }
+        Ok(found)
     }
 }
 

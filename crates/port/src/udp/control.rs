@@ -121,7 +121,7 @@ pub(super) const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
 
 /// A message header that points at nothing.
 // SAFETY: integers and null pointers; all zero is a value of each of them.
-pub(super) const EMPTY_HEADER: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+pub(crate) const EMPTY_HEADER: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
 
 /// A message's header: its length as a word, then level and kind.
 const HEADER_LEN: usize = align(size_of::<usize>() + 8);

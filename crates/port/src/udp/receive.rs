@@ -26,8 +26,8 @@ pub(super) struct Receiver {
     sharing: Option<Arc<dyn Sharing>>,
 }
 
-// SAFETY: the raw pointers in `headers` and `slots` are written and used within one call of `Receiver::fetch` and are
-// never read after it; nothing in here is tied to a thread.
+// SAFETY: the raw pointers in `headers` and `slots` are written and used within one call of
+// `Receiver::fetch` and are never read after it; nothing in here is tied to a thread.
 unsafe impl Send for Receiver {}
 
 /// What the header of one received message points at, its bytes aside.
@@ -38,9 +38,9 @@ struct Slot {
     control: ControlBuffer,
 }
 
-/// Buffers offered to the kernel at once: few, so that they stay in the cache while it fills them with up to 64 KiB each.
-/// More would save calls when nothing is coalesced, but bring nothing measurable: the kernel's work per datagram is many
-/// times that of a call.
+/// Buffers offered to the kernel at once: few, so that they stay in the cache while it fills them
+/// with up to 64 KiB each. More would save calls when nothing is coalesced, but bring nothing
+/// measurable: the kernel's work per datagram is many times that of a call.
 const SLOTS: usize = 4;
 
 impl Receiver {
@@ -68,8 +68,8 @@ impl Receiver {
         self.sharing = Some(sharing);
     }
 
-    /// Hands on what waits at `socket`, until it is empty or `budget` packets were looked at, good or bad: a flood of
-    /// bad ones must not hold up the caller either. Returns how many those were.
+    /// Hands on what waits at `socket`, until it is empty or `budget` packets were looked at, good
+    /// or bad: a flood of bad ones must not hold up the caller either. Returns how many those were.
     pub(super) fn drain(
         &mut self,
         socket: &Socket,
@@ -84,7 +84,8 @@ impl Receiver {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR) => break,
                     Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => return Err(error),
-                    // An ICMP error about an earlier send, reported once: what waits behind it is looked at next time.
+                    // An ICMP error about an earlier send, reported once: what waits behind it is
+                    // looked at next time.
                     _ => {
                         counters.rx_errors += 1;
                         break;
@@ -123,8 +124,8 @@ impl Receiver {
             header.msg_controllen = CONTROL_ROOM;
             header.msg_flags = 0;
         }
-        // SAFETY: the `SLOTS` headers were pointed just now at `self.slots` and `self.buffers`, with their
-        // true lengths; neither is moved or used before the call returns.
+        // SAFETY: the `SLOTS` headers were pointed just now at `self.slots` and `self.buffers`,
+        // with their true lengths; neither is moved or used before the call returns.
         let filled = unsafe {
             libc::recvmmsg(
                 socket.descriptor(),
@@ -171,7 +172,8 @@ impl Receiver {
             return 1;
         };
         let bytes = &self.buffers[start..start + len];
-        // A message comes alone: what looks like one at the head of a coalesced buffer is forged, and packets are behind it.
+        // A message comes alone: what looks like one at the head of a coalesced buffer is forged,
+        // and packets are behind it.
         let is_said = origin.arrival.segment == 0 && is_message(bytes);
         if let Some(sharing) = self.sharing.as_ref().filter(|_| is_said) {
             let message = Message::parse(bytes, sharing.secret());
@@ -195,7 +197,8 @@ fn take_buffer(
         0 => bytes.len(),
         segment => segment,
     };
-    // Only the last of coalesced datagrams is shorter than the others, and so can be something else.
+    // Only the last of coalesced datagrams is shorter than the others, and so can be something
+    // else.
     let last = (bytes.len() - 1) / segment * segment;
     if is_bundle(bytes) || is_bundle(&bytes[last..]) {
         return unbundle(bytes, segment, origin, icrcs, handle, counters);
@@ -239,8 +242,8 @@ struct Origin {
     bundled: bool,
 }
 
-/// Hands on the packets of a buffer with bundles in it: one, or several short ones that the kernel has coalesced, with each other or
-/// with packets that came by themselves.
+/// Hands on the packets of a buffer with bundles in it: one, or several short ones that the kernel
+/// has coalesced, with each other or with packets that came by themselves.
 #[cold]
 fn unbundle(
     buffer: &[u8],
@@ -272,9 +275,9 @@ fn unbundle(
     examined
 }
 
-/// Hands on the packets of one buffer, of so many bytes each but for the last. The k-th is expected to have IP identification `first` + k: a
-/// segmented send that was not cut on its way (veth, loopback), or was cut and coalesced again, is all in one buffer, and so is a
-/// bundle.
+/// Hands on the packets of one buffer, of so many bytes each but for the last. The k-th is expected
+/// to have IP identification `first` + k: a segmented send that was not cut on its way (veth,
+/// loopback), or was cut and coalesced again, is all in one buffer, and so is a bundle.
 fn split(
     buffer: &[u8],
     segment: usize,

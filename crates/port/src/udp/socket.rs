@@ -47,7 +47,8 @@ pub(super) struct Socket {
     pub(super) bundles: bool,
 }
 
-/// After this many fragmented sends it is tried again whether the interface takes whole packets now.
+/// After this many fragmented sends it is tried again whether the interface takes whole packets
+/// now.
 const FRAGMENTED_MAX: u32 = 4096;
 
 impl Socket {
@@ -114,8 +115,9 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Whether a receive call that got to it does not look, where one in so many does, and one so long after the last look. Each socket
-    /// counts its own: between busy ones not every call gets to it.
+    /// Whether a receive call that got to it does not look, where one in so many does, and one so
+    /// long after the last look. Each socket counts its own: between busy ones not every call gets
+    /// to it.
     pub(super) fn is_skipped(&mut self, interval: u32, most: Duration, now: Instant) -> bool {
         self.skipped += 1;
         if self.skipped < interval && now.duration_since(self.looked_at) < most {
@@ -150,7 +152,8 @@ impl Socket {
         }
     }
 
-    /// Groups on other interfaces are not ours: without this a socket gets what any other of the host has joined.
+    /// Groups on other interfaces are not ours: without this a socket gets what any other of the
+    /// host has joined.
     fn configure_group(&self) -> Result<(), (&'static str, io::Error)> {
         let (level, option) = match self.address {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
@@ -211,8 +214,8 @@ impl Socket {
         }
     }
 
-    /// Lets the kernel cut what is sent from now on, or not. OMIT is the kernel's name for: fragment what does not fit the
-    /// interface, without DF, and believe no ICMP "too big" either.
+    /// Lets the kernel cut what is sent from now on, or not. OMIT is the kernel's name for:
+    /// fragment what does not fit the interface, without DF, and believe no ICMP "too big" either.
     pub(super) fn set_fragmenting(&mut self, on: bool) -> io::Result<()> {
         if self.fragmenting == on {
             return Ok(());
@@ -236,14 +239,15 @@ impl Socket {
         Ok(())
     }
 
-    /// Size of the buffer `SO_RCVBUF` or `SO_SNDBUF`, as the kernel counts it; 0 if it does not say.
+    /// Size of the buffer `SO_RCVBUF` or `SO_SNDBUF`, as the kernel counts it; 0 if it does not
+    /// say.
     pub(super) fn buffer_bytes(&self, which: c_int) -> usize {
         self.option(libc::SOL_SOCKET, which)
             .map_or(0, |bytes| usize::try_from(bytes).unwrap_or(0))
     }
 
-    /// Datagrams the kernel dropped at this socket since it was opened: the count that SO_RXQ_OVFL would attach to later
-    /// datagrams, without waiting for one.
+    /// Datagrams the kernel dropped at this socket since it was opened: the count that SO_RXQ_OVFL
+    /// would attach to later datagrams, without waiting for one.
     pub(super) fn drops(&self) -> u64 {
         self.memory().map_or(0, |memory| memory.dropped.into())
     }
@@ -263,7 +267,8 @@ impl Socket {
                 .map_err(|error| (name, error))?;
         }
         if self.address.is_ipv6() {
-            // rxe sends UDP checksum 0 over IPv6 too; the kernel drops that silently unless told otherwise.
+            // rxe sends UDP checksum 0 over IPv6 too; the kernel drops that silently unless told
+            // otherwise.
             self.set(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)
                 .map_err(|error| ("setsockopt(UDP_NO_CHECK6_RX)", error))?;
         }
@@ -290,7 +295,8 @@ impl Socket {
                 config.send_buffer_bytes,
             ),
         ] {
-            // Smaller buffers than asked for cost speed, not function, so a refusal is not an error.
+            // Smaller buffers than asked for cost speed, not function, so a refusal is not an
+            // error.
             let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
             if self.set(libc::SOL_SOCKET, forced, bytes).is_err() {
                 let _ = self.set(libc::SOL_SOCKET, plain, bytes);
@@ -299,8 +305,9 @@ impl Socket {
         Ok(())
     }
 
-    /// Alone if nobody is there, else as one of a group. Only the first binds without SO_REUSEPORT: so it learns whether there
-    /// is a group that it does not know of. It lets others in afterwards.
+    /// Alone if nobody is there, else as one of a group. Only the first binds without SO_REUSEPORT:
+    /// so it learns whether there is a group that it does not know of. It lets others in
+    /// afterwards.
     fn bind_shared(&mut self) -> Result<(), BindError> {
         match self.bind() {
             Err(BindError::AddressInUse { .. }) => {
@@ -322,7 +329,8 @@ impl Socket {
             })
     }
 
-    /// Gives the group of sockets at this address, as long as it has several, the program that chooses one.
+    /// Gives the group of sockets at this address, as long as it has several, the program that
+    /// chooses one.
     pub(super) fn attach_steering(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         let program = libc::sock_fprog {
             len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
@@ -331,7 +339,8 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, program)
     }
 
-    /// In the order of calls: alone, a socket belongs to its process; others are let in by [`Socket::admit_others`].
+    /// In the order of calls: alone, a socket belongs to its process; others are let in by
+    /// [`Socket::admit_others`].
     fn bind(&mut self) -> Result<(), BindError> {
         let name = SocketAddress::new(self.address, self.port, self.interface_index);
         // SAFETY: `name` is a socket address of `len` bytes.
@@ -401,8 +410,8 @@ impl Socket {
     }
 }
 
-/// Without one of these the port would send or see wrong packets. DF by PROBE: with identification 0, and without
-/// believing an ICMP "too big" that anybody can forge.
+/// Without one of these the port would send or see wrong packets. DF by PROBE: with identification
+/// 0, and without believing an ICMP "too big" that anybody can forge.
 const OPTIONS_V4: [(&str, c_int, c_int); 3] = [
     (
         "setsockopt(IP_MTU_DISCOVER)",
@@ -440,7 +449,8 @@ pub enum BindError {
         /// UDP port that was to be bound.
         port: u16,
     },
-    /// A process that shares the address was stopped in the middle of telling the others something (EAGAIN).
+    /// A process that shares the address was stopped in the middle of telling the others something
+    /// (EAGAIN).
     #[error(
         "{address} is shared with other processes, and process {process} keeps their list locked: continue or end it"
     )]
@@ -485,6 +495,20 @@ pub enum BindError {
         /// UDP port that was to be bound.
         port: u16,
     },
+    /// No permission to send and receive whole frames (EPERM).
+    #[error(
+        "whole Ethernet frames need CAP_NET_RAW in this network namespace: run as root, or `setcap cap_net_raw+ep PROGRAM`, \
+         or unset AIRDMA_PORT"
+    )]
+    RawNotPermitted,
+    /// The interface of the address has no Ethernet frames (EOPNOTSUPP).
+    #[error(
+        "the interface of {address} is none of Ethernet (loopback, a tunnel): unset AIRDMA_PORT for it"
+    )]
+    NotEthernet {
+        /// Address of the interface.
+        address: IpAddr,
+    },
     /// None, or more than a GID index can tell apart.
     #[error("a port has 1 to 256 addresses, not {count}")]
     AddressCount {
@@ -513,6 +537,8 @@ impl BindError {
             | BindError::AddressUnavailable { .. } => libc::EADDRNOTAVAIL,
             BindError::SharingLocked { .. } => libc::EAGAIN,
             BindError::NotPermitted { .. } => libc::EACCES,
+            BindError::RawNotPermitted => libc::EPERM,
+            BindError::NotEthernet { .. } => libc::EOPNOTSUPP,
             BindError::AddressCount { .. } => libc::EINVAL,
             BindError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
@@ -527,8 +553,9 @@ impl BindError {
             | BindError::AddressDuplicate { address }
             | BindError::AddressUnavailable { address }
             | BindError::NotPermitted { address, .. }
+            | BindError::NotEthernet { address }
             | BindError::System { address, .. } => Some(*address),
-            BindError::AddressCount { .. } => None,
+            BindError::AddressCount { .. } | BindError::RawNotPermitted => None,
         }
     }
 
@@ -541,7 +568,7 @@ impl BindError {
     }
 
     /// `bind` said no.
-    fn refused(address: IpAddr, port: u16, source: io::Error) -> Self {
+    pub(crate) fn refused(address: IpAddr, port: u16, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EADDRINUSE) => BindError::AddressInUse { address, port },
             Some(libc::EACCES | libc::EPERM) => BindError::NotPermitted { address, port },
@@ -570,7 +597,8 @@ impl BindError {
     }
 }
 
-/// Flags of `address` in the kernel's table: lines of address, interface, prefix length, scope, flags (hexadecimal), name.
+/// Flags of `address` in the kernel's table: lines of address, interface, prefix length, scope,
+/// flags (hexadecimal), name.
 fn ipv6_flags(table: &str, address: Ipv6Addr) -> Option<u32> {
     table.lines().find_map(|line| {
         let mut words = line.split_whitespace();

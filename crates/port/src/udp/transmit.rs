@@ -42,8 +42,8 @@ pub(super) struct Attempt {
     pub(super) source: IpAddr,
 }
 
-// SAFETY: the raw pointers in `headers` and `messages` are written and used within one call of `Sender::send` and are
-// never read after it; nothing in here is tied to a thread.
+// SAFETY: the raw pointers in `headers` and `messages` are written and used within one call of
+// `Sender::send` and are never read after it; nothing in here is tied to a thread.
 unsafe impl Send for Sender {}
 
 /// One message of a `sendmmsg`: what its header points at.
@@ -91,8 +91,8 @@ impl Sender {
         self.segmentation
     }
 
-    /// Sends what the kernel takes, drops what it refuses. Returns false if it takes no more now: what is left waits for room
-    /// at the address of the first packet of the batch.
+    /// Sends what the kernel takes, drops what it refuses. Returns false if it takes no more now:
+    /// what is left waits for room at the address of the first packet of the batch.
     pub(super) fn transmit(
         &mut self,
         sockets: &mut [Option<Socket>],
@@ -109,8 +109,8 @@ impl Sender {
         }
     }
 
-    /// Each round sends, or drops, at least one packet, or finds the first to be too big (which it finds once), or ends: no
-    /// error can keep it going for ever.
+    /// Each round sends, or drops, at least one packet, or finds the first to be too big (which it
+    /// finds once), or ends: no error can keep it going for ever.
     fn empty(
         &mut self,
         sockets: &mut [Option<Socket>],
@@ -136,9 +136,10 @@ impl Sender {
         Ok(())
     }
 
-    /// Groups the packets at the front of the batch that leave through `socket` into messages, and seals them. Returns the
-    /// number of messages; 0 if the first packet can never leave. Packets that must be cut on the IP layer and those that
-    /// must not have to leave in different calls, since DF is an option of the socket.
+    /// Groups the packets at the front of the batch that leave through `socket` into messages, and
+    /// seals them. Returns the number of messages; 0 if the first packet can never leave. Packets
+    /// that must be cut on the IP layer and those that must not have to leave in different calls,
+    /// since DF is an option of the socket.
     fn plan(&mut self, socket: &Socket, batch: &mut TransmitBatch) -> usize {
         let Some(source_index) = batch.next_destination().map(|next| next.source_index) else {
             return 0;
@@ -178,7 +179,8 @@ impl Sender {
         planned
     }
 
-    /// Hands the first `planned` messages to the kernel, which takes the first so many of them, or refuses the first.
+    /// Hands the first `planned` messages to the kernel, which takes the first so many of them, or
+    /// refuses the first.
     fn send(
         &mut self,
         socket: &mut Socket,
@@ -208,8 +210,8 @@ impl Sender {
             message.point(header);
             first += count;
         }
-        // SAFETY: the first `planned` headers were pointed just now at `self.messages` and at the batch, with their true
-        // lengths; neither is moved or written before the call returns.
+        // SAFETY: the first `planned` headers were pointed just now at `self.messages` and at the
+        // batch, with their true lengths; neither is moved or written before the call returns.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.descriptor(),
@@ -253,11 +255,13 @@ impl Sender {
         batch.advance(packets);
     }
 
-    /// The kernel refused the first message. A segmented one may have been refused for being segmented (EIO: the
-    /// interface cannot checksum; EINVAL: too many segments for this kernel, or bigger than the MTU before 6.14), so its
-    /// first packet is tried alone: if that works, segmentation is at fault and stays off; if not, the packets are. A packet
-    /// too big for the interface is left for another round, in which it may be cut. A bundle that is too big, or that the kernel cannot
-    /// send for another reason, is the last from this address: its packets leave in another round.
+    /// The kernel refused the first message. A segmented one may have been refused for being
+    /// segmented (EIO: the interface cannot checksum; EINVAL: too many segments for this kernel, or
+    /// bigger than the MTU before 6.14), so its first packet is tried alone: if that works,
+    /// segmentation is at fault and stays off; if not, the packets are. A packet too big for the
+    /// interface is left for another round, in which it may be cut. A bundle that is too big, or
+    /// that the kernel cannot send for another reason, is the last from this address: its packets
+    /// leave in another round.
     fn refused(
         &mut self,
         socket: &mut Socket,
@@ -353,7 +357,8 @@ impl Message {
     }
 }
 
-/// TOS and TTL differ per destination, so they travel with the send instead of being set on the socket.
+/// TOS and TTL differ per destination, so they travel with the send instead of being set on the
+/// socket.
 fn write_header_fields(
     destination: &Destination,
     address: IpAddr,
@@ -371,7 +376,8 @@ fn write_header_fields(
     }
 }
 
-/// The interface by which a datagram leaves, and its address there: `struct in_pktinfo` of ip(7), `in6_pktinfo` of RFC 3542.
+/// The interface by which a datagram leaves, and its address there: `struct in_pktinfo` of ip(7),
+/// `in6_pktinfo` of RFC 3542.
 fn leave_by(interface_index: u32, source: IpAddr, control: &mut ControlWriter<'_>) {
     match source {
         IpAddr::V4(ip) => {
@@ -419,7 +425,8 @@ enum Refusal {
     Unreachable,
     /// The kernel cannot do it this way (EIO, EINVAL).
     Unsuitable,
-    /// ENOBUFS (a queue dropped it), ENOMEM, ECONNREFUSED (an ICMP message about an earlier packet), and the like.
+    /// ENOBUFS (a queue dropped it), ENOMEM, ECONNREFUSED (an ICMP message about an earlier
+    /// packet), and the like.
     Other,
 }
 
