@@ -1,5 +1,5 @@
-/* Sleeping until something happens: completion channels (ibv_req_notify_cq(3), ibv_get_cq_event(3)) and asynchronous
- * events (ibv_get_async_event(3)), each with a descriptor for poll(2). */
+/* Sleeping until something happens: completion channels (ibv_req_notify_cq(3), ibv_get_cq_event(3))
+ * and asynchronous events (ibv_get_async_event(3)), each with a descriptor for poll(2). */
 #include <fcntl.h>
 #include "loopback.h"
 
@@ -40,7 +40,8 @@ int main(void)
     CHECK(ibv_get_cq_event(channel, &from, &cookie) == 0 && from == cq && cookie == &mine);
     printf("woken by the second message, which is solicited\n");
 
-    /* The usual order: take the event, ask for the next one, then poll until there is nothing left. */
+    /* The usual order: take the event, ask for the next one, then poll until there is nothing
+     * left. */
     CHECK(ibv_req_notify_cq(cq, 0) == 0);
     CHECK(expect(cq, IBV_WC_RECV).wr_id == 1 && expect(cq, IBV_WC_RECV).wr_id == 2);
     ibv_ack_cq_events(cq, 1); /* costs a lock: many at once are better. Destroying the queue waits for all. */

@@ -61,7 +61,7 @@ int main(void)
     CHECK(wc.src_qp == answerer->qp_num && strcmp(memory.in[1].text, "you") == 0);
     printf("answered: %s\n", memory.in[1].text);
 
-    /* A wrong Q_Key: the datagram is dropped, and nobody is told. */
+    /* A wrong Q_Key: the datagram is dropped without notice. */
     post_receive(answerer, 2, part_of(mr, &memory.in[0], sizeof memory.in[0]));
     struct ibv_send_wr stranger = { .opcode = IBV_WR_SEND, .wr.ud = { ah, answerer->qp_num, QKEY + 1 } };
     post_send(asker, stranger, part_of(mr, memory.answer, 32));

@@ -1,4 +1,5 @@
-/* Memory of the device: allocated there, copied to and from by calls, and registered for peers. ibv_alloc_dm(3) */
+/* Memory of the device: allocated there, copied to and from by calls, and registered for peers.
+ * ibv_alloc_dm(3) */
 #include "loopback.h"
 
 int main(void)

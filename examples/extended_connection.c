@@ -1,6 +1,7 @@
-/* Extended reliable connections (XRC): one connection reaches every process of the other host, each through a shared
- * receive queue of its own. ibv_open_xrcd(3), ibv_create_srq_ex(3), ibv_open_qp(3). Two contexts stand for two users of
- * that host here: they meet in a domain that a file names. */
+/* Extended reliable connections (XRC): one connection reaches every process of the other host, each
+ * through a shared receive queue of its own. ibv_open_xrcd(3), ibv_create_srq_ex(3),
+ * ibv_open_qp(3). Two contexts stand for two users of that host here: they meet in a domain that a
+ * file names. */
 #include <fcntl.h>
 #include <unistd.h>
 #include "loopback.h"
@@ -65,7 +66,8 @@ int main(void)
     printf("both have the domain that the file names\n");
     struct ibv_srq *srq[2] = { create_queue(pd[0], domain[0], cq[0]), create_queue(pd[1], domain[1], cq[1]) };
 
-    /* The target has neither protection domain nor queues: those of the shared receive queue count. */
+    /* The target has neither protection domain nor queues: those of the shared receive queue
+     * count. */
     struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = domain[0] };
     struct ibv_qp *target = ibv_create_qp_ex(first, &init);
     CHECK(target != NULL);
@@ -93,7 +95,7 @@ int main(void)
     receive(srq[0], initiator, sent, cq[0], mr[0], source, "one connection reaches the first one's queue");
     receive(srq[1], initiator, sent, cq[1], mr[1], source, "and the second one's");
 
-    /* Who made the target may leave; it stays while anyone has it. */
+    /* The process that made the target may close it; it stays while another has it open. */
     CHECK(ibv_destroy_qp(target) == 0);
     receive(srq[1], initiator, sent, cq[1], mr[1], source, "still, when the first one has left");
     CHECK(ibv_destroy_srq(srq[0]) == 0 && ibv_close_xrcd(domain[0]) == 0);

@@ -20,7 +20,8 @@ static void exchange(struct ibv_qp *a, struct ibv_qp *b, int rounds)
     }
 }
 
-/* The parent's objects are not the child's to use: they say so, and nothing happens to the parent. */
+/* The parent's objects are not the child's to use: they say so, and nothing happens to the
+ * parent. */
 static void child(struct ibv_context *context, struct ibv_qp *qp)
 {
     CHECK(!ibv_alloc_pd(context) && errno == ENODEV);
@@ -58,7 +59,8 @@ int main(int argc, char **argv)
 {
     (void)argv;
     if (argc == 1) { /* with an argument: without */
-        /* Before anything is registered. Says that fork is safe afterwards; airdma pins no pages, so it always is. */
+        /* Before anything is registered. Says that fork is safe afterwards; airdma pins no pages,
+         * so it always is. */
         CHECK(ibv_fork_init() == 0);
         CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED || ibv_is_fork_initialized() == IBV_FORK_ENABLED);
     }

@@ -1,11 +1,12 @@
-/* Two contexts of one process that share objects, as two libraries in a program would: ibv_import_device(3),
- * ibv_import_pd(3), ibv_import_mr(3), ibv_import_dm(3). What one tells the other are a descriptor and handles. */
+/* Two contexts of one process that share objects, as two libraries in a program would:
+ * ibv_import_device(3), ibv_import_pd(3), ibv_import_mr(3), ibv_import_dm(3). What one tells the
+ * other are a descriptor and handles. */
 #include <unistd.h>
 #include "loopback.h"
 
 int main(void)
 {
-    /* Who owns everything. */
+    /* The owner of all objects. */
     struct ibv_context *owner = open_first_device();
     struct ibv_pd *pd = ibv_alloc_pd(owner);
     static char memory[64] = "registered by the owner, sent by the importer", received[64];
@@ -14,7 +15,7 @@ int main(void)
     struct ibv_dm *dm = ibv_alloc_dm(owner, &attr);
     CHECK(pd && mr && dm);
 
-    /* Who borrows. The context owns the descriptor that it is given. */
+    /* The borrower. The context owns the descriptor that it is given. */
     struct ibv_context *importer = ibv_import_device(dup(owner->cmd_fd));
     CHECK(importer && importer->device == owner->device);
     struct ibv_pd *borrowed_pd = ibv_import_pd(importer, pd->handle);

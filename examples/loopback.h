@@ -1,6 +1,7 @@
-/* What every example needs: a device, and queue pairs of it that are connected with each other through the interface's
- * own address, so that one program plays both sides. Between two hosts everything is the same, but that the queue pair
- * numbers, GIDs, addresses and keys are told by other means (a TCP connection, mostly). */
+/* What every example needs: a device, and queue pairs of it that are connected with each other
+ * through the interface's own address, so that one program plays both sides. Between two hosts
+ * everything is the same, but that the queue pair numbers, GIDs, addresses and keys are told by
+ * other means (a TCP connection, mostly). */
 #ifndef LOOPBACK_H
 #define LOOPBACK_H
 
@@ -43,7 +44,8 @@ static inline struct ibv_context *open_first_device(void)
     return context;
 }
 
-/* The way to ourselves: our own address as the destination. RoCE knows no destination without a GID (is_global). */
+/* The way to ourselves: our own address as the destination. RoCE knows no destination without a GID
+ * (is_global). */
 static inline struct ibv_ah_attr path_to_self(struct ibv_context *context)
 {
     struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh.hop_limit = 64 };
@@ -60,7 +62,8 @@ static inline struct ibv_ah_attr path_to_self(struct ibv_context *context)
     return attr;
 }
 
-/* A queue pair whose requests all complete into `cq`, and whose receives come from `srq`, if that is not NULL. */
+/* A queue pair whose requests all complete into `cq`, and whose receives come from `srq`, if that
+ * is not NULL. */
 static inline struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_cq *cq, enum ibv_qp_type type, struct ibv_srq *srq)
 {
     struct ibv_qp_init_attr init = {
@@ -73,7 +76,8 @@ static inline struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_cq *cq, enu
     return qp;
 }
 
-/* Takes a reliable connection through its states to the one in which it sends. The extended kind names the same. */
+/* Takes a reliable connection through its states to the one in which it sends. The extended kind
+ * names the same. */
 static inline void connect_to(struct ibv_qp *qp, uint32_t peer)
 {
     struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_ACCESS };
@@ -121,7 +125,8 @@ static inline void post_receive(struct ibv_qp *qp, uint64_t wr_id, struct ibv_sg
     CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
 }
 
-/* Posts what `wr` says of one piece of memory. The list may go when the call returns; the memory may not. */
+/* Posts what `wr` says of one piece of memory. The list may go when the call returns; the memory
+ * may not. */
 static inline void post_send(struct ibv_qp *qp, struct ibv_send_wr wr, struct ibv_sge sge)
 {
     struct ibv_send_wr *bad;

@@ -1,5 +1,6 @@
-/* Memory windows lend a part of a region to a peer, and take it back, without a new registration: ibv_alloc_mw(3),
- * ibv_bind_mw(3) for type 1; work requests for type 2, which only one peer can use and can be told to give up. */
+/* Memory windows lend a part of a region to a peer, and take it back, without a new registration:
+ * ibv_alloc_mw(3), ibv_bind_mw(3) for type 1; work requests for type 2, which only one peer can use
+ * and can be told to give up. */
 #include "loopback.h"
 
 enum { BYTES = 4096, LENT = 256 };

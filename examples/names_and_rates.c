@@ -1,4 +1,5 @@
-/* The small calls: names of values, rates, keys of partitions, and what a device says that cannot do something. */
+/* The small calls: names of values, rates, keys of partitions, and what a device says that cannot
+ * do something. */
 #include "loopback.h"
 
 static void names(struct ibv_context *context)

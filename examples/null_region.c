@@ -1,5 +1,5 @@
-/* A region without memory: what is written to it vanishes, what is read from it is zero. ibv_alloc_null_mr(3). Good for
- * the parts of a message that nobody wants. */
+/* A region without memory: what is written to it vanishes, what is read from it is zero.
+ * ibv_alloc_null_mr(3). Good for the parts of a message that are not needed. */
 #include "loopback.h"
 
 int main(void)

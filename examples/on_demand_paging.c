@@ -1,5 +1,5 @@
-/* On-demand paging: memory is registered before it is there, or all of it at once, and pages come when they are
- * touched. IBV_ACCESS_ON_DEMAND in ibv_reg_mr(3), ibv_advise_mr(3). */
+/* On-demand paging: memory is registered before it is there, or all of it at once, and pages come
+ * when they are touched. IBV_ACCESS_ON_DEMAND in ibv_reg_mr(3), ibv_advise_mr(3). */
 #include <sys/mman.h>
 #include "loopback.h"
 
@@ -54,7 +54,7 @@ int main(void)
     char local[64] = "";
     write_and_look(a, cq, everything, local, "into a variable");
 
-    /* What is not there at all is refused, and nobody crashes. */
+    /* What is not there at all is refused, and no program crashes. */
     CHECK(munmap(late, PAGE) == 0);
     struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { (uintptr_t)late, everything->rkey } };
     post_send(a, wr, part_of(mr, memory, 8));

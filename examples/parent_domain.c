@@ -1,5 +1,6 @@
-/* A thread domain promises that what is created with it is used by one thread at a time; a parent domain carries the
- * promise, and allocators of one's own, to where objects are created. ibv_alloc_td(3), ibv_alloc_parent_domain(3). */
+/* A thread domain promises that what is created with it is used by one thread at a time; a parent
+ * domain carries the promise, and allocators of one's own, to where objects are created.
+ * ibv_alloc_td(3), ibv_alloc_parent_domain(3). */
 #include "loopback.h"
 
 static int allocated;
@@ -39,7 +40,8 @@ int main(void)
     CHECK(extended != NULL);
     struct ibv_cq *cq = ibv_cq_ex_to_cq(extended);
 
-    /* Its objects are the protection domain's: regions of the one serve queue pairs of the other. */
+    /* Its objects are the protection domain's: regions of the one serve queue pairs of the
+     * other. */
     static char memory[64] = "one domain";
     struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, ALL_ACCESS);
     CHECK(mr != NULL);

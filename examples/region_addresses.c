@@ -1,5 +1,5 @@
-/* A region need not be known to peers by its address here: ibv_reg_mr_iova(3), zero-based regions; and it can change
- * while its keys stay: ibv_rereg_mr(3). */
+/* A region need not be known to peers by its address here: ibv_reg_mr_iova(3), zero-based regions;
+ * and it can change while its keys stay: ibv_rereg_mr(3). */
 #include "loopback.h"
 
 static struct ibv_qp *a, *b;

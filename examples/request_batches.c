@@ -1,10 +1,10 @@
-/* The newer way to post: requests are built by calls between ibv_wr_start and ibv_wr_complete, and completions are read
- * field by field. ibv_create_qp_ex(3), ibv_wr_post(3), ibv_create_cq_ex(3). */
+/* The newer way to post: requests are built by calls between ibv_wr_start and ibv_wr_complete, and
+ * completions are read field by field. ibv_create_qp_ex(3), ibv_wr_post(3), ibv_create_cq_ex(3). */
 #include "loopback.h"
 
 static struct ibv_cq_ex *cq;
 
-/* The next completion, which is to be a success; returns its opcode. */
+/* The next completion, which must be a success; returns its opcode. */
 static enum ibv_wc_opcode next(uint64_t *nanoseconds)
 {
     struct ibv_poll_cq_attr attr = { 0 };
@@ -47,7 +47,8 @@ int main(void)
     CHECK(post != NULL);
     connect_pair(a, b);
 
-    /* Three requests that leave together: data, then a word that says it is there, then a look at it. */
+    /* Three requests that leave together: data, then a word that says it is there, then a look at
+     * it. */
     uint64_t flag = 1, when = 0, before = 0;
     struct ibv_data_buf pieces[2] = { { "in two ", 7 }, { "pieces", 7 } };
     ibv_wr_start(post);

@@ -1,4 +1,5 @@
-/* Completion queues that turn out too small: ibv_resize_cq(3) in time, and what happens otherwise. */
+/* Completion queues that turn out too small: ibv_resize_cq(3) in time, and what happens
+ * otherwise. */
 #include "loopback.h"
 
 static char memory[64];
@@ -41,7 +42,7 @@ int main(void)
     for (int i = 0; i < before; i++)
         expect(small, IBV_WC_RDMA_WRITE);
 
-    /* More requests under way than completions fit. */
+    /* More requests in flight than completions fit. */
     CHECK(ibv_resize_cq(small, 4) == 0 && small->cqe == before);
     write_to_self(a, mr, before + 1);
     struct ibv_async_event event = next_event(context);

@@ -1,4 +1,5 @@
-/* One queue of receives for several connections: ibv_create_srq(3), ibv_modify_srq(3), the limit event. */
+/* One queue of receives for several connections: ibv_create_srq(3), ibv_modify_srq(3), the limit
+ * event. */
 #include "loopback.h"
 
 enum { RECEIVES = 4, BYTES = 64 };
@@ -62,7 +63,8 @@ int main(void)
     CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 100);
     printf("resized to %u; what was posted stays\n", attr.max_wr);
 
-    /* Once a queue pair is in the error state and takes no more receives, an event says so: then it can be destroyed. */
+    /* Once a queue pair is in the error state and takes no more receives, an event says so: then it
+     * can be destroyed. */
     struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
     CHECK(ibv_modify_qp(receiver[0], &error, IBV_QP_STATE) == 0);
     event = next_event(context);

@@ -1,7 +1,6 @@
-/*
- * Linked with libibverbs and librdmacm, as most programs are: binds an identifier to the address that it is given, asks the device
- * behind it for its port through libibverbs, and prints both. Exit status 1 if something fails.
- */
+/* Linked with libibverbs and librdmacm, as most programs are: binds an identifier to the address
+ * that it is given, asks the device behind it for its port through libibverbs, and prints both.
+ * Exit status 1 if something fails. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>

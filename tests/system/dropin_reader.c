@@ -1,8 +1,7 @@
-/*
- * Looks for RDMA devices as programs do that are built without libibverbs and librdmacm: by dlopen(3), and each function by
- * dlvsym(3) with the version that it had when it was introduced. Both libraries must be one to them: what one opens the other
- * knows. Prints the names of the devices, and of how many files the two libraries are. Exit status 1 if something is missing.
- */
+/* Looks for RDMA devices as programs do that are built without libibverbs and librdmacm: by
+ * dlopen(3), and each function by dlvsym(3) with the version that it had when it was introduced.
+ * Both libraries must be one to them: what one opens the other knows. Prints the names of the
+ * devices, and of how many files the two libraries are. Exit status 1 if something is missing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
@@ -46,7 +45,8 @@ static int count(struct dl_phdr_info *info, size_t size, void *files)
     return 0;
 }
 
-/* The calls of librdmacm; `open` of libibverbs is a function that both handles must know as the same. */
+/* The calls of librdmacm; `open` of libibverbs is a function that both handles must know as the
+ * same. */
 static void connection_manager(void *open)
 {
     library = load("librdmacm.so", "librdmacm.so.1");
@@ -97,7 +97,8 @@ int main(void)
     const char *(*name)(struct ibv_device *) = find("ibv_get_device_name", "IBVERBS_1.1");
     struct ibv_context *(*open)(struct ibv_device *) = find("ibv_open_device", "IBVERBS_1.1");
     int (*close)(struct ibv_context *) = find("ibv_close_device", "IBVERBS_1.1");
-    /* Exported it fills a struct that ends before the newest fields: nothing behind them may be written. */
+    /* Exported it fills a struct that ends before the newest fields: nothing behind them may be
+     * written. */
     int (*query_port)(struct ibv_context *, uint8_t, struct ibv_port_attr *) = find("ibv_query_port", "IBVERBS_1.1");
     find("ibv_reg_mr_iova2", "IBVERBS_1.8");
     find("ibv_query_ece", "IBVERBS_1.10");

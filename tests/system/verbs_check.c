@@ -27,7 +27,8 @@
 #define LONGEST 0x7fffffffu
 #define REPEATED (16u << 20)
 
-/* The registered buffer: a guard, then three areas and the atomic's word, each with a guard behind it. */
+/* The registered buffer: a guard, then three areas and the atomic's word, each with a guard behind
+ * it. */
 enum area { SOURCE, TARGET, RECEIVED, AREAS };
 #define AREA_OFFSET(area) (GUARD + (size_t)(area) * (AREA + GUARD))
 #define WORD_OFFSET AREA_OFFSET(AREAS)
@@ -137,7 +138,8 @@ static void post_receive(uint64_t id, size_t offset, uint32_t length)
     CHECK(error == 0, "ibv_post_recv: %s", strerror(error));
 }
 
-/* ---- RC: one step is `count` messages of `size` bytes, the operations taking turns, all posted at once ---- */
+/* ---- RC: one step is `count` messages of `size` bytes, the operations taking turns, all posted at
+ * once ---- */
 
 enum kind { SEND, WRITE, READ, WRITE_IMM, ADD, SEND_IMM, SWAP, KINDS };
 

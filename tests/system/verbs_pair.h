@@ -1,7 +1,6 @@
-/*
- * What the programs of these tests share: a TCP connection between the two ends, beside the RDMA that is tested; patterns of
- * bytes; waiting for completions; and the way they give up. `NAME` is the program's.
- */
+/* What the programs of these tests share: a TCP connection between the two ends, beside the RDMA
+ * that is tested; patterns of bytes; waiting for completions; and the way they give up. `NAME` is
+ * the program's. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

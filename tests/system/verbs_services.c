@@ -112,7 +112,8 @@ static void receive(int pair, int number, uint32_t length)
     CHECK(error == 0, "posting a receive: %s", strerror(error));
 }
 
-/* A request from slot `from`, or into it for a READ; `at` is the peer's slot. Returns what ibv_post_send does. */
+/* A request from slot `from`, or into it for a READ; `at` is the peer's slot. Returns what
+ * ibv_post_send does. */
 static int request(int pair, uint64_t id, enum ibv_wr_opcode opcode, int from, uint32_t length, int at)
 {
     struct ibv_sge sge = { (uintptr_t)slot(from), length, mr->lkey };
@@ -333,7 +334,8 @@ static const struct refusal {
     { "READ from a queue pair that does not grant it", IBV_WR_RDMA_READ, IBV_ACCESS_REMOTE_WRITE, false, false, 0, 64, ONE(REM_INV_REQ_ERR), ONE(WR_FLUSH_ERR) },
     { "atomic on a queue pair that does not grant it", IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_ACCESS_REMOTE_WRITE, false, false, 0, 8, ONE(REM_INV_REQ_ERR), ONE(WR_FLUSH_ERR) },
     { "atomic that is not aligned", IBV_WR_ATOMIC_FETCH_AND_ADD, ALL_RIGHTS, false, false, 4, 8, ONE(REM_INV_REQ_ERR) | ONE(REM_ACCESS_ERR), ONE(WR_FLUSH_ERR) },
-    /* Invalid request, and a local length error (IBTA 9.9.3); rxe says operational errors at both ends. */
+    /* Invalid request, and a local length error (IBTA 9.9.3); rxe says operational errors at both
+     * ends. */
     { "SEND longer than the receive", IBV_WR_SEND, ALL_RIGHTS, false, false, 0, 5000, ONE(REM_INV_REQ_ERR) | ONE(REM_OP_ERR), ONE(LOC_LEN_ERR) | ONE(LOC_QP_OP_ERR) },
 };
 

@@ -1,6 +1,6 @@
 /* An echo server that has one thread, any number of peers, and sleeps in epoll_wait alone.
  *
- *     echo 192.0.2.1 3       an address or the name of an interface here; ends after that many peers
+ *     echo 192.0.2.1 3       an interface's address or name; ends after that many peers
  */
 #include "check.h"
 #include <sys/epoll.h>

@@ -15,8 +15,8 @@
  *
  * Errors: a call that can fail returns NULL, or an error that you free. Its text says what happened
  * and what to do, its blame which side has to act. Results are NULL or 0 after an error; only the
- * bytes of airdma_copy_out stay unchanged. No call ends the program, and none blocks for ever except
- * a receive from a living peer that sends nothing.
+ * bytes of airdma_copy_out stay unchanged. No call ends the program, and none blocks for ever
+ * except a receive from a living peer that sends nothing.
  *
  * Any thread may use devices, listeners and endpoints. A region, a shared region and an operation
  * belong to one thread at a time. After fork(2) the handles are the parent's.
@@ -64,7 +64,8 @@ void airdma_error_free(airdma_error *error);
 
 /* ---- Devices and memory ---- */
 
-/* Opens the device of an interface: by its name ("eth0") or an address ("192.0.2.1", "127.0.0.1"). */
+/* Opens the device of an interface: by its name ("eth0") or an address ("192.0.2.1",
+ * "127.0.0.1"). */
 airdma_error *airdma_open(const char *name, airdma_device **device);
 /* Opens the device that leads to a peer: "192.0.2.2:7471". */
 airdma_error *airdma_towards(const char *peer, airdma_device **device);
@@ -86,15 +87,15 @@ enum airdma_rights {
     AIRDMA_ATOMIC = 4,
 };
 
-/* Shares a region with peers, each of which needs its own key (airdma_shared_remote). A shared region
- * has no pointer to its bytes, since they may change at any time: they are copied out and in. Takes
- * the region, except after errors. */
+/* Shares a region with peers, each of which needs its own key (airdma_shared_remote). A shared
+ * region has no pointer to its bytes, since they may change at any time: they are copied out and
+ * in. Takes the region, except after errors. */
 airdma_error *airdma_share(airdma_region **region, unsigned rights, airdma_shared **shared);
 /* Ends the sharing, and gives the region back: no peer accesses it any more. */
 airdma_error *airdma_withdraw(airdma_shared **shared, airdma_region **region);
 void airdma_shared_free(airdma_shared *shared);
-/* The key for the peer of an endpoint. It is valid for that peer on that connection only; other peers
- * that learn it gain nothing. Each call gives the same. */
+/* The key for the peer of an endpoint. It is valid for that peer on that connection only; other
+ * peers that learn it gain nothing. Each call gives the same. */
 airdma_error *airdma_shared_remote(const airdma_shared *shared, const airdma_endpoint *to, airdma_remote *remote);
 airdma_error *airdma_copy_out(const airdma_shared *shared, size_t offset, void *bytes, size_t length);
 airdma_error *airdma_copy_in(const airdma_shared *shared, size_t offset, const void *bytes, size_t length);
@@ -116,11 +117,11 @@ void airdma_endpoint_free(airdma_endpoint *endpoint);
 
 /* ---- Operations of an endpoint: each starts at once, and airdma_wait gives its result ---- */
 
-/* Sends `length` bytes at `offset` of the region as one message. Done when the peer has received it.
- * Gives the region back. */
+/* Sends `length` bytes at `offset` of the region as one message. Done when the peer has received
+ * it. Gives the region back. */
 airdma_operation *airdma_send(const airdma_endpoint *endpoint, airdma_region **region, size_t offset, size_t length);
-/* Receives one message into at most `length` bytes at `offset`. Gives a region back, and the position
- * of the message in it. */
+/* Receives one message into at most `length` bytes at `offset`. Gives a region back, and the
+ * position of the message in it. */
 airdma_operation *airdma_recv(const airdma_endpoint *endpoint, airdma_region **region, size_t offset, size_t length);
 /* Writes into the peer's region at `at`, and reads from it. They give the region back. */
 airdma_operation *airdma_write(const airdma_endpoint *endpoint, airdma_region **region, size_t offset, size_t length,
@@ -132,11 +133,11 @@ airdma_operation *airdma_fetch_add(const airdma_endpoint *endpoint, const airdma
 airdma_operation *airdma_compare_swap(const airdma_endpoint *endpoint, const airdma_remote *on, uint64_t at, uint64_t compare,
                                       uint64_t swap);
 
-/* Reports how many bytes wait in a buffer that the peer fills (for a disk, for example), and how many
- * fit; 0 of 0 ends the reports. The buffer should hold many times what is taken out at once. The call
- * is cheap: make it at each change. In air mode (automatic on Wi-Fi, else AIRDMA_AIR=1) the peer sends
- * no faster than the buffer empties. This is advisory: you must still keep the buffer from
- * overflowing. */
+/* Reports how many bytes wait in a buffer that the peer fills (for a disk, for example), and how
+ * many fit; 0 of 0 ends the reports. The buffer should hold many times what is taken out at once.
+ * The call is cheap: make it at each change. In air mode (automatic on Wi-Fi, else AIRDMA_AIR=1)
+ * the peer sends no faster than the buffer empties. This is advisory: you must still keep the
+ * buffer from overflowing. */
 airdma_error *airdma_tell_buffer(const airdma_endpoint *endpoint, uint64_t bytes, uint64_t capacity);
 
 /* ---- Waiting ---- */
@@ -155,9 +156,9 @@ typedef struct airdma_result {
  * freed and your pointer set to NULL. If the pointer is not NULL then, the time is over without an
  * error: wait again, or cancel the operation. `result` may be NULL: then the result is freed. */
 airdma_error *airdma_wait(airdma_operation **operation, int timeout_ms, airdma_result *result);
-/* For event loops: adds 1 to the eventfd(2) once when the operation may be done, or now if it is. Call
- * airdma_wait with a limit of 0 then; if the operation is not done, call airdma_notify again. One
- * eventfd may serve any number of operations. The library keeps a duplicate of it until it is
+/* For event loops: adds 1 to the eventfd(2) once when the operation may be done, or now if it is.
+ * Call airdma_wait with a limit of 0 then; if the operation is not done, call airdma_notify again.
+ * One eventfd may serve any number of operations. The library keeps a duplicate of it until it is
  * signalled, or the operation is freed; the last eventfd given counts. */
 airdma_error *airdma_notify(airdma_operation *operation, int eventfd);
 /* Cancels an operation. Data in flight still arrives. */

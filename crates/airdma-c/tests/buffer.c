@@ -1,5 +1,5 @@
-/* In air mode a full buffer stops the peer that fills it, until there is room. Both ends of a connection
- * in one program. */
+/* In air mode a full buffer stops the peer that fills it, until there is room. Both ends of a
+ * connection in one program. */
 #include "../examples/check.h"
 #include <assert.h>
 

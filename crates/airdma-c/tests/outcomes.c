@@ -1,5 +1,5 @@
-/* Results are defined whatever happens to the call: what was on the caller's stack is never taken for a
- * handle. */
+/* Results are defined whatever happens to the call: what was on the caller's stack is never taken
+ * for a handle. */
 #include <airdma.h>
 #include <assert.h>
 #include <stdio.h>

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Gid;
 
-/// One end of a packet's way. Only ports, which write and read the headers in front of a BTH, ask what it is made of;
-/// everything above them compares it.
+/// One end of a packet's way. Only ports, which write and read the headers in front of a BTH, ask
+/// what it is made of; everything above them compares it.
 ///
-/// Its GID is that of the IP address, or (IBTA A16.5.1) the link-local one that is made of the Ethernet address.
+/// Its GID is that of the IP address, or (IBTA A16.5.1) the link-local one that is made of the
+/// Ethernet address.
 ///
 /// ```
 /// use airdma_wire::{Gid, Neighbour};

@@ -1,4 +1,5 @@
-/* A plain TCP program that knows nothing of RDMA: an echo server and its client, which compares what comes back. */
+/* A plain TCP program that knows nothing of RDMA: an echo server and its client, which compares
+ * what comes back. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -67,7 +68,8 @@ static int call(const struct sockaddr_in *address)
         return fail("getpeername");
     size_t sent = 0, received = 0;
     while (received < LENGTH) {
-        /* Not more under way than fits into the buffers of both ends, or both would wait to send. */
+        /* Not more in flight than fits into the buffers of both ends, or both would wait to
+         * send. */
         int may_send = sent < LENGTH && sent - received < CHUNK;
         struct pollfd ready = {.fd = server, .events = POLLIN | (may_send ? POLLOUT : 0)};
         if (poll(&ready, 1, 5000) <= 0)

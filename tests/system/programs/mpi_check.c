@@ -1,8 +1,7 @@
-/*
- * Exchanges data between all ranks in the ways that MPI programs do, and compares every byte with what it must be: a ring of
- * messages of every length up to 1 MiB, several at once and out of order, collective operations, and one-sided ones. The
- * first difference ends the program with status 1; at the end rank 0 prints how many ranks took part.
- */
+/* Exchanges data between all ranks in the ways that MPI programs do, and compares every byte with
+ * what it must be: a ring of messages of every length up to 1 MiB, several at once and out of
+ * order, collective operations, and one-sided ones. The first difference ends the program with
+ * status 1; at the end rank 0 prints how many ranks took part. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +55,8 @@ static void ring(unsigned char *out, unsigned char *in)
     }
 }
 
-/* Many at once between every two ranks; receives are posted in the opposite order, and found by their tags. */
+/* Many at once between every two ranks; receives are posted in the opposite order, and found by
+ * their tags. */
 static void many(unsigned char *out, unsigned char *in)
 {
     const int length = 20011;
@@ -109,7 +109,8 @@ static void collectives(unsigned char *out, unsigned char *in)
     }
 }
 
-/* Each rank writes into the window of the next, reads it back, and all count in the window of rank 0. */
+/* Each rank writes into the window of the next, reads it back, and all count in the window of rank
+ * 0. */
 static void one_sided(unsigned char *out, unsigned char *in)
 {
     const int length = 100000;
