@@ -286,7 +286,7 @@ fn forged_repeated_or_ungranted_chunks_end_the_transfer() {
         "forged_repeated_or_ungranted_chunks_end_the_transfer",
         "",
         || {
-            let forged = "data arrived that the sender did not send";
+            let forged = "a chunk arrived that the sender did not send";
             let tricks: [(Trick, i32, &str); 5] = [
                 // One of them may be forged, so the receiver waits for the sender.
                 (under_another_key, INTERRUPTED, forged),

@@ -1,5 +1,4 @@
-//! Queue pair attributes and states; which attribute each transition takes is said in
-//! `transition.rs`.
+//! Queue pair attributes and states. `transition.rs` has the attributes of each transition.
 
 use airdma_wire::{PathMtu, Psn, Qkey, Qpn, Transport};
 use bitflags::bitflags;
@@ -7,7 +6,7 @@ use bitflags::bitflags;
 use crate::transition::transition;
 use crate::work::Path;
 
-/// Largest number of READs and atomics in flight, either way.
+/// Largest number of READs and atomics in flight, in either direction.
 pub const RD_ATOMIC_MAX: u8 = 128;
 
 /// Transport service of a queue pair.
@@ -19,22 +18,23 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Extended reliable connection, the side that sends (the initiator): it has no receive queue.
+    /// Extended reliable connection, sending side (the initiator): it has no receive queue.
     XrcSend,
-    /// Extended reliable connection, the side that receives (the target): it has no queues at all, each message names
-    /// the shared receive queue that it goes to.
+    /// Extended reliable connection, receiving side (the target).
+    ///
+    /// It has no queues: each message names the shared receive queue that it goes to.
     XrcReceive,
-    /// Whole frames of the link, which its host sends: of the protocol it has the states only.
+    /// Raw frames of the link, which the host sends: only the states belong to the protocol.
     RawPacket,
 }
 
 impl QpType {
-    /// The class of opcodes that its packets have.
+    /// The opcode class of its packets.
     pub(crate) const fn transport(self) -> Transport {
         match self {
             QpType::Rc => Transport::Rc,
             QpType::Uc => Transport::Uc,
-            // Raw packets have no opcodes; their host hands in no others.
+            // Raw packets have no opcodes; their host passes in no others.
             QpType::Ud | QpType::RawPacket => Transport::Ud,
             QpType::XrcSend | QpType::XrcReceive => Transport::Xrc,
         }
@@ -58,11 +58,11 @@ pub enum QpState {
     Reset = 0,
     /// Receives may be posted.
     Init = 1,
-    /// Answers its peer.
+    /// Answers requests of its peer.
     ReadyToReceive = 2,
-    /// Sends too.
+    /// Also sends requests.
     ReadyToSend = 3,
-    /// Finishes what it has begun, begins nothing new.
+    /// Finishes requests in progress, starts no new ones.
     SendQueueDrain = 4,
     /// Send queue of an unreliable service stopped by an error; receives go on.
     SendQueueError = 5,
@@ -85,7 +85,7 @@ impl QpState {
         })
     }
 
-    /// Whether packets from the peer are taken.
+    /// Whether packets from the peer are accepted.
     pub const fn receives(self) -> bool {
         match self {
             QpState::ReadyToReceive
@@ -96,7 +96,7 @@ impl QpState {
         }
     }
 
-    /// Whether requests are sent and their responses taken.
+    /// Whether requests are sent and their responses accepted.
     pub const fn sends(self) -> bool {
         match self {
             QpState::ReadyToSend | QpState::SendQueueDrain => true,
@@ -110,7 +110,7 @@ impl QpState {
 }
 
 bitflags! {
-    /// Which attributes a modify call gives: `ibv_qp_attr_mask`.
+    /// Attributes that a modify call sets: `ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AttrMask: u32 {
         /// `IBV_QP_STATE`.
@@ -187,21 +187,21 @@ bitflags! {
     }
 }
 
-/// A transition, an attribute or a value that the queue pair does not accept: `EINVAL`.
+/// A transition, an attribute or a value that the queue pair refuses: `EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAttribute {
-    /// There is no such transition for this service.
+    /// This service has no such transition.
     #[error("no transition from {from:?} to {to:?}")]
     Transition {
         /// Present state.
         from: QpState,
-        /// State asked for.
+        /// Requested state.
         to: QpState,
     },
-    /// Attributes that the transition demands were not given.
+    /// Attributes that the transition requires are missing.
     #[error("the transition needs {0:?} as well")]
     Missing(AttrMask),
-    /// Attributes were given that the transition does not take.
+    /// Attributes were given that the transition does not allow.
     #[error("the transition does not take {0:?}")]
     Unexpected(AttrMask),
     /// The given current state is not the current state.
@@ -229,9 +229,9 @@ pub struct QpAttributes {
     pub sq_psn: Psn,
     /// Peer's queue pair.
     pub dest_qpn: Qpn,
-    /// What the peer may do.
+    /// Rights of the peer.
     pub access: Access,
-    /// Way to the peer.
+    /// Path to the peer.
     pub path: Path,
     /// Index into the P_Key table.
     pub pkey_index: u16,
@@ -239,11 +239,11 @@ pub struct QpAttributes {
     pub port: u8,
     /// Whether the send queue is draining (read only).
     pub sq_draining: bool,
-    /// READs and atomics that we may have in flight.
+    /// Largest number of READs and atomics in flight to the peer.
     pub max_rd_atomic: u8,
-    /// READs and atomics that the peer may have in flight.
+    /// Largest number of READs and atomics in flight from the peer.
     pub max_dest_rd_atomic: u8,
-    /// Timer code that our RNR NAKs carry (IBTA table 45).
+    /// Timer code of RNR NAKs that are sent (IBTA table 45).
     pub min_rnr_timer: u8,
     /// Local ACK timeout: 4.096 us x 2^timeout, 0 is for ever.
     pub timeout: u8,
@@ -341,7 +341,7 @@ impl QpAttributes {
         Ok(())
     }
 
-    /// Takes over the attributes that `mask` names, except the state.
+    /// Copies the attributes in `mask`, except the state.
     pub(crate) fn apply(&mut self, new: &QpAttributes, mask: AttrMask) {
         macro_rules! take {
             ($($flag:ident => $field:ident),* $(,)?) => {

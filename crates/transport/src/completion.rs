@@ -10,7 +10,7 @@ pub enum Status {
     Success = 0,
     /// A receive was shorter than the message, or a message too long for the service.
     LocalLengthError = 1,
-    /// The queue pair itself is inconsistent.
+    /// The queue pair is in an inconsistent state.
     LocalQpOperationError = 2,
     /// A local key, its bounds or its access flags did not allow the access.
     LocalProtectionError = 4,
@@ -18,7 +18,7 @@ pub enum Status {
     WrFlushError = 5,
     /// A memory window could not be bound.
     MwBindError = 6,
-    /// The peer answered with something that does not fit the request.
+    /// The peer's response does not fit the request.
     BadResponse = 7,
     /// The peer found the request malformed or unsupported.
     RemoteInvalidRequest = 9,
@@ -28,7 +28,7 @@ pub enum Status {
     RemoteOperationError = 11,
     /// The peer did not answer within timeout x retries.
     RetryExceeded = 12,
-    /// The peer had no receive posted, too often.
+    /// The peer had no receive posted in too many attempts.
     RnrRetryExceeded = 13,
 }
 
@@ -100,7 +100,7 @@ impl CompletionOpcode {
     }
 }
 
-/// What the GRH area of a datagram holds: the completion says so (IBTA A17.4.5.1).
+/// Header in the GRH area of a datagram, as the completion reports it (IBTA A17.4.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrhHeader {
     /// An IPv4 header, in the last 20 bytes.
@@ -114,7 +114,7 @@ pub enum GrhHeader {
 pub struct Completion {
     /// Identifier of the work request.
     pub wr_id: u64,
-    /// Outcome. Unless it is success, only `wr_id`, `status` and `qpn` mean anything.
+    /// Outcome. If it is not success, only `wr_id`, `status` and `qpn` are valid.
     pub status: Status,
     /// Kind of work.
     pub opcode: CompletionOpcode,
@@ -124,9 +124,9 @@ pub struct Completion {
     pub imm: Option<[u8; 4]>,
     /// Key that the peer's SEND invalidated.
     pub invalidated: Option<Rkey>,
-    /// The sender set the solicited event bit.
+    /// Whether the sender set the solicited event bit.
     pub solicited: bool,
-    /// The first 40 bytes of the receive hold the GRH area, with this header.
+    /// If the first 40 bytes of the receive hold the GRH area: its header.
     pub grh: Option<GrhHeader>,
     /// Sender's queue pair, for datagrams.
     pub src_qpn: Qpn,
@@ -135,7 +135,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// A completion that carries nothing but an outcome.
+    /// A completion with an outcome only.
     pub fn with_status(wr_id: u64, opcode: CompletionOpcode, status: Status, qpn: Qpn) -> Self {
         Completion {
             wr_id,

@@ -1,4 +1,4 @@
-//! What the transport counts, by name.
+//! Counters of the transport.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
@@ -10,7 +10,7 @@ macro_rules! counters {
             /// Every counter, in the order of their numbers.
             pub const ALL: &'static [Counter] = &[$(Counter::$variant,)*];
 
-            /// The name users see.
+            /// Name of the counter for users.
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)* }
             }
@@ -33,14 +33,15 @@ counters! {
     RnrNaksReceived = "rnr_naks_received",
     /// Gaps that the requester inferred from the order of responses (IBTA 9.7.5.1.2).
     ImpliedNaks = "implied_naks",
-    /// Request packets sent again.
+    /// Request packets that were retransmitted.
     Retransmits = "retransmits",
     /// Local ACK timeouts.
     Timeouts = "timeouts",
     /// Requests and responses that had arrived before.
     Duplicates = "duplicates",
-    /// Requests that arrived after a gap: each is dropped on a reliable connection, on an unreliable one each gap is
-    /// counted once.
+    /// Requests that arrived after a gap.
+    ///
+    /// On a reliable connection each is dropped; on an unreliable one each gap is counted once.
     OutOfOrder = "out_of_order",
     /// Messages completed as requester.
     MessagesSent = "messages_sent",
@@ -48,9 +49,9 @@ counters! {
     MessagesReceived = "messages_received",
     /// Requests refused as malformed (NAK invalid request).
     InvalidRequests = "invalid_requests",
-    /// Requests refused for key, bounds or access (NAK remote access error, or dropped on an unreliable connection).
+    /// Requests refused for key, bounds or access.
     RemoteAccessErrors = "remote_access_errors",
-    /// Packets for a queue pair whose state does not take them.
+    /// Packets for a queue pair whose state does not accept them.
     DropBadState = "drop_bad_state",
     /// Packets whose P_Key is not the default partition's.
     DropBadPkey = "drop_bad_pkey",
@@ -62,11 +63,11 @@ counters! {
     DropTooLong = "drop_too_long",
     /// Packets whose opcode does not belong to the service, or whose shape is wrong.
     DropMalformed = "drop_malformed",
-    /// Packets that came before their turn and could not be kept (selective repeat).
+    /// Packets out of order that could not be buffered (selective repeat).
     DropEarly = "drop_early",
-    /// Packets without the tag that the peer has shown (air mode).
+    /// Packets without the tag that the peer has used (air mode).
     DropUntagged = "drop_untagged",
-    /// Responses to nothing that was asked.
+    /// Responses to requests that were not made.
     DropGhost = "drop_ghost",
     /// Congestion notification packets received.
     CnpsReceived = "cnps_received",

@@ -1,4 +1,5 @@
-//! Unreliable datagrams (IBTA 9.8.3): one packet a message, to any queue pair, without an answer.
+//! Unreliable datagrams (IBTA 9.8.3): one packet for each message, to any queue pair, without an
+//! answer.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,7 @@ use crate::queue_pair::{Arrival, Transmit};
 use crate::request_packet::{pad_of, request_bth};
 use crate::work::{Path, SendRequest};
 
-/// What lies between the IP header and the BTH.
+/// Length of the header between IP header and BTH.
 const UDP_HEADER_LEN: usize = 8;
 
 /// Highest bit of a Q_Key in a work request: send the queue pair's own instead (IBTA 10.2.5).
@@ -27,7 +28,7 @@ pub(crate) struct Datagrams {
     port_mtu: PathMtu,
     queue: VecDeque<SendRequest>,
     next_psn: Psn,
-    /// A receive that was taken for a datagram too long for it; the next datagram gets it.
+    /// A receive that was taken for a datagram that did not fit; the next datagram gets it.
     spare: Option<Receive>,
 }
 
@@ -41,7 +42,7 @@ impl Datagrams {
         }
     }
 
-    /// Starts counting at the send queue's PSN.
+    /// Starts at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         self.next_psn = attributes.sq_psn;
     }
@@ -54,13 +55,13 @@ impl Datagrams {
         !self.queue.is_empty()
     }
 
-    /// Where the next one goes.
+    /// Destination of the next datagram.
     pub(crate) fn next(&self) -> Option<(Path, Qpn)> {
         let datagram = self.queue.front()?.datagram?;
         Some((datagram.path, datagram.qpn))
     }
 
-    /// Sends the next datagram. An error is the status of the request at the front.
+    /// Sends the next datagram. An error is the status of the oldest request.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         attributes: &QpAttributes,
@@ -116,7 +117,7 @@ impl Datagrams {
         }))
     }
 
-    /// A datagram is done when it has left.
+    /// Completes a datagram, which is done when it has left.
     fn complete<H: Host>(&self, request: &SendRequest, qpn: Qpn, host: &mut H) {
         host.count(Counter::MessagesSent);
         let completion = request.signalled.then(|| Completion {
@@ -126,7 +127,7 @@ impl Datagrams {
         host.complete_send(request.slot, completion);
     }
 
-    /// Completes the request at the front with `failed`, if one failed, and flushes the others.
+    /// Completes the oldest request with `failed`, if it failed, and flushes the others.
     pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
         let mut status = failed.unwrap_or(Status::WrFlushError);
         while let Some(request) = self.queue.pop_front() {
@@ -197,7 +198,7 @@ impl Datagrams {
     }
 }
 
-/// Which header [`grh_area`] writes: that of IPv4 if both addresses are.
+/// The header that [`grh_area`] writes: that of IPv4 if both addresses are.
 fn grh_header(arrival: &Arrival) -> GrhHeader {
     let is_ipv4 = |end: Neighbour| Gid::from(end).to_ip().is_ipv4();
     if is_ipv4(arrival.source) && is_ipv4(arrival.destination) {

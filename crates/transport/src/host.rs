@@ -1,4 +1,4 @@
-//! What a queue pair may touch: the boundary between protocol and machine.
+//! The host of a queue pair: the boundary between protocol and machine.
 
 use airdma_wire::Rkey;
 
@@ -6,18 +6,18 @@ use crate::completion::Completion;
 use crate::counter::Counter;
 use crate::operation::Bind;
 
-/// The host's name for a posted work request, normally its index in a ring.
+/// The host's handle of a posted work request, normally its index in a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 
-/// A receive that was posted.
+/// A posted receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// The host's name for it.
+    /// The host's handle of it.
     pub slot: Slot,
     /// The caller's identifier.
     pub wr_id: u64,
-    /// Bytes that its scatter list holds.
+    /// Capacity of its scatter list in bytes.
     pub length: u32,
 }
 
@@ -37,7 +37,7 @@ pub enum RemoteFault {
     Misaligned,
 }
 
-/// Kind of access a peer asks for.
+/// Kind of a peer's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
     /// RDMA READ.
@@ -68,48 +68,49 @@ pub enum AtomicOperation {
 /// Affiliated asynchronous events of a queue pair (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpEvent {
-    /// The responder could not go on for a local reason (`IBV_EVENT_QP_FATAL`).
+    /// The responder failed for a local reason (`IBV_EVENT_QP_FATAL`).
     Fatal,
     /// A peer's access was refused (`IBV_EVENT_QP_ACCESS_ERR`).
     AccessError,
     /// A peer's request was malformed (`IBV_EVENT_QP_REQ_ERR`).
     RequestError,
-    /// The first packet came before the move to ready-to-send (`IBV_EVENT_COMM_EST`).
+    /// The first packet arrived before the transition to ready-to-send (`IBV_EVENT_COMM_EST`).
     CommunicationEstablished,
-    /// Everything begun before the drain is done (`IBV_EVENT_SQ_DRAINED`).
+    /// All requests from before the drain are done (`IBV_EVENT_SQ_DRAINED`).
     SendQueueDrained,
-    /// In the error state, and the last receive it took from its shared queue is completed
-    /// (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+    /// In the error state, the last receive from its shared queue is completed.
+    ///
+    /// This is `IBV_EVENT_QP_LAST_WQE_REACHED`.
     LastWqeReached,
 }
 
-/// Where the payloads of a run of packets stand in the buffer that it is written to.
+/// Layout of the payloads of a run of packets in the buffer that it is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// Offset of the first.
+    /// Offset of the first payload.
     pub start: usize,
-    /// Bytes of each.
+    /// Bytes of each payload.
     pub len: usize,
-    /// From the start of one to the start of the next.
+    /// Distance between the starts of two payloads.
     pub stride: usize,
-    /// How many there are.
+    /// Number of payloads.
     pub count: usize,
 }
 
 impl Spread {
-    /// Bytes of all together.
+    /// Bytes of all payloads.
     pub fn bytes(&self) -> usize {
         self.len * self.count
     }
 
-    /// Each part of `out` in turn.
+    /// Each payload's part of `out` in turn.
     fn parts<'a>(&self, out: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> + use<'a> {
         let Spread { len, count, .. } = *self;
         let rest = out[self.start..].chunks_mut(self.stride);
         rest.take(count).map(move |part| &mut part[..len])
     }
 
-    /// Has `fill` fill each part of `out` in turn; it is told how many bytes the parts before have.
+    /// Calls `fill` for each part of `out` in turn, with the number of bytes in the parts before.
     pub fn fill<E>(
         &self,
         out: &mut [u8],
@@ -120,16 +121,17 @@ impl Spread {
     }
 }
 
-/// What one queue pair may touch during one call: its rings, the memory of its protection
-/// domain, its completion queues. The engine and the simulator each build one per call.
+/// The environment of one queue pair during one call: its rings, the memory of its protection
+/// domain, its completion queues.
 ///
-/// Each memory access is checked anew by the host; nothing is trusted from an earlier check,
-/// because regions may vanish while packets are in flight.
+/// The engine and the simulator each make one for each call. Every memory access is checked anew by
+/// the host; no earlier check is trusted, because regions may vanish while packets are in flight.
 pub trait Host {
     /// Copies bytes `offset..offset + out.len()` of the message of send request `slot`.
     fn gather(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
 
-    /// As [`gather`](Self::gather), into each part of `spread` in turn. On a fault nothing is known of what was copied.
+    /// As [`gather`](Self::gather), into each part of `spread` in turn. After a fault, part of it
+    /// may have been copied.
     fn gather_run(
         &mut self,
         slot: Slot,
@@ -145,17 +147,20 @@ pub trait Host {
     /// Places response data at `offset` of the scatter list of send request `slot`.
     fn scatter(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Whether the scatter lists of two send requests name the same memory, as far as addresses in the program's address space tell: then what
-    /// is placed last stays.
+    /// Whether the scatter lists of two send requests overlap, by addresses in the program's
+    /// address space.
+    ///
+    /// If they do, the data that is placed last stays.
     fn share_memory(&mut self, one: Slot, other: Slot) -> bool;
 
-    /// Takes the next posted receive, of the queue pair's own queue or of the shared one it was created with.
+    /// Takes the next posted receive, from the queue pair's own queue or its shared one.
     fn take_receive(&mut self) -> Option<Receive>;
 
-    /// Takes the next receive of the shared receive queue that a message of an extended connection names.
+    /// Takes the next receive of the shared receive queue that a message of an extended connection
+    /// names.
     ///
     /// # Errors
-    /// There is no such queue in the connection's domain: the request is refused as invalid.
+    /// The connection's domain has no such queue: the request is refused as invalid.
     fn take_shared_receive(&mut self, srqn: u32) -> Result<Option<Receive>, RemoteFault>;
 
     /// Places message data at `offset` of receive `slot`.
@@ -173,7 +178,8 @@ pub trait Host {
     /// Copies registered memory for an RDMA READ.
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
 
-    /// As [`read_remote`](Self::read_remote), into each part of `spread` in turn. On a fault nothing is known of what was copied.
+    /// As [`read_remote`](Self::read_remote), into each part of `spread` in turn. After a fault,
+    /// part of it may have been copied.
     fn read_remote_run(
         &mut self,
         rkey: Rkey,
@@ -189,7 +195,7 @@ pub trait Host {
     /// Places data of an RDMA WRITE.
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
-    /// Runs an atomic and returns the original value.
+    /// Executes an atomic and returns the original value.
     fn atomic(
         &mut self,
         rkey: Rkey,
@@ -197,25 +203,26 @@ pub trait Host {
         operation: AtomicOperation,
     ) -> Result<u64, RemoteFault>;
 
-    /// Stores eight bytes at once, given in the order of memory; the address is a multiple of 8.
+    /// Stores eight bytes atomically, given in memory order; the address is a multiple of 8.
     fn write_atomic(&mut self, rkey: Rkey, va: u64, data: [u8; 8]) -> Result<(), RemoteFault>;
 
-    /// Invalidates a key because the peer's SEND asked for it.
+    /// Invalidates a key at the request of a peer's SEND.
     fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault>;
 
-    /// Invalidates a key because our own request asked for it.
+    /// Invalidates a key at the request of a local request.
     fn invalidate_local(&mut self, rkey: Rkey) -> Result<(), LocalFault>;
 
-    /// Binds a memory window to this queue pair's domain and, for windows of type 2, to this queue pair.
+    /// Binds a memory window to this queue pair's domain and, for windows of type 2, to this queue
+    /// pair.
     fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault>;
 
-    /// Send request `slot` is done and its slot free; `None` is an unsignalled success.
+    /// Frees the slot of a send request that is done; `None` is an unsignalled success.
     fn complete_send(&mut self, slot: Slot, completion: Option<Completion>);
 
-    /// Receive `slot` is done and its slot free.
+    /// Frees the slot of a receive that is done.
     fn complete_receive(&mut self, slot: Slot, completion: Completion);
 
-    /// An asynchronous event of this queue pair.
+    /// Reports an asynchronous event of this queue pair.
     fn event(&mut self, event: QpEvent);
 
     /// Counts `counter` once.

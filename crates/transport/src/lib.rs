@@ -1,9 +1,9 @@
-//! The RDMA transport as pure state machines: queue pairs that turn work requests and packets
-//! into packets, completions and events (IBTA volume 1, chapters 9 to 11).
+//! The RDMA transport as pure state machines (IBTA volume 1, chapters 9 to 11): a queue pair turns
+//! work requests and packets into packets, completions and events.
 //!
 //! Nothing here reads a clock, does I/O, takes a lock or spawns a thread: the caller passes the
-//! time and a [`Host`], through which a queue pair reaches its rings, the memory of its
-//! protection domain and its completion queues. See [`QueuePair`] for the order of calls.
+//! time and a [`Host`], through which a queue pair reaches its rings, the memory of its protection
+//! domain and its completion queues. See [`QueuePair`] for the order of calls.
 
 #![forbid(unsafe_code)]
 

@@ -77,20 +77,20 @@ pub enum Operation {
     LocalInvalidate(Rkey),
 }
 
-/// The binding of a memory window (IBTA 10.6.7).
+/// Binding of a memory window (IBTA 10.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window's key before.
+    /// The window's old key.
     pub window: Rkey,
-    /// Its key afterwards: the same but for the low 8 bits.
+    /// The window's new key: the same except for the low 8 bits.
     pub new_key: Rkey,
-    /// The region it lies in.
+    /// The region that it lies in.
     pub region: Lkey,
     /// First address.
     pub va: u64,
     /// Bytes; 0 opens nothing.
     pub length: u64,
-    /// What peers may do.
+    /// Rights of peers.
     pub access: Access,
 }
 

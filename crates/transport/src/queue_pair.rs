@@ -1,4 +1,4 @@
-//! One queue pair: its state, its attributes, and the service that it runs.
+//! A queue pair: its state, its attributes, and the service that it runs.
 
 mod selective;
 mod states;
@@ -20,10 +20,10 @@ use crate::unreliable_requester::UnreliableRequester;
 use crate::unreliable_responder::UnreliableResponder;
 use crate::work::{Path, SendRequest};
 
-/// The partition part of a P_Key; the highest bit says full membership.
+/// Partition number in a P_Key; the highest bit is full membership.
 const PARTITION_MASK: u16 = 0x7fff;
 
-/// What a queue pair is created with.
+/// Fixed properties of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpConfig {
     /// Transport service.
@@ -32,17 +32,19 @@ pub struct QpConfig {
     pub qpn: Qpn,
     /// Longest datagram payload: the port's active MTU.
     pub port_mtu: PathMtu,
-    /// Its receives come from a shared receive queue: in the error state they are left there for others
-    /// (IBTA 10.2.9.3), and [`QpEvent::LastWqeReached`] says that it takes no more.
+    /// Whether its receives come from a shared receive queue.
+    ///
+    /// In the error state they are left there for others (IBTA 10.2.9.3), and
+    /// [`QpEvent::LastWqeReached`] reports that it takes no more.
     pub shared_receives: bool,
 }
 
-/// What the port knows of a packet from its IP header.
+/// Fields of a packet's IP header, as known to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Sender.
     pub source: Neighbour,
-    /// Our address that it was sent to.
+    /// Local address that it was sent to.
     pub destination: Neighbour,
     /// IPv4 TOS or IPv6 traffic class, ECN bits included.
     pub tos: u8,
@@ -52,12 +54,12 @@ pub struct Arrival {
     pub flow_label: u32,
 }
 
-/// A packet that was written into the caller's buffer.
+/// A packet that was written to the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Bytes from the BTH to the padding; the ICRC is the port's.
     pub len: usize,
-    /// Where it goes.
+    /// Its path.
     pub path: Path,
 }
 
@@ -91,17 +93,17 @@ pub struct Progress {
 /// [`handle_packet`](Self::handle_packet) and [`handle_timeout`](Self::handle_timeout), then
 /// [`poll_transmit`](Self::poll_transmit) until it returns `None`, then
 /// [`poll_timeout`](Self::poll_timeout). Each call does a bounded amount of work: one packet, or
-/// the flush of what is posted.
+/// the flush of posted requests.
 #[derive(Debug)]
 pub struct QueuePair {
     config: QpConfig,
-    /// The class of opcodes of its type.
+    /// The opcode class of its type.
     transport: Transport,
     attributes: QpAttributes,
     service: Service,
-    /// What tells packets of the peer from forged ones.
+    /// Tags, which tell packets of the peer from forged ones.
     tagging: Tagging,
-    /// The first packet was seen, or the move to ready-to-send made.
+    /// Whether the first packet was seen, or the transition to ready-to-send made.
     established: bool,
     drain_reported: bool,
 }
@@ -159,7 +161,7 @@ impl QueuePair {
         &self.attributes
     }
 
-    /// Takes a request that was posted. In the error state it is flushed at once.
+    /// Accepts a posted request. In the error state it is flushed at once.
     pub fn post_send<H: Host>(&mut self, request: SendRequest, host: &mut H) {
         match &mut self.service {
             Service::Connected { requester, .. } => requester.post(request, &self.attributes),
@@ -177,7 +179,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes one packet that the port has verified.
+    /// Handles one packet that the port has verified.
     pub fn handle_packet<H: Host>(
         &mut self,
         now: Time,
@@ -214,7 +216,8 @@ impl QueuePair {
         }
     }
 
-    /// How far a reliable connection is: good packets change it, others do not. `None` for others.
+    /// Progress of a reliable connection, which only valid packets change; `None` for other
+    /// services.
     pub fn progress(&self) -> Option<Progress> {
         match &self.service {
             Service::Connected {
@@ -228,8 +231,11 @@ impl QueuePair {
         }
     }
 
-    /// Takes a packet from the middle of a SEND, a WRITE or a READ response, if it is the one that comes next: `bth` its only header,
-    /// `payload` what follows. False: nothing was done, and [`handle_packet`](Self::handle_packet) is to see it.
+    /// Handles a packet from the middle of a SEND, a WRITE or a READ response, if it is the
+    /// expected one.
+    ///
+    /// `bth` is its only header, `payload` what follows. If false, nothing was done, and the caller
+    /// must call [`handle_packet`](Self::handle_packet).
     #[inline(always)] // into both paths, of packets in the clear and of sealed ones
     pub fn take_middle<H: Host>(
         &mut self,
@@ -253,14 +259,14 @@ impl QueuePair {
         if !expected || !self.attributes.state.receives() {
             return false;
         }
-        // In the middle of a message nothing completes: no failure has its turn, and no drain ends.
+        // In the middle of a message nothing completes: no failure is due, and no drain ends.
         if bth.opcode == Opcode::RcReadResponseMiddle {
             return requester.take_middle(now, &self.attributes, bth, payload, host);
         }
         responder.take_middle(bth, payload, host)
     }
 
-    /// An extended connection is one half of a reliable one, and its packets say the same.
+    /// An extended connection is one half of a reliable one, with the same packets.
     #[cold]
     fn handle_extended<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
         let opcode = packet.headers.bth.opcode;
@@ -324,7 +330,8 @@ impl QueuePair {
         }
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) might have a packet, given credit, or a local request to do.
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have a packet, given credit, or a local
+    /// request to execute.
     pub fn wants_transmit(&self) -> bool {
         match &self.service {
             Service::Connected {
@@ -344,8 +351,9 @@ impl QueuePair {
         }
     }
 
-    /// Whether a reliable connection sends next what it never sent before, and no answers: whose loss shows at the peer without the
-    /// peer's timer.
+    /// Whether a reliable connection next sends a new request packet, and no response.
+    ///
+    /// The peer notices the loss of such a packet without a timer of its own.
     pub fn sends_new(&self) -> bool {
         match &self.service {
             Service::Connected {
@@ -360,9 +368,11 @@ impl QueuePair {
         self.attributes.state == QpState::SendQueueDrain
     }
 
-    /// Writes the next packet into `out`, which holds the largest headers, 4,096 bytes and the
-    /// padding. Answers go first and are not counted against `credit`, the bytes that the window
-    /// of the path still takes. Local requests whose turn has come are done on the way, credit or not.
+    /// Writes the next packet into `out`, which must hold the largest headers, 4,096 bytes and the
+    /// padding.
+    ///
+    /// Responses go first and do not count against `credit`, the bytes that the path's window still
+    /// allows. Local requests that are due are executed on the way, regardless of credit.
     #[inline]
     pub fn poll_transmit<H: Host>(
         &mut self,
@@ -405,9 +415,11 @@ impl QueuePair {
         }
     }
 
-    /// As [`poll_transmit`](Self::poll_transmit), for several packets at once where they follow in the middle of a message,
-    /// as they do after one that carries a path MTU. They are written one behind the other, with room for the ICRC after each. `None`
-    /// says that there is no such run, and nothing else.
+    /// As [`poll_transmit`](Self::poll_transmit), for several consecutive packets in the middle of
+    /// a message.
+    ///
+    /// Such packets follow one that carries a path MTU. They are written back to back, with room
+    /// for the ICRC after each. `None` means only that there is no such run.
     pub fn poll_run<H: Host>(
         &mut self,
         now: Time,
@@ -500,7 +512,7 @@ impl QueuePair {
         }
     }
 
-    /// Where the next datagram goes, if there is one: the path, and the queue pair.
+    /// Destination of the next datagram, if there is one: path and queue pair.
     pub fn next_datagram(&self) -> Option<(Path, Qpn)> {
         match &self.service {
             Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
@@ -526,19 +538,22 @@ impl QueuePair {
         }
     }
 
-    /// Owes the peer the latest acknowledgement once more, for a queue pair that is about to go: if the one that was
-    /// sent is lost, nobody would answer the peer's question for it, and it would take its finished request for failed.
+    /// Owes the peer the latest acknowledgement again, for a queue pair that is about to be
+    /// destroyed.
     ///
-    /// To be called in any state, before the last [`poll_transmit`](Self::poll_transmit). Nothing is owed if no message
-    /// of the peer was completed, or if the service does not acknowledge.
+    /// If the sent one is lost, the peer's retry would get no answer, and its finished request
+    /// would seem to have failed.
+    ///
+    /// Call it in any state, before the last [`poll_transmit`](Self::poll_transmit). Nothing is
+    /// owed if no message of the peer was completed, or if the service does not acknowledge.
     pub fn farewell(&mut self) {
         if let Service::Connected { responder, .. } = &mut self.service {
             responder.farewell();
         }
     }
 
-    /// Whether requests were posted that a peer which is there will answer soon: it has not been silent over and over again, and
-    /// lacks no receive.
+    /// Whether posted requests will be answered soon by a living peer: it has not been silent
+    /// repeatedly, and has receives posted.
     pub fn awaits_answers(&self) -> bool {
         match &self.service {
             Service::Connected { requester, .. } => requester.awaits_answers(),
@@ -546,7 +561,7 @@ impl QueuePair {
         }
     }
 
-    /// The moment at which [`handle_timeout`](Self::handle_timeout) is due.
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.service {
             Service::Connected { requester, .. } => requester.poll_timeout(),
@@ -554,7 +569,7 @@ impl QueuePair {
         }
     }
 
-    /// Acts on timers that are due at `now`; calling it early does nothing.
+    /// Handles timers that are due at `now`; an early call does nothing.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
         if let Service::Connected { requester, .. } = &mut self.service {
             let outcome = requester.handle_timeout(now, &self.attributes, host);
@@ -562,8 +577,7 @@ impl QueuePair {
         }
     }
 
-    /// Bytes sent or asked for and not yet acknowledged: what counts against the window of the
-    /// path.
+    /// Bytes sent or requested and not yet acknowledged, which count against the path's window.
     pub fn in_flight_bytes(&self) -> u32 {
         match &self.service {
             Service::Connected { requester, .. } => requester.in_flight_bytes(&self.attributes),
@@ -571,7 +585,7 @@ impl QueuePair {
         }
     }
 
-    /// What was lost since this was last asked: the window of the path backs off.
+    /// A loss since the last call, which makes the path's window shrink.
     pub fn take_loss(&mut self) -> Option<Loss> {
         match &mut self.service {
             Service::Connected { requester, .. } => requester.take_loss(),

@@ -1,7 +1,7 @@
-//! How fast to send to a peer: algorithms behind one trait, and the pacer that spreads what may be sent.
+//! Rate control: algorithms behind one trait, and the pacer that spreads packets over time.
 //!
-//! All queue pairs to one host share a path, its queues and the receive socket at its end. So a host has one
-//! [`RateController`] and one [`Pacer`], whatever the number of queue pairs.
+//! All queue pairs to one host share a path, its queues and the receive socket at its end. So each
+//! host has one [`RateController`] and one [`Pacer`] for all queue pairs.
 //!
 //! | controller | listens to | for |
 //! |---|---|---|
@@ -9,10 +9,12 @@
 //! | [`Dcqcn`] | congestion notification packets | Ethernet with marking switches; the other end may be a NIC |
 //! | [`Dctcp`] | the share of marked bytes | Ethernet with marking switches |
 //!
-//! Order of calls: [`handle_sent`](RateController::handle_sent) for what was sent, the other `handle_*` for what came in, and
-//! [`handle_timeout`](RateController::handle_timeout) at [`poll_timeout`](RateController::poll_timeout). After each of them
-//! [`rate`](RateController::rate) and [`window`](RateController::window) may be new. Each does a bounded amount of work; nothing
-//! allocates, and whatever the peer claims is bounded: rates are integers, and no sum overflows.
+//! Order of calls: [`handle_sent`](RateController::handle_sent) for what was sent, the other
+//! `handle_*` for what came in, and [`handle_timeout`](RateController::handle_timeout) at
+//! [`poll_timeout`](RateController::poll_timeout). After each of them
+//! [`rate`](RateController::rate) and [`window`](RateController::window) may be new. Each does a
+//! bounded amount of work; nothing allocates, and the peer's claims are bounded: rates are
+//! integers, and no sum overflows.
 
 use core::time::Duration;
 
@@ -32,50 +34,57 @@ pub use orchestrator::BufferOrchestrator;
 pub use pacer::{BURST_BYTES_MAX, Pacer, Permit};
 pub use rtt::Rtt;
 
-/// What decides how fast a host may be sent to.
+/// Decides how fast packets may be sent to a host.
 pub trait RateController {
-    /// So many bytes left for the peer, those sent again included.
+    /// Notes that `bytes` left for the peer, retransmissions included.
     fn handle_sent(&mut self, now: Time, bytes: u64);
 
-    /// The peer acknowledged bytes.
+    /// Notes that the peer acknowledged bytes.
     fn handle_acknowledged(&mut self, now: Time, acknowledged: Acknowledged);
 
-    /// So many bytes were given up as lost.
+    /// Notes that `bytes` count as lost.
     fn handle_lost(&mut self, now: Time, bytes: u64);
 
-    /// A congestion notification packet came (RoCEv2 annex A17.9.3).
+    /// Handles a congestion notification packet (RoCEv2 annex A17.9.3).
     fn handle_cnp(&mut self, now: Time);
 
-    /// A round trip was measured, by a PING or by feedback that says what it answers.
+    /// Handles a round-trip sample, from a PING or from feedback that names what it answers.
     fn handle_rtt(&mut self, now: Time, sample: Duration);
 
-    /// The receiver told about its buffers.
+    /// Handles a report of the receiver's buffers.
     fn handle_feedback(&mut self, now: Time, feedback: &Feedback);
 
-    /// So many bytes have left the send queue so far, whoever put them in. Said just before [`handle_timeout`](RateController::handle_timeout), where
-    /// that is known; where it never is, all of the queue is taken for this sender's.
+    /// Sets the number of bytes that have left the send queue so far, from all senders.
+    ///
+    /// Called just before [`handle_timeout`](RateController::handle_timeout), if known; without it,
+    /// the whole queue counts as this sender's.
     fn handle_left(&mut self, _bytes: u64) {}
 
-    /// [`poll_timeout`](RateController::poll_timeout) has come. `send_queue` is what waits on this host for the line: the
-    /// queueing discipline, or what the socket has accepted and the driver not yet sent; `None` if the kernel does not say.
-    /// A call that is early does no harm.
+    /// Handles the time of [`poll_timeout`](RateController::poll_timeout); an early call does no
+    /// harm.
+    ///
+    /// `send_queue` is what waits on this host for the line: the queueing discipline, or what the
+    /// socket has accepted and the driver not yet sent; `None` if the kernel does not report it.
     fn handle_timeout(&mut self, now: Time, send_queue: Option<Occupancy>);
 
-    /// When [`handle_timeout`](RateController::handle_timeout) is to be called next. `None`: not before something is sent or comes in.
+    /// When [`handle_timeout`](RateController::handle_timeout) must be called next.
+    ///
+    /// `None`: not before something is sent or received.
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// The rate for the [`Pacer`]. Zero: nothing may be sent for now.
+    /// The rate for the [`Pacer`]. Zero: nothing may be sent now.
     fn rate(&self) -> Rate;
 
-    /// The rate for what does not go into the buffer of the receiver's program, if that is what sets [`rate`](RateController::rate).
+    /// The rate for data that does not go into the buffer of the receiver's program, if that buffer
+    /// limits [`rate`](RateController::rate).
     fn rate_beside_program(&self) -> Option<Rate> {
         None
     }
 
-    /// Bytes that may be under way, unacknowledged.
+    /// Most bytes in flight, unacknowledged.
     fn window(&self) -> u64;
 
-    /// What is known of the round trip.
+    /// The round-trip estimate.
     fn rtt(&self) -> &Rtt;
 }
 
@@ -84,33 +93,37 @@ pub trait RateController {
 pub struct Acknowledged {
     /// All of them.
     pub bytes: u64,
-    /// Those of them that arrived with a congestion mark (CE, RFC 3168).
+    /// Bytes of these that arrived with a congestion mark (CE, RFC 3168).
     pub marked_bytes: u64,
 }
 
-/// How full a buffer is.
+/// Fill of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Bytes in it.
     pub bytes: u64,
-    /// Bytes that it takes, if that is known.
+    /// Its capacity in bytes, if known.
     pub capacity: Option<u64>,
 }
 
-/// A receiver's buffer as it was when it was looked at.
+/// A reading of a receiver's buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// How full it was.
+    /// Its fill.
     pub occupancy: Occupancy,
-    /// Bytes that were taken out of it since the first packet of this sender. A total, so that feedback may get lost.
+    /// Bytes taken out of it since the first packet of this sender. A total, so that feedback may
+    /// get lost.
     pub drained_bytes: u64,
 }
 
-/// What a receiver says about its buffers. The sooner after emptying its socket it looks, the better: what has only just arrived is
-/// not backlog.
+/// A receiver's report on its buffers.
+///
+/// It should be taken right after emptying the socket: packets that have only just arrived are not
+/// backlog.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// When it looked, by its own clock, which began with the first packet of this sender.
+    /// When it was taken, by the receiver's clock, which started with the first packet of this
+    /// sender.
     pub at: Time,
     /// Its socket's receive buffer.
     pub socket: Reading,
@@ -119,12 +132,14 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    /// How long a receiver waits before it speaks again while much comes. SMUFF has it speak four times in a round trip; on Wi-Fi each
-    /// feedback takes an access to the air as data does, and a queue of a few milliseconds makes round trips short.
+    /// Interval between two reports of a receiver under load.
+    ///
+    /// SMUFF has four in a round trip; on Wi-Fi each report takes an access to the air as data
+    /// does, and a queue of a few milliseconds makes round trips short.
     pub const INTERVAL: Duration = Duration::from_millis(40);
 }
 
-/// Bytes in a second, at most [`Rate::MAX`].
+/// Bytes per second, at most [`Rate::MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 
@@ -136,7 +151,7 @@ impl Rate {
     /// 1 Tb/s.
     pub const MAX: Rate = Rate(125_000_000_000);
 
-    /// So many bytes in a second.
+    /// A rate of this many bytes per second.
     pub const fn from_bytes_per_s(bytes: u64) -> Self {
         if bytes < Self::MAX.0 {
             Rate(bytes)
@@ -145,12 +160,12 @@ impl Rate {
         }
     }
 
-    /// So many bits in a second.
+    /// A rate of this many bits per second.
     pub const fn from_bits_per_s(bits: u64) -> Self {
         Rate::from_bytes_per_s(bits / 8)
     }
 
-    /// The rate of `bytes` in `duration`. In no time it is [`Rate::MAX`], unless there are none.
+    /// The rate of `bytes` in `duration`. For no time it is [`Rate::MAX`], unless `bytes` is 0.
     pub fn of(bytes: u64, duration: Duration) -> Self {
         let per_s = u128::from(bytes) * NANOS_PER_S;
         let bytes_per_s = match per_s.checked_div(duration.as_nanos()) {

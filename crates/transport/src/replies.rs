@@ -1,5 +1,6 @@
-//! What the responder owes its peer: acknowledgements, READ responses and atomic results, in the
-//! order of their PSNs, because an answer to a later request acknowledges all earlier ones
+//! Replies that the responder owes its peer: acknowledgements, READ responses and atomic results.
+//!
+//! They are sent in PSN order, because a response to a later request acknowledges all earlier ones
 //! (IBTA 9.7.5.1.1).
 
 use std::collections::VecDeque;
@@ -20,10 +21,10 @@ enum Body {
     Read(ReadResponse),
 }
 
-/// Whom replies go to.
+/// The peer that replies go to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// Of the packets of a run; others are marked when they are written.
+    /// Tag of the packets of a run; others are tagged when they are written.
     pub(crate) tag: u16,
     pub(crate) qpn: Qpn,
     /// RC, or XRC.
@@ -38,19 +39,19 @@ pub(crate) struct ReadResponse {
     pub(crate) length: u32,
     /// Bytes answered so far.
     pub(crate) done: u32,
-    /// Bytes that each packet carries but the last.
+    /// Payload of each packet except the last.
     pub(crate) payload: u32,
-    /// PSNs that the whole answer takes.
+    /// PSNs of the whole response.
     pub(crate) packets: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Reply {
-    /// PSN of the reply, for a READ that of its first packet.
+    /// PSN of the reply; for a READ, of its first packet.
     psn: Psn,
     msn: u32,
     body: Body,
-    /// Answers a request that was answered in full before: not one more in flight.
+    /// Whether it repeats a response that was complete, so that it is not one more in flight.
     repeated: bool,
 }
 
@@ -68,8 +69,10 @@ impl Reply {
     }
 }
 
-/// The queue of replies. Bounded: one entry for each READ and atomic the peer may have in
-/// flight, and one acknowledgement between two of them.
+/// The queue of replies.
+///
+/// It is bounded: one entry for each READ and atomic that the peer may have in flight, and one
+/// acknowledgement between two of them.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     queue: VecDeque<Reply>,
@@ -84,7 +87,7 @@ impl Replies {
         self.queue.clear();
     }
 
-    /// READs and atomics not yet answered in full.
+    /// READs and atomics without a complete response.
     pub(crate) fn answers_due(&self) -> usize {
         self.queue
             .iter()
@@ -92,7 +95,7 @@ impl Replies {
             .count()
     }
 
-    /// Owes an ACK for everything up to `psn`; one that waits already is brought up to date.
+    /// Owes an ACK for everything up to `psn`; a waiting one is updated.
     pub(crate) fn acknowledge(&mut self, psn: Psn, msn: u32) {
         let body = Body::Acknowledge(Syndrome::Ack {
             credits: NO_CREDITS,
@@ -111,8 +114,9 @@ impl Replies {
         }
     }
 
-    /// Takes the next reply if it is an ACK, to be written by [`emit_acknowledge`]. Returns its PSN and MSN: the
-    /// `latest`, if no other reply comes behind it.
+    /// Takes the next reply if it is an ACK, to be written by [`emit_acknowledge`].
+    ///
+    /// Returns its PSN and MSN: the `latest` if no other reply follows.
     pub(crate) fn take_acknowledgement(&mut self, latest: (Psn, u32)) -> Option<(Psn, u32)> {
         let Reply {
             body: Body::Acknowledge(Syndrome::Ack { .. }),
@@ -131,7 +135,7 @@ impl Replies {
         })
     }
 
-    /// Owes a NAK. It says all that an ACK before it would have said.
+    /// Owes a NAK, which replaces an ACK before it.
     pub(crate) fn refuse(&mut self, psn: Psn, msn: u32, syndrome: Syndrome) {
         while self
             .queue
@@ -148,7 +152,7 @@ impl Replies {
         });
     }
 
-    /// Owes a READ response from `psn` on. A duplicate request restarts what it repeats.
+    /// Owes a READ response from `psn` on. A duplicate request restarts the response.
     pub(crate) fn read(&mut self, psn: Psn, msn: u32, read: ReadResponse, repeated: bool) {
         let reply = Reply {
             psn,
@@ -186,7 +190,8 @@ impl Replies {
         }
     }
 
-    /// Puts a reply before what speaks of its PSN or of later ones: an ACK would say that it went before.
+    /// Inserts a reply before those for its PSN or later ones: an ACK would say that it went
+    /// before.
     fn insert(&mut self, reply: Reply) {
         let at = self
             .queue
@@ -196,8 +201,9 @@ impl Replies {
         self.queue.insert(at, reply);
     }
 
-    /// Writes the next reply packet into `out` and returns its length without ICRC. A fault means
-    /// that the memory of a READ went away: the reply has become a NAK, and is written.
+    /// Writes the next reply packet into `out` and returns its length without ICRC.
+    ///
+    /// If the memory of a READ is gone, the reply becomes a NAK, and is written.
     #[inline]
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
@@ -236,7 +242,7 @@ impl Replies {
         }
     }
 
-    /// The READ that is being answered, if its first packet was written, and the PSN of the next one.
+    /// The READ in progress, if its first packet was written, and the PSN of the next one.
     pub(crate) fn read_in_progress(&self) -> Option<(ReadResponse, Psn)> {
         let reply = self.queue.front()?;
         match reply.body {
@@ -262,7 +268,8 @@ impl Replies {
     }
 }
 
-/// Headers of a response, whose opcode is named as on RC: those of XRC differ in nothing else (IBTA A14.3.2).
+/// Headers of a response. The opcode is that of RC; XRC's responses differ in nothing else (IBTA
+/// A14.3.2).
 fn response(opcode: Opcode, reply: &Reply, peer: &Peer) -> Headers {
     Headers::new(Bth {
         opcode: (opcode.on(peer.transport)).expect("only RC and XRC have responses"),
@@ -302,7 +309,7 @@ fn emit_reply(reply: &Reply, syndrome: Syndrome, peer: &Peer, out: &mut [u8]) ->
     headers.emit(out)
 }
 
-/// Writes one READ response packet; returns its length and the bytes of data it carries.
+/// Writes one READ response packet; returns its length and the bytes of its payload.
 fn emit_read<H: Host>(
     reply: &Reply,
     read: &ReadResponse,

@@ -1,33 +1,34 @@
-//! One request packet of a reliable connection: which opcode, which headers, which bytes.
+//! One request packet of a reliable connection: its opcode, headers and payload.
 
 use airdma_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Qpn, Reth, Rkey};
 
 use crate::operation::{Extent, Operation, WORD_LEN};
 use crate::requester::Entry;
 
-/// A long READ is asked for in pieces of this size, rounded up to whole packets, so that the
-/// requester, whose own receive buffer the responses fill, decides how much is under way. The
-/// pieces start at fixed offsets of the message: a request repeated after a loss never reaches into
-/// the next piece.
+/// Size of the pieces in which a long READ is requested, rounded up to whole packets.
+///
+/// So the requester, whose own receive buffer the responses fill, decides how much is in flight.
+/// The pieces start at fixed offsets of the message: a request repeated after a loss never reaches
+/// into the next piece.
 const READ_PIECE_BYTES: u32 = 64 * 1024;
 
 /// The default P_Key, the only one on RoCE.
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
 
-/// One request packet, worked out but for what depends on the connection.
+/// One request packet, complete except for what depends on the connection.
 pub(crate) struct RequestPacket {
     pub(crate) headers: Headers,
     pub(crate) offset: u32,
     pub(crate) payload_len: u32,
-    /// Bytes that the peer will answer with.
+    /// Bytes of the peer's response.
     pub(crate) answer_len: u32,
-    /// PSNs that the packet takes.
+    /// Number of PSNs that the packet takes.
     pub(crate) packets: u32,
     pub(crate) ends_message: bool,
 }
 
 impl RequestPacket {
-    /// `repeats` is how often the peer, asked for this very packet, gave no answer.
+    /// `repeats` is the number of times that the peer gave no response to this very packet.
     #[inline]
     pub(crate) fn new(entry: &Entry, index: u32, repeats: u8) -> Self {
         let request = &entry.request;
@@ -145,7 +146,7 @@ impl RequestPacket {
         }
     }
 
-    /// Its answer is a READ response without data.
+    /// A READ response without payload answers it.
     fn atomic_write(va: u64, rkey: Rkey) -> Self {
         let mut headers = Headers::new(Bth {
             opcode: Opcode::RcAtomicWrite,
@@ -167,7 +168,7 @@ impl RequestPacket {
     }
 }
 
-/// Where a packet stands in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy)]
 struct Place {
     first: bool,
@@ -195,8 +196,8 @@ fn data_opcode(operation: &Operation, place: Place) -> Opcode {
     }
 }
 
-/// The opcode of a packet in the middle of its message; none if an operation has no such packets
-/// with data.
+/// Opcode of a packet in the middle of its message; `None` if the operation has no such packets
+/// with payload.
 pub(crate) fn middle_opcode(operation: &Operation) -> Option<Opcode> {
     let has_middle = operation.extent() == Extent::List && !operation.is_read_or_atomic();
     let middle = Place {
@@ -206,8 +207,8 @@ pub(crate) fn middle_opcode(operation: &Operation) -> Option<Opcode> {
     has_middle.then(|| data_opcode(operation, middle))
 }
 
-/// The parts of a BTH that all our packets share. `migreq` is 1 as hardware sends it: the path is
-/// in the migrated state.
+/// The fields of a BTH that all request packets share. `migreq` is 1 as hardware sends it: the path
+/// is in the migrated state.
 pub(crate) fn request_bth() -> Bth {
     Bth {
         opcode: Opcode::RcSendOnly,
@@ -229,15 +230,16 @@ pub(crate) fn packets_of(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu).max(1)
 }
 
-/// Bytes that fill a payload up to a multiple of four.
+/// Padding to a multiple of four bytes.
 pub(crate) fn pad_of(length: u32) -> u8 {
     (length.wrapping_neg() & 3) as u8
 }
 
-/// The key of a READ of no bytes. No key is looked at there (IBTA C9-88), but when such a request
-/// comes again, the rxe of Linux 6.1 wants the key that came first, and a valid one, and that of
-/// Linux 6.12 wants 0, whatever came first. Both drop any other. So whoever does not answer the
-/// program's key is asked with the other one in turn.
+/// The key of a READ of no bytes.
+///
+/// It is not checked (IBTA C9-88), but for a repeated request, rxe of Linux 6.1 requires the key of
+/// the first one, and a valid one, and rxe of Linux 6.12 requires 0 in any case. Both drop all
+/// others. So the two keys alternate if the peer does not answer the program's key.
 fn key_of_nothing(rkey: Rkey, repeats: u8) -> Rkey {
     if repeats > 0 && repeats.is_multiple_of(2) {
         Rkey(0)

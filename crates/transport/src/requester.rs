@@ -38,75 +38,79 @@ use crate::selective::Repair;
 use crate::time::Time;
 use crate::work::SendRequest;
 
-/// An acknowledgement is asked for at least once in this many bytes.
+/// An acknowledgement is requested at least once in this many bytes.
 const ACK_INTERVAL_BYTES: u32 = 32 * 1024;
 
-/// Packets that one queue pair may have unacknowledged. The shared window of the path is
-/// normally smaller; this bounds what a duplicate or a stale PSN can be confused with.
+/// Most unacknowledged packets of one queue pair.
+///
+/// The shared window of the path is normally smaller; this bounds what a duplicate or a stale PSN
+/// can be confused with.
 const IN_FLIGHT_PACKETS_MAX: u64 = 8192;
 
-/// How a requester found out that packets were lost.
+/// How a requester noticed a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// An answer showed it: the peer is there.
+    /// A response showed it: the peer is alive.
     Gap,
-    /// No answer came in time: perhaps nobody is there.
+    /// No response came in time: the peer may be gone.
     Timeout,
 }
 
-/// What a requester has to know when it is its turn to send.
+/// Conditions for sending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) now: Time,
     pub(crate) qpn: Qpn,
     /// RC, or XRC.
     pub(crate) transport: Transport,
-    /// What is begun is finished, and nothing else begun.
+    /// Whether to finish requests in progress without starting new ones.
     pub(crate) draining: bool,
-    /// Bytes that the window of the path still takes.
+    /// Bytes that the window of the path still allows.
     pub(crate) credit: u32,
-    /// Of the packets of a run; others are marked when they are written.
+    /// Tag of the packets of a run; others are tagged when they are written.
     pub(crate) tag: u16,
 }
 
 #[derive(Debug)]
 pub(crate) struct Requester {
-    /// Posted and not yet completed, oldest first; the front holds `acked`.
+    /// Requests posted and not yet completed, oldest first; the first holds `acked`.
     queue: VecDeque<Entry>,
     /// Index in `queue` of the entry that holds `next`, or of a local request that is due before
     /// it.
     cursor: usize,
-    /// Local requests in `queue`.
+    /// Number of local requests in `queue`.
     locals: u32,
     first_psn: Psn,
     posted: u64,
     acked: u64,
     next: u64,
     sent_max: u64,
-    /// End sequences of the READ pieces and atomics that await their answers.
+    /// End sequences of the READ pieces and atomics that await their responses.
     answers_due: VecDeque<u64>,
     bytes_since_ack_request: u32,
     deadline: Option<Time>,
     not_ready_until: Option<Time>,
     retries_left: u8,
     not_ready_retries_left: u8,
-    /// How often what is not acknowledged was sent again since the last progress.
+    /// Number of retransmissions of what is not acknowledged since the last progress.
     repeats: u8,
-    /// Timers that ran out late since then.
+    /// Number of timers that expired late since then.
     late_timers: u8,
     /// How long the peer has been silent since the last retry was spent.
     silence: Duration,
-    /// The sequence that was rewound to without any progress since: further hints at the same
-    /// gap are not followed, the timer is (one retransmission per gap).
+    /// The sequence of the last rewind, without any progress since.
+    ///
+    /// Further hints at the same gap are ignored, the timer is not (one retransmission per gap).
     rewound_at: Option<u64>,
     loss: Option<Loss>,
-    /// The request at `cursor` cannot be sent. It fails when those before it are answered.
+    /// Failure of the request at `cursor`, which cannot be sent. It takes effect when those before
+    /// it are answered.
     failure: Option<Status>,
-    /// With a peer that keeps what comes before its turn, and says what is missing.
+    /// Selective repeat, with a peer that supports it.
     repair: Option<Box<Repair>>,
-    /// What the peer takes; [`Requester::long_payload`] says whether it is of use.
+    /// Largest payload that the peer accepts; [`Requester::long_payload`] tells whether it is used.
     long_payload: u32,
-    /// And answers READs with, if it is asked.
+    /// Whether the peer answers READs with such payloads if asked (LRETH).
     long_reads: bool,
 }
 
@@ -139,7 +143,7 @@ impl Requester {
         }
     }
 
-    /// Starts counting at the send queue's PSN.
+    /// Starts at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         let memory = self.repair.take().map(|repair| repair.into_memory());
         let (long_payload, long_reads) = (self.long_payload, self.long_reads);
@@ -167,21 +171,22 @@ impl Requester {
         }
     }
 
-    /// The answers to a READ are cut by the peer, which may know no size but the path MTU.
+    /// The peer cuts the responses to a READ, and may know no size but the path MTU.
     fn may_be_long(&self, operation: &Operation) -> bool {
         let is_read = matches!(operation, Operation::Read { .. });
         !operation.is_read_or_atomic() || is_read && self.long_reads
     }
 
-    /// What packets carry, if the first one of a WRITE, too, has more room than a path MTU.
+    /// Payload of packets, if even the first one of a WRITE has more room than a path MTU.
     pub(crate) fn long_payload(&self, attributes: &QpAttributes) -> Option<u32> {
         let least = attributes.path_mtu.bytes() + Reth::LEN as u32;
         (self.long_payload > least).then_some(self.long_payload)
     }
 
-    /// Packets of SENDs and WRITEs that have not begun carry so much, if the first one, too, has
-    /// more room than a path MTU, and so do answers to READs (`reads`). What has begun goes on as
-    /// it did: the PSNs of what follows were chosen by that.
+    /// Sets the payload of packets of new SENDs and WRITEs, and of READ responses (`reads`).
+    ///
+    /// It is used if even the first packet has more room than a path MTU. Requests in progress go
+    /// on as before: the PSNs of what follows depend on that.
     pub(crate) fn set_long_payload(
         &mut self,
         payload: u32,
@@ -218,7 +223,7 @@ impl Requester {
         self.acked
     }
 
-    /// Bytes under way, READ data that was asked for included.
+    /// Bytes in flight, requested READ data included.
     pub(crate) fn in_flight_bytes(&self, attributes: &QpAttributes) -> u32 {
         let path_mtu = attributes.path_mtu.bytes();
         let payload = self.queue.front().map_or(path_mtu, |entry| entry.payload);
@@ -226,7 +231,7 @@ impl Requester {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// The peer says that packets are missing.
+    /// Notes that the peer reported missing packets.
     pub(crate) fn note_loss(&mut self) {
         self.loss = Some(Loss::Gap);
     }
@@ -235,7 +240,7 @@ impl Requester {
         self.loss.take()
     }
 
-    /// Whether everything that was begun is done; what has not begun may wait.
+    /// Whether all requests in progress are done; others may wait.
     pub(crate) fn is_drained(&self) -> bool {
         let front_begins = self
             .queue
@@ -244,14 +249,14 @@ impl Requester {
         self.acked == self.sent_max && front_begins
     }
 
-    /// Whether there are requests whose answers are likely to come.
+    /// Whether there are requests whose responses are likely to come.
     pub(crate) fn awaits_answers(&self) -> bool {
         !self.queue.is_empty()
             && self.not_ready_until.is_none()
             && self.repeats_of(self.acked) <= REPEATS_OF_THE_LIVING
     }
 
-    /// The entry to send from, if nothing but the window holds it back.
+    /// The entry to send from, unless something other than the window prevents it.
     pub(crate) fn sendable(&self, attributes: &QpAttributes, draining: bool) -> Option<&Entry> {
         if self.not_ready_until.is_some() || self.next == self.posted || self.failure.is_some() {
             return None;
@@ -281,8 +286,8 @@ impl Requester {
         entry.request.fence && !self.answers_due.is_empty()
     }
 
-    /// The local request at the cursor, if nothing holds it back. One that was done before a rewind
-    /// may always be passed.
+    /// The local request at the cursor, unless something prevents it. One that was executed before
+    /// a rewind may always be skipped.
     fn local_due(&self, draining: bool) -> Option<&Entry> {
         if self.locals == 0 || self.failure.is_some() {
             return None;
@@ -292,8 +297,8 @@ impl Requester {
         (entry.packets == 0 && !held_back).then_some(entry)
     }
 
-    /// Does the local requests at the cursor. One that fails does so in its turn, as a request that
-    /// cannot be sent.
+    /// Executes the local requests at the cursor. A failure takes effect in its turn, as for a
+    /// request that cannot be sent.
     #[cold]
     fn run_locals<H: Host>(&mut self, turn: &Turn, host: &mut H) {
         while let Some(entry) = self.local_due(turn.draining) {
@@ -313,7 +318,7 @@ impl Requester {
         self.retire_locals(turn.qpn, host);
     }
 
-    /// Whether what it sends next was sent before.
+    /// Whether the next packet was sent before.
     pub(crate) fn repeats(&self) -> bool {
         let misses = self
             .repair
@@ -338,17 +343,18 @@ impl Requester {
             && self.not_ready_until.is_none()
     }
 
-    /// Whether a probe will ask in time: not of what was sent before the peer was known to repeat
-    /// selectively.
+    /// Whether a probe will ask in time: not for what was sent before the peer's selective repeat
+    /// was known.
     fn is_watched(&self) -> bool {
         self.repair
             .as_ref()
             .is_some_and(|repair| repair.probe_at().is_some())
     }
 
-    /// Goes back by the last packet, to send it again with the question: nothing more may be sent
-    /// (a drain, or a window that shrank), and without an answer that stays so. It takes one PSN:
-    /// READs and atomics always ask.
+    /// Goes back by the last packet, to send it again with a request for an acknowledgement.
+    ///
+    /// Nothing more may be sent (a drain, or a window that shrank), and without an acknowledgement
+    /// that would not change. The packet takes one PSN: READs and atomics always ask.
     fn step_back(&mut self) -> Entry {
         self.next -= 1;
         let is_ahead = |entry: Option<&Entry>| entry.is_none_or(|entry| self.next < entry.first);
@@ -358,8 +364,10 @@ impl Requester {
         self.queue[self.cursor]
     }
 
-    /// Writes the next request packet into `out` and returns its length without ICRC. If it cannot
-    /// be sent there is none, and [`due_failure`](Self::due_failure) says so in its turn.
+    /// Writes the next request packet into `out` and returns its length without ICRC.
+    ///
+    /// If it cannot be sent there is none, and [`due_failure`](Self::due_failure) reports that in
+    /// its turn.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         turn: &Turn,
@@ -409,8 +417,10 @@ impl Requester {
         Some(end)
     }
 
-    /// The request at the cursor cannot be sent: nothing follows what was sent before, which has to
-    /// be asked about then. Whoever sees no packet takes it that the path has no room.
+    /// Handles a request at the cursor that cannot be sent: asks for an acknowledgement of what was
+    /// sent before.
+    ///
+    /// Without a packet, the caller assumes that the path has no room.
     #[cold]
     fn give_up<H: Host>(
         &mut self,
@@ -427,15 +437,17 @@ impl Requester {
         None
     }
 
-    /// An answer is asked for when the message ends and somebody waits for it, and when much is
-    /// unanswered: at most a quarter of what the window of the path still takes, because other
-    /// queue pairs share it, and because the sender must never wait for an acknowledgement that
-    /// it did not ask for.
+    /// Whether a packet asks for an acknowledgement: at the end of a message that is waited for,
+    /// and when much is unacknowledged.
     ///
-    /// A peer that repeats selectively says by itself how far it is, but not often: it is asked
+    /// "Much" is at most a quarter of what the window of the path still allows, because other queue
+    /// pairs share it, and because the sender must never wait for an acknowledgement that it did
+    /// not ask for.
+    ///
+    /// A peer with selective repeat reports its progress on its own, but not often: it is asked
     /// when nothing more can be sent until it answers.
     ///
-    /// `credit_left` is what the window takes after this packet, which counts as a full one
+    /// `credit_left` is what the window allows after this packet, which counts as a full one
     /// whatever its size.
     fn asks_for_ack(&self, entry: &Entry, packet: &RequestPacket, credit_left: u32) -> bool {
         let end = self.next + u64::from(packet.packets);
@@ -455,12 +467,12 @@ impl Requester {
             || end - self.acked >= IN_FLIGHT_PACKETS_MAX
     }
 
-    /// Packets that may still become unacknowledged.
+    /// Number of further packets that may become unacknowledged.
     pub(crate) fn packets_in_flight_left(&self) -> u64 {
         IN_FLIGHT_PACKETS_MAX.saturating_sub(self.next - self.acked)
     }
 
-    /// Accounts for one new packet in the middle of a message, and says whether it asks for an
+    /// Accounts for one new packet in the middle of a message; returns whether it asks for an
     /// acknowledgement.
     #[inline]
     pub(crate) fn sent_middle(&mut self, credit: u32, payload: u32) -> bool {
@@ -533,8 +545,9 @@ impl Requester {
         self.first_psn = psn;
     }
 
-    /// The failure of a request that could not be sent, once all before it are answered: they
-    /// complete as they deserve, and only what follows is flushed (IBTA 10.8.3.1).
+    /// The failure of a request that could not be sent, once all before it are answered.
+    ///
+    /// Those complete normally, and only what follows is flushed (IBTA 10.8.3.1).
     pub(crate) fn due_failure(&self) -> Result<(), Status> {
         match self.failure {
             Some(status) if self.cursor == 0 => Err(status),
@@ -546,17 +559,17 @@ impl Requester {
         self.first_psn.add((sequence & 0x00ff_ffff) as u32)
     }
 
-    /// The sequence that `psn` stands for, if it is not before the oldest unacknowledged packet.
+    /// The sequence of `psn`, unless it is before the oldest unacknowledged packet.
     pub(crate) fn sequence_of(&self, psn: Psn) -> Option<u64> {
         let distance = psn.distance_from(self.psn_of(self.acked));
         u64::try_from(distance).ok().map(|ahead| self.acked + ahead)
     }
 }
 
-/// How often a packet is sent again, as a rule, to a peer that is there.
+/// Usual number of retransmissions of a packet to a living peer.
 const REPEATS_OF_THE_LIVING: u8 = 2;
 
-/// The request that a sequence number belongs to, which is not before the oldest one.
+/// The request of a sequence number, which is not before the oldest one.
 pub(crate) fn entry_at(queue: &VecDeque<Entry>, sequence: u64) -> Option<Entry> {
     let after = queue.partition_point(|entry| entry.first <= sequence);
     let entry = queue.range(..after).rfind(|entry| entry.packets > 0);
@@ -584,7 +597,7 @@ fn write<H: Host>(
         let target = &mut out[headers_len..payload_end];
         host.gather(entry.request.slot, packet.offset, target)?;
     } else if packet.answer_len > path_mtu && entry.payload > path_mtu {
-        // Fewer bytes come in one packet anyway.
+        // A smaller response is a single packet anyway.
         let payload = entry.payload as u16;
         payload_end += Lreth::LEN;
         out[headers_len..payload_end].copy_from_slice(&Lreth { payload }.to_bytes());
@@ -606,9 +619,10 @@ fn check_answered(request: &SendRequest, attributes: &QpAttributes) -> Result<()
     Ok(())
 }
 
-/// Writes the headers of a request of an extended connection: every packet says where its message
-/// goes (IBTA A14.3.2). Apart, so that those of a reliable connection are written without a
-/// question.
+/// Writes the headers of a request of an extended connection: every packet names its destination
+/// (IBTA A14.3.2).
+///
+/// Separate, so that those of a reliable connection are written without a test.
 #[cold]
 fn emit_extended(mut headers: Headers, srqn: u32, out: &mut [u8]) -> usize {
     headers.bth.opcode = (headers.bth.opcode.on(Transport::Xrc))
@@ -617,8 +631,8 @@ fn emit_extended(mut headers: Headers, srqn: u32, out: &mut [u8]) -> usize {
     headers.emit(out)
 }
 
-/// The status with which a NAK ends the request it names; `None` for a sequence error, which
-/// ends nothing, and for codes that have no meaning on a reliable connection.
+/// The status with which a NAK ends the request that it names; `None` for a sequence error, which
+/// ends nothing, and for codes without meaning on a reliable connection.
 pub(crate) fn status_of(code: NakCode) -> Option<Status> {
     match code {
         NakCode::InvalidRequest => Some(Status::RemoteInvalidRequest),

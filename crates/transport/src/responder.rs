@@ -1,5 +1,6 @@
-//! The responder of a reliable connection: checks each request, places its data, and owes the
-//! answer to [`Replies`] (IBTA 9.7.4 and 9.9.3).
+//! The responder of a reliable connection (IBTA 9.7.4 and 9.9.3).
+//!
+//! It checks each request, places its data, and owes the reply to [`Replies`].
 
 mod executed;
 mod run;
@@ -36,22 +37,22 @@ pub(crate) enum Inbound {
     },
 }
 
-/// Why the responder gives up on its peer.
+/// Why the responder stops serving its peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
     pub(crate) event: QpEvent,
 }
 
-/// What a packet's checks found.
+/// Result of a packet's checks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// No receive posted: ask the peer to come again.
+    /// No receive is posted: the peer must retry.
     NotReady,
     /// The request is malformed or unsupported.
     Invalid,
     /// The queue pair does not grant the operation.
     NotGranted,
-    /// The peer may not touch this memory.
+    /// The peer may not access this memory.
     Access,
     /// The receive is shorter than the message.
     TooLong,
@@ -82,25 +83,27 @@ pub(crate) struct Responder {
     inbound: Option<Inbound>,
     /// A receive taken for a WRITE with immediate data whose last packet is being executed.
     spare: Option<Receive>,
-    /// A NAK was sent for the present gap: silence until the expected packet comes.
+    /// Whether a NAK was sent for the present gap: no other follows until the expected packet
+    /// arrives.
     gap_reported: bool,
     /// PSN of the latest packet of a SEND or WRITE that was executed.
     placed: Option<Psn>,
     executed: VecDeque<Executed>,
     replies: Replies,
-    /// What came before its turn, if the peer repeats selectively. Such a peer is told how far we
-    /// are by [`acknowledge`], not by ACKs.
+    /// Packets out of order, if the peer supports selective repeat.
+    ///
+    /// [`acknowledge`] reports progress to such a peer, instead of ACKs.
     ///
     /// [`acknowledge`]: crate::QueuePair::acknowledge
     reorder: Option<Box<Reorder>>,
-    /// What packets may carry, if that is more than the path MTU.
+    /// Largest payload of a packet, if that is more than the path MTU.
     long_payload_max: u32,
-    /// What those of the message that is arriving do, as its first one said.
+    /// Payload of a full packet of this message, set by its first.
     full: u32,
 }
 
 impl Responder {
-    /// Starts expecting the receive queue's PSN.
+    /// Starts at the receive queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         *self = Responder {
             expected: attributes.rq_psn,
@@ -131,8 +134,8 @@ impl Responder {
         self.replies.is_empty()
     }
 
-    /// Takes one request packet. A refusal means that the queue pair is to move to the error
-    /// state; the NAK is queued already.
+    /// Handles one request packet. After a refusal the queue pair must move to the error state; the
+    /// NAK is queued already.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         view: &View<'_>,
@@ -160,8 +163,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes the expected packet; returns the PSNs that it took, 0 if it was asked to come
-    /// again.
+    /// Executes the expected packet; returns the PSNs that it took, 0 if the peer must retry.
     #[inline]
     fn handle_expected<H: Host>(
         &mut self,
@@ -176,7 +178,7 @@ impl Responder {
                 if bth.opcode.is_send() || bth.opcode.is_write() {
                     self.executed_data(bth);
                 } else {
-                    // It has queued its own answer.
+                    // It has queued its own reply.
                     self.gap_reported = false;
                     self.expected = self.expected.add(packets);
                 }
@@ -201,7 +203,7 @@ impl Responder {
         }
     }
 
-    /// The expected packet of a SEND or WRITE was executed.
+    /// Notes that the expected packet of a SEND or WRITE was executed.
     #[inline]
     pub(crate) fn executed_data(&mut self, bth: &Bth) {
         self.gap_reported = false;
@@ -256,9 +258,10 @@ impl Responder {
         Ok(1)
     }
 
-    /// What this packet, with which a message begins, is to carry, and what the others of the
-    /// message: that is the peer's choice, within what is taken. Long packets of a message are of
-    /// one length, so what its RETH takes of the first one the others have for data.
+    /// Payload of this packet, the first of a message, and of the others of the message.
+    ///
+    /// The peer chooses it, within the allowed size. Long packets of a message have one length, so
+    /// the others have as much more data as the first one's RETH is long.
     fn sizes_of(&self, attributes: &QpAttributes, packet: &Packet<'_>) -> (u32, u32) {
         let path_mtu = attributes.path_mtu.bytes();
         let most = path_mtu.max(self.long_payload_max);
@@ -378,16 +381,17 @@ impl Responder {
         Ok(())
     }
 
-    /// Owes an ACK for the SENDs and WRITEs that were executed so far. It does not name a later
-    /// READ or atomic: those have answers of their own, and where a network changes the order and
-    /// the ACK comes before the answer, rxe completes the atomic without its result.
+    /// Owes an ACK for the SENDs and WRITEs that were executed so far.
+    ///
+    /// It does not name a later READ or atomic: those have responses of their own, and if a network
+    /// reorders them so that the ACK comes first, rxe completes the atomic without its result.
     fn acknowledge_again(&mut self) {
         if let Some(placed) = self.placed {
             self.replies.acknowledge(placed, self.msn);
         }
     }
 
-    /// Owes the latest ACK once more if any message was completed.
+    /// Owes the latest ACK again if any message was completed.
     pub(crate) fn farewell(&mut self) {
         if self.msn > 0 {
             self.acknowledge_again();
@@ -428,7 +432,7 @@ impl Responder {
         Refusal { event }
     }
 
-    /// Ends the receives that are in use with `status`.
+    /// Completes the receives that are in use with `status`.
     pub(crate) fn fail<H: Host>(&mut self, status: Status, qpn: Qpn, host: &mut H) {
         let held = match self.inbound.take() {
             Some(Inbound::Send { receive, .. }) => Some(receive),
@@ -450,8 +454,10 @@ impl Responder {
     }
 }
 
-/// The next receive: of the shared queue that the message of an extended connection names, else of
-/// our own. A queue that is not there makes the request invalid.
+/// Takes the next receive: of the shared queue that a message of an extended connection names, else
+/// of the own queue.
+///
+/// A queue that does not exist makes the request invalid.
 fn take_receive<H: Host>(packet: &Packet<'_>, host: &mut H) -> Result<Receive, Fault> {
     let receive = match packet.headers.xrceth {
         None => host.take_receive(),
@@ -464,14 +470,14 @@ pub(crate) fn ends(opcode: Opcode) -> bool {
     opcode.is_last() || opcode.is_only()
 }
 
-/// Packet sizes that the opcode allows (IBTA 9.7.4.1.6): all but the last are full, and carry one
-/// path MTU on RoCEv2.
+/// Whether the packet's size fits its opcode (IBTA 9.7.4.1.6): all except the last are full, one
+/// path MTU in plain RoCEv2.
 pub(crate) fn has_right_size(packet: &Packet<'_>, full: u32) -> bool {
     let opcode = packet.headers.bth.opcode;
     let length = packet.payload.len();
     let full = full as usize;
     if !(opcode.is_send() || opcode.is_write()) {
-        // An atomic write looks at its eight bytes itself, and a READ at its LRETH.
+        // An atomic write checks its eight bytes itself, and a READ its LRETH.
         return length == 0 || matches!(opcode, Opcode::RcAtomicWrite | Opcode::RcReadRequest);
     }
     if opcode.is_only() {
@@ -483,14 +489,16 @@ pub(crate) fn has_right_size(packet: &Packet<'_>, full: u32) -> bool {
     }
 }
 
-/// Where the message stands after `payload`, if that is within `length`.
+/// Position in the message after `payload`, if that is within `length`.
 pub(crate) fn end_of(placed: u32, payload: &[u8], length: u32) -> Option<u32> {
     let payload = u32::try_from(payload.len()).ok()?;
     placed.checked_add(payload).filter(|end| *end <= length)
 }
 
-/// An operation that the queue pair does not grant is one that it does not have: an invalid request
-/// (IBTA 11.6.2, and as Linux has it), other than memory that does not grant it.
+/// Checks that the queue pair grants an operation.
+///
+/// Without the grant the request is invalid (IBTA 11.6.2, and as in Linux); memory without the
+/// right is an access error.
 fn check_granted(attributes: &QpAttributes, flag: Access) -> Result<(), Fault> {
     if attributes.access.contains(flag) {
         Ok(())
@@ -499,7 +507,7 @@ fn check_granted(attributes: &QpAttributes, flag: Access) -> Result<(), Fault> {
     }
 }
 
-/// A zero-length access touches nothing and needs no key (IBTA 9.7.4.1.5).
+/// Checks a RETH. A zero-length access touches nothing and needs no key (IBTA 9.7.4.1.5).
 pub(crate) fn check_reth<H: Host>(
     attributes: &QpAttributes,
     reth: &Reth,

@@ -1,10 +1,9 @@
 //! Runs of middle packets.
 //!
-//! Most packets of long messages stand in the middle of one. They are full, have no header but the
-//! BTH, and two that follow each other differ in their PSN and their data alone. So they are
-//! written many at a time, and taken without a look at what they cannot have. What is done to a run
-//! is what is done to its packets one by one: whatever is out of the ordinary (a loss, a fault, no
-//! credit) is left to the code for one packet, which comes to the same place by itself.
+//! Most packets of long messages are in the middle of one. They are full, have no header but the
+//! BTH, and consecutive ones differ only in PSN and payload. So they are written many at a time,
+//! and received without checks for what they cannot have. The result is the same as for single
+//! packets: anything unusual (a loss, a fault, no credit) is left to the code for one packet.
 
 use airdma_wire::{Bth, ICRC_LEN, Opcode, Psn, Qpn};
 
@@ -12,31 +11,30 @@ use crate::host::{Host, RemoteFault, Spread};
 use crate::replies::{Peer, Replies};
 use crate::request_packet::request_bth;
 
-/// Packets that were written one behind the other, with room for an ICRC after each.
+/// Packets that were written back to back, with room for an ICRC after each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// How many.
+    /// Number of packets.
     pub packets: usize,
-    /// Bytes of each, BTH to payload. They stand 4 bytes more apart, and the room that was asked
-    /// for.
+    /// Bytes of each, BTH to payload. Their distance has 4 bytes more, and the requested room.
     pub len: usize,
     spare: usize,
 }
 
-/// What a run may take.
+/// Limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunLimits {
-    /// Packets at most.
+    /// Most packets.
     pub packets: usize,
-    /// Bytes of room behind each packet, in front of that for its ICRC.
+    /// Room behind each packet, before that for its ICRC.
     pub spare: usize,
 }
 
-/// Fewer are no run.
+/// Least packets of a run.
 const PACKETS_MIN: usize = 2;
 
 impl Run {
-    /// Of `packets` packets, if there is room for so many.
+    /// A run of `packets` packets, if there is room for them.
     pub(crate) fn new(packets: usize, payload: u32, limits: RunLimits, out: &[u8]) -> Option<Self> {
         let run = Run {
             packets,
@@ -47,7 +45,7 @@ impl Run {
         (packets >= PACKETS_MIN).then_some(Run { packets, ..run })
     }
 
-    /// How far the packets stand apart.
+    /// Distance between the starts of two packets.
     pub fn stride(&self) -> usize {
         self.len + self.spare + ICRC_LEN
     }
@@ -62,7 +60,7 @@ impl Run {
     }
 }
 
-/// The headers of a run: who it is for, and what it is.
+/// The header fields of a run.
 pub(crate) struct RunHeaders {
     pub(crate) opcode: Opcode,
     pub(crate) dest_qpn: Qpn,
@@ -71,7 +69,7 @@ pub(crate) struct RunHeaders {
 }
 
 impl RunHeaders {
-    /// Writes the BTH of each packet; `asks` says whether the one with that index asks for an
+    /// Writes the BTH of each packet; `asks` tells whether the packet with an index asks for an
     /// acknowledgement.
     pub(crate) fn emit(&self, run: &Run, out: &mut [u8], mut asks: impl FnMut(u32) -> bool) {
         let bth = Bth {

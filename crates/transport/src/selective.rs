@@ -24,36 +24,36 @@ pub use self::memory::ReorderMemory;
 pub(crate) use self::requester::{Flight, Repair};
 pub(crate) use self::responder::{Next, Reorder};
 
-/// How far ahead of the expected packet one may be. A requester has no more under way.
+/// Most packets that one may be ahead of the expected one, which a requester never exceeds.
 pub(crate) const AHEAD_MAX: u32 = 8192;
 
-/// Packets that have not come, although later ones have.
+/// A range of missing packets, behind which later ones have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PsnRange {
     /// PSN of the first.
     pub first: Psn,
-    /// How many.
+    /// Number of packets.
     pub packets: u32,
 }
 
-/// What a peer that repeats selectively says of how far it is with our packets.
+/// Report of a peer with selective repeat on its progress with our packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledgement<'a> {
     /// PSN of the first packet that it has not executed.
     pub expected: Psn,
-    /// What is missing from there on, as far as it knows of later packets.
+    /// Missing packets from there on, as far as it knows of later ones.
     pub missing: &'a [PsnRange],
-    /// Round trip to it, smoothed.
+    /// Smoothed round trip to the peer.
     pub rtt: Duration,
-    /// How long beyond that the peer may wait before it says something.
+    /// How long beyond that the peer may wait before it reports.
     pub told_within: Duration,
 }
 
-/// A peer is to be told how far we are with its packets: some time, or for these reasons.
+/// Our progress must be reported to a peer: at some time, or for these reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owed {
-    /// It waits for it.
+    /// Whether the peer waits for the report.
     pub is_asked: bool,
-    /// Packets are missing that it may not know of.
+    /// Whether packets are missing that the peer may not know of.
     pub has_gap: bool,
 }

@@ -1,6 +1,6 @@
-//! The tag of a connection between airdma hosts: what each end writes into the reserved bits of the
-//! BTH ([`Bth::tag`]), so that a packet that is taken ahead of its turn is no easier to forge than
-//! the expected one is on RoCEv2.
+//! The tag of a connection between airdma hosts, in the reserved bits of the BTH ([`Bth::tag`]).
+//! With it, a packet that is accepted out of order is no easier to forge than the expected one is
+//! in plain RoCEv2.
 //!
 //! | the peer | what comes |
 //! |---|---|
@@ -8,34 +8,36 @@
 //! | has agreed, and has not shown its tag | is taken in its turn; what comes before that is missing |
 //! | has shown its tag | is taken with the tag, up to 8,191 packets ahead, and dropped without it |
 //!
-//! A peer shows its tag by a packet with it that is taken in its turn, or by a report. It writes
-//! its tag into all that it sends from then on, whatever else is agreed on or no more: so nothing
-//! of its own is dropped, unless the network changes the order of packets in that moment.
+//! A peer shows its tag by a packet that is accepted in order, or by a report. It writes its tag
+//! into all packets from then on, whatever else is agreed on: so none of its own is dropped, unless
+//! the network reorders packets at that moment.
 
 use airdma_wire::Bth;
 
 /// Bits of a tag.
 pub const TAG_BITS: u32 = 13;
 
-/// The tags of a connection: of what is sent, and of what is taken.
+/// The tags of a connection: of sent and of received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tags {
-    /// Written into all that is sent.
+    /// Tag of sent packets.
     pub sent: u16,
-    /// The peer writes it into all that it sends.
+    /// Tag of the peer's packets.
     pub taken: u16,
 }
 
-/// Which tags a queue pair has, and what is known of its peer.
+/// Tags of a queue pair, and what is known of its peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tagging {
     tags: Option<Tags>,
-    /// Of what is sent; 0 without tags.
+    /// Tag of sent packets; 0 without tags.
     sent: u16,
-    /// The peer has a tag, and has not shown it.
+    /// Whether the peer has a tag and has not shown it.
     is_pending: bool,
-    /// Packets have these bits under the mask, which is 0 until the peer has shown its tag; until
-    /// then a peer that has one has no packet with these bits.
+    /// Accepted packets have these bits under the mask, which is 0 until the peer has shown its
+    /// tag.
+    ///
+    /// Until then, no packet of a peer with a tag has these bits.
     bits: u16,
     mask: u16,
 }
@@ -53,8 +55,8 @@ impl Tagging {
         }
     }
 
-    /// The peer is at another address, and may have another tag or none. What is sent keeps its
-    /// own.
+    /// Forgets the peer's tag: it is at another address, and may have another tag or none. Sent
+    /// packets keep theirs.
     pub(crate) fn forget_peer(&mut self) {
         *self = Tagging {
             sent: self.sent,
@@ -66,26 +68,26 @@ impl Tagging {
         self.sent
     }
 
-    /// Whether there are any.
+    /// Whether there are tags.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.tags.is_some()
     }
 
-    /// Whether a packet may be taken, as far as its tag says.
+    /// Whether a packet may be accepted, by its tag.
     #[inline]
     pub(crate) fn takes(&self, bth: &Bth) -> bool {
         self.mask == 0 || bth.tag & self.mask == self.bits
     }
 
-    /// The same of one from the middle of a message that is taken by the short way, on which no
-    /// peer shows its tag.
+    /// As [`accepts`](Self::accepts), for a packet from the middle of a message on the short path,
+    /// on which no peer shows its tag.
     #[inline]
     pub(crate) fn takes_middle(&self, bth: &Bth) -> bool {
         bth.tag & self.mask == self.bits
     }
 
-    /// Whether nothing may be taken ahead of its turn yet.
+    /// Whether nothing may be accepted out of order yet.
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.is_pending
@@ -96,7 +98,7 @@ impl Tagging {
         self.tags.is_some_and(|tags| bth.tag == tags.taken)
     }
 
-    /// The peer has shown its tag.
+    /// Notes that the peer has shown its tag.
     pub(crate) fn show(&mut self) {
         if let Some(tags) = self.tags {
             self.is_pending = false;

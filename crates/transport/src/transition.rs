@@ -1,7 +1,7 @@
-//! Which attributes each transition of each service takes.
+//! The attributes of each transition of each service.
 //!
-//! The tables follow `ibv_modify_qp(3)` and IBTA 11.2.5.2 (extended connections: A14.5): a transition names the
-//! attributes that must be given and those that may be; anything else is refused.
+//! The tables follow `ibv_modify_qp(3)` and IBTA 11.2.5.2 (extended connections: A14.5): a
+//! transition has required and optional attributes; all others are refused.
 
 use crate::attributes::{AttrMask, QpState, QpType};
 
@@ -25,7 +25,8 @@ pub(crate) fn transition(
     }
 }
 
-/// Raw packets take a port and nothing else. Their send queue is never drained, since nothing of it stays under way.
+/// Raw packets take a port and nothing else. Their send queue is never drained, since nothing stays
+/// in flight.
 fn raw(from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
     use QpState::{Init, ReadyToReceive, ReadyToSend, Reset};
     let none = AttrMask::empty();
@@ -40,17 +41,17 @@ fn raw(from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
     }
 }
 
-/// What one kind of connection asks for beyond what all do.
+/// Attributes of one kind of connection beyond those of all.
 struct Connection {
-    /// On the way to ready-to-receive.
+    /// In the transition to ready-to-receive.
     receive: AttrMask,
-    /// On the way to ready-to-send.
+    /// In the transition to ready-to-send.
     send: AttrMask,
-    /// May change while it runs.
+    /// May change in ready-to-send.
     running: AttrMask,
-    /// May change while its send queue is drained.
+    /// May change while the send queue is drained.
     drained: AttrMask,
-    /// May be given when a stopped send queue is restarted; `None` if that never stops alone.
+    /// May be given when a stopped send queue restarts; `None` if it never stops alone.
     restart: Option<AttrMask>,
 }
 

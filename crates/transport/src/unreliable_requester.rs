@@ -1,5 +1,7 @@
-//! The requester of an unreliable connection: packets leave in order, and a request is done when its last one has left
-//! (IBTA 9.8.2). Nothing is in flight, nothing is waited for, no timer runs.
+//! The requester of an unreliable connection (IBTA 9.8.2).
+//!
+//! Packets leave in order, and a request is done when its last one has left. Nothing is in flight,
+//! nothing is awaited, no timer runs.
 
 use std::collections::VecDeque;
 
@@ -16,15 +18,15 @@ use crate::work::SendRequest;
 
 #[derive(Debug, Default)]
 pub(crate) struct UnreliableRequester {
-    /// Posted and not yet sent whole, oldest first.
+    /// Requests posted and not yet sent completely, oldest first.
     queue: VecDeque<Entry>,
-    /// Packets of the front that have left.
+    /// Packets of the first request that have left.
     sent: u32,
     next_psn: Psn,
 }
 
 impl UnreliableRequester {
-    /// Starts counting at the send queue's PSN.
+    /// Starts at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         self.next_psn = attributes.sq_psn;
     }
@@ -39,13 +41,14 @@ impl UnreliableRequester {
         !begins_nothing && !self.queue.is_empty()
     }
 
-    /// Whether what was begun is done; what has not begun may wait.
+    /// Whether the requests in progress are done; others may wait.
     pub(crate) fn is_drained(&self) -> bool {
         self.sent == 0
     }
 
-    /// Writes the next packet into `out` and returns its length without ICRC. Local requests in front of it are done.
-    /// An error is the status of the request at the front.
+    /// Writes the next packet into `out` and returns its length without ICRC.
+    ///
+    /// Local requests before it are executed. An error is the status of the oldest request.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         turn: &Turn,
@@ -118,7 +121,7 @@ impl UnreliableRequester {
         host.complete_send(request.slot, completion);
     }
 
-    /// Completes the request at the front with `failed`, if one failed, and flushes the others.
+    /// Completes the oldest request with `failed`, if it failed, and flushes the others.
     pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
         self.sent = 0;
         let mut status = failed.unwrap_or(Status::WrFlushError);

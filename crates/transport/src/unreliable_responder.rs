@@ -1,15 +1,16 @@
-//! The responder of an unreliable connection: places what arrives, answers nothing, and drops a message of which a
-//! packet is missing (IBTA 9.8.2.2).
+//! The responder of an unreliable connection (IBTA 9.8.2.2): it places data, sends no replies, and
+//! drops a message with a missing packet.
 //!
 //! ```text
 //!   FIRST  MIDDLE  (lost)  LAST  |  FIRST  LAST
 //!   |--- receive 1 is taken ---| |  |--- receive 1 again, and completed
 //! ```
 //!
-//! Whatever is wrong with a message drops it alone: a receive that is too short (class E of IBTA 9.9.3.2: the receive
-//! stays, nobody is told), memory that is refused, a shape that is wrong. A receive that was taken for it serves the
-//! next message, from a shared queue too. The search for the next message ends at any FIRST or ONLY packet, whatever
-//! its PSN, as rxe has it: so a packet that the network doubled is taken twice.
+//! Any error of a message drops that message only: a receive that is too short (class E of IBTA
+//! 9.9.3.2: the receive stays, without a report), memory that is refused, a malformed packet. A
+//! receive that was taken for it serves the next message, even one from a shared queue. The search
+//! for the next message ends at any FIRST or ONLY packet, whatever its PSN, as in rxe: a packet
+//! that the network duplicated is executed twice.
 
 use airdma_wire::{Packet, Psn, Qpn};
 
@@ -22,24 +23,23 @@ use crate::responder::{Fault, Inbound, check_reth, end_of, ends, has_right_size,
 #[derive(Debug, Default)]
 pub(crate) struct UnreliableResponder {
     expected: Psn,
-    /// The message whose packets are arriving. There is none between messages, and none after a loss until the next
-    /// message begins.
+    /// The current message. `None` between messages, and after a loss until the next one begins.
     inbound: Option<Inbound>,
     /// A receive that was taken and not filled; the next message that needs one gets it.
     spare: Option<Receive>,
 }
 
 impl UnreliableResponder {
-    /// Starts expecting the receive queue's PSN.
+    /// Starts at the receive queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         self.expected = attributes.rq_psn;
     }
 
-    /// Takes one request packet.
+    /// Handles one request packet.
     ///
     /// # Errors
-    /// The memory of the receive is not accessible: the receive was completed with that status, and the queue pair is
-    /// to move to the error state.
+    /// The memory of the receive is not accessible: the receive was completed with that status, and
+    /// the queue pair must move to the error state.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         attributes: &QpAttributes,
@@ -184,7 +184,7 @@ impl UnreliableResponder {
         Ok(())
     }
 
-    /// Ends the receive that is in use or kept with `status`.
+    /// Completes the receive that is in use or kept with `status`.
     pub(crate) fn fail<H: Host>(&mut self, status: Status, qpn: Qpn, host: &mut H) {
         self.drop_message();
         if let Some(receive) = self.spare.take() {

@@ -1,4 +1,4 @@
-//! Work requests as the transport sees them: what to do, not where the bytes lie.
+//! Work requests of the transport: what to do, without the bytes.
 
 use airdma_wire::{Gid, Qkey, Qpn};
 
@@ -9,12 +9,12 @@ use crate::operation::Operation;
 /// 2^31).
 pub const MESSAGE_LEN_MAX: u32 = (1 << 31) - 1;
 
-/// Where packets go and how they are marked: the part of an address vector that RoCEv2 uses.
+/// Path of packets and their marking: the part of an address vector that RoCEv2 uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     /// Destination GID: an IPv6 address or an IPv4-mapped one.
     pub gid: Gid,
-    /// Index of our own GID, the source address.
+    /// Index of the local GID, the source address.
     pub sgid_index: u8,
     /// IP traffic class (IPv4 TOS).
     pub traffic_class: u8,
@@ -27,18 +27,18 @@ pub struct Path {
 /// Destination of one unreliable datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Way to the destination host.
+    /// Path to the destination host.
     pub path: Path,
     /// Destination queue pair.
     pub qpn: Qpn,
-    /// Q_Key to send; with its highest bit set the queue pair's own is sent (IBTA 10.2.5).
+    /// Q_Key to send; if its highest bit is set, the queue pair's own is sent (IBTA 10.2.5).
     pub qkey: Qkey,
 }
 
 /// One posted send request. The bytes stay behind `slot`, with the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// The host's name for the request, by which it finds the gather list.
+    /// The host's handle of the request, by which it finds the gather list.
     pub slot: Slot,
     /// The caller's identifier, returned in the completion.
     pub wr_id: u64,

@@ -1,4 +1,4 @@
-//! What two airdma peers agree on beyond RoCEv2: selective repeat, and long packets.
+//! Features beyond RoCEv2 that two airdma peers agree on: selective repeat, and long packets.
 
 use airdma_wire::{Bth, Packet, Psn, Transport};
 
@@ -10,11 +10,13 @@ use crate::tag::Tags;
 use crate::time::Time;
 
 impl QueuePair {
-    /// The peer repeats selectively (`memory`: for what comes before its turn), or does so no more.
-    /// Both ends must have agreed on it. A reliable connection then keeps what comes after a gap,
-    /// sends again what its peer says is missing, and nothing else, and acknowledges by
-    /// [`acknowledge`](Self::acknowledge) in place of ACK packets. To be said again after each move
-    /// to ready-to-receive; other services do not change.
+    /// Turns selective repeat on or off (`memory`: for packets out of order). Both ends must have
+    /// agreed on it.
+    ///
+    /// A reliable connection then buffers packets after a gap, retransmits exactly what its peer
+    /// reports as missing, and acknowledges by [`acknowledge`](Self::acknowledge) instead of ACK
+    /// packets. Call it again after each transition to ready-to-receive; other services do not
+    /// change.
     pub fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
         if let Service::Connected {
             requester,
@@ -27,39 +29,41 @@ impl QueuePair {
         }
     }
 
-    /// Both ends have agreed on tags: from now on all that is sent has one, and from when on the
-    /// peer has shown its own, nothing is taken without. Until then nothing is kept ahead of its
-    /// turn. They stay until the queue pair is reset, that of the peer until the path leads to
-    /// another address. Other services do not change.
+    /// Sets the tags that both ends have agreed on.
+    ///
+    /// From now on each sent packet has one; once the peer has used its own, packets without it are
+    /// refused. Until then nothing is accepted out of order. Tags stay until the queue pair is
+    /// reset, the peer's until the path leads to another address. Other services do not change.
     pub fn set_tags(&mut self, tags: Tags) {
         if self.transport == Transport::Rc {
             self.tagging.set(tags);
         }
     }
 
-    /// The path leads to another address: until its host agrees, what comes is taken as on RoCEv2.
-    /// What is sent has the tag still.
+    /// Notes that the path leads to another address.
+    ///
+    /// Until its host agrees, packets are accepted as in plain RoCEv2. Sent packets keep their tag.
     pub fn forget_peer_tag(&mut self) {
         self.tagging.forget_peer();
     }
 
-    /// Whether the peer of a reliable connection was heard: a packet of it was taken in its turn.
+    /// Whether a packet of a reliable connection's peer was accepted in order.
     pub fn has_heard_peer(&self) -> bool {
         let first = self.attributes.rq_psn;
         (self.progress()).is_some_and(|at| at.expected != first || at.acked > 0)
     }
 
-    /// Whether a packet may be the peer's, as far as its tag says.
+    /// Whether a packet may be the peer's, by its tag.
     pub fn takes(&self, bth: &Bth) -> bool {
         self.tagging.takes(bth)
     }
 
-    /// Of all that is sent; 0 without tags.
+    /// Tag of sent packets; 0 without tags.
     pub fn tag(&self) -> u16 {
         self.tagging.sent()
     }
 
-    /// A packet came for a queue pair with tags. Whether nothing is left to be done with it.
+    /// Handles the tag of a packet; returns whether the packet is done with.
     #[inline(never)]
     pub(super) fn handle_tagged<H: Host>(
         &mut self,
@@ -79,7 +83,7 @@ impl QueuePair {
         is_pending
     }
 
-    /// A packet came while the peer has not shown its tag.
+    /// Handles a packet while the peer has not used its tag.
     #[cold]
     fn handle_pending<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
         if let Service::Connected {
@@ -103,12 +107,13 @@ impl QueuePair {
         }
     }
 
-    /// Packets may carry more than the path MTU: those of the peer up to `taken` bytes (what it was
-    /// told once it may go by as long as the connection lasts), and those of requests that have not
-    /// begun `sent` bytes, which the peer must have said that it takes. READs that have not begun
-    /// ask for answers of `sent` bytes, too, if the peer said that it `answers` so; those of the
-    /// peer are answered as they ask, up to `taken` bytes. To be said again after each move to
-    /// ready-to-receive; other services do not change.
+    /// Lets packets carry more than the path MTU.
+    ///
+    /// Packets of the peer may carry up to `taken` bytes (once announced to it, this stays for the
+    /// connection's life); those of new requests carry `sent` bytes, which the peer must have
+    /// announced. New READs ask for responses of `sent` bytes, too, if the peer `answers` so; the
+    /// peer's READs are answered as they ask, up to `taken` bytes. Call it again after each
+    /// transition to ready-to-receive; other services do not change.
     pub fn set_long_payloads(&mut self, taken: u32, sent: u32, answers: bool) {
         if let Service::Connected {
             requester,
@@ -121,7 +126,7 @@ impl QueuePair {
         }
     }
 
-    /// The most that a packet of the next run may carry.
+    /// Largest payload of a packet of the next run.
     pub fn payload_max(&self) -> u32 {
         let path_mtu = self.attributes.path_mtu.bytes();
         match &self.service {
@@ -132,16 +137,17 @@ impl QueuePair {
         }
     }
 
-    /// The peer, which repeats selectively, hears what is missing by ACK packets with a SETH, and
-    /// nothing is to be told by [`acknowledge`](Self::acknowledge); or not. To be said after
-    /// [`set_selective`](Self::set_selective).
+    /// Reports missing packets to the peer by ACK packets with a SETH instead of
+    /// [`acknowledge`](Self::acknowledge), or not.
+    ///
+    /// Call it after [`set_selective`](Self::set_selective).
     pub fn tell_by_acks(&mut self, by_acks: bool) {
         if let Service::Connected { responder, .. } = &mut self.service {
             responder.tell_by_acks(by_acks);
         }
     }
 
-    /// Whether the peer is to be told how far we are.
+    /// Whether our progress must be reported to the peer.
     pub fn owes_acknowledgement(&self) -> Option<Owed> {
         let Service::Connected { responder, .. } = &self.service else {
             return None;
@@ -149,7 +155,7 @@ impl QueuePair {
         responder.owed()
     }
 
-    /// Packets that were missing when later ones came, since this was asked last.
+    /// Packets found missing since the last call.
     pub fn take_missed(&mut self) -> u32 {
         match &mut self.service {
             Service::Connected { responder, .. } => responder.take_missed(),
@@ -157,8 +163,10 @@ impl QueuePair {
         }
     }
 
-    /// The peer is told: PSN of the first packet that was not executed, and in `missing` the first
-    /// ranges of what is missing from there on. Returns how many ranges there are, too.
+    /// Takes the report that is owed: PSN of the first packet not executed, and the first missing
+    /// ranges.
+    ///
+    /// The ranges go to `missing`; their number is returned as well.
     pub fn acknowledge(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
         let Service::Connected { responder, .. } = &mut self.service else {
             return None;
@@ -166,8 +174,8 @@ impl QueuePair {
         responder.acknowledge(missing)
     }
 
-    /// Takes what the peer says of how far it is. A peer that does writes its tag into all that it
-    /// sends.
+    /// Handles the peer's report of its progress. A peer that reports writes its tag into all
+    /// packets.
     pub fn handle_acknowledgement<H: Host>(
         &mut self,
         now: Time,

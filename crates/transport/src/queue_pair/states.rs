@@ -1,4 +1,4 @@
-//! How a queue pair goes from state to state, and what becomes of what is posted.
+//! Transitions between states, and the end of posted requests.
 
 use super::{QueuePair, Service};
 use crate::attributes::{AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
@@ -6,10 +6,10 @@ use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::host::{Host, QpEvent};
 
 impl QueuePair {
-    /// Changes attributes and state as `ibv_modify_qp(3)` allows; nothing is changed on error.
+    /// Changes attributes and state as `ibv_modify_qp(3)` allows; nothing changes on an error.
     ///
-    /// On the way to [`QpState::Reset`] posted requests are forgotten without completions: the
-    /// host empties its rings. On the way to [`QpState::Error`] they are flushed.
+    /// In the transition to [`QpState::Reset`], posted requests are dropped without completions:
+    /// the host empties its rings. In the one to [`QpState::Error`] they are flushed.
     pub fn modify<H: Host>(
         &mut self,
         attributes: &QpAttributes,
@@ -86,7 +86,8 @@ impl QueuePair {
         }
     }
 
-    /// What an unreliable service cannot send stops its send queue alone (IBTA 10.3.1.7).
+    /// Stops the send queue of an unreliable service, and nothing else, after a request that cannot
+    /// be sent (IBTA 10.3.1.7).
     pub(super) fn stop_sending<H: Host>(&mut self, failed: Status, host: &mut H) {
         self.flush_sends(Some(failed), host);
         self.attributes.state = QpState::SendQueueError;
@@ -94,7 +95,7 @@ impl QueuePair {
         self.attributes.sq_draining = false;
     }
 
-    /// Completes everything that is posted: the oldest send request with `failed`, if one failed.
+    /// Completes everything posted: the oldest send request with `failed`, if it failed.
     pub(super) fn flush<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
         self.flush_sends(failed, host);
         match &mut self.service {
@@ -117,7 +118,8 @@ impl QueuePair {
         }
     }
 
-    /// Flushes receives that were posted to a queue pair in the error state, unless they stand in a shared queue.
+    /// Flushes receives posted to a queue pair in the error state, unless they are in a shared
+    /// queue.
     pub fn flush_receives<H: Host>(&mut self, host: &mut H) {
         if self.attributes.state != QpState::Error || self.shares_receives() {
             return;
@@ -133,8 +135,8 @@ impl QueuePair {
         }
     }
 
-    /// In the error state the receives of a shared queue stay there for others; whoever counts them is told that this
-    /// queue pair holds none any more.
+    /// Reports that this queue pair holds no receive of its shared queue any more, in the error
+    /// state.
     fn report_last_receive<H: Host>(&self, host: &mut H) {
         if self.shares_receives() {
             host.event(QpEvent::LastWqeReached);

@@ -1,4 +1,5 @@
-//! One buffer of the path: what is in it, how fast it empties, and what that lets a sender send (SMUFF 3.3, equations 5 to 8).
+//! One buffer of the path: what is in it, how fast it empties, and what that lets a sender send
+//! (SMUFF 3.3, equations 5 to 8).
 //!
 //! | paper | here | |
 //! |---|---|---|
@@ -8,14 +9,16 @@
 //! | `X_target_i` | [`Buffer::x_target`] | `X_under`: what keeps it from running empty |
 //! | `v_0` | [`Buffer::v0`] | `max(v_i + (X_target_i - X_i) / d_i, 0)` |
 //!
-//! `X_under` is what leaves beyond expectation during one control latency if the rate rises as far as it may: `v_i d_i` for a
-//! network's buffer, whose rate at most doubles, a tenth of it for one that a processor or a disk empties. As much must
-//! fit if the rate falls as far, so where the capacity is small both get their share of it. A program or a disk takes out pieces, though, and
+//! `X_under` is what leaves beyond expectation during one control latency if the rate rises as far
+//! as it may: `v_i d_i` for a network's buffer, whose rate at most doubles, a tenth of it for one
+//! that a processor or a disk empties. As much must fit if the rate falls as far, so where the
+//! capacity is small both get their share of it. A program or a disk takes out pieces, though, and
 //! works on one while the next has to be there: its target is an eighth of the capacity at least.
 //!
-//! A rate that is measured while the buffer runs empty is what comes in, not what could leave: it can only raise `v_i`. A
-//! buffer that was never seen filled has no rate of its own yet. A network's gets a first burst in each control latency then, whatever came so
-//! far: after a handshake of small messages a transfer begins as it does at once.
+//! A rate that is measured while the buffer runs empty is what comes in, not what could leave: it
+//! can only raise `v_i`. A buffer that was never seen filled has no rate of its own yet. A
+//! network's gets a first burst in each control latency then, whatever came so far: after a
+//! handshake of small messages a transfer begins as it does at once.
 
 use core::time::Duration;
 
@@ -150,8 +153,9 @@ impl Buffer {
         verdict
     }
 
-    /// The part of [`Buffer::v0`] of a sender that put in `share` (of [`WHOLE`]) of what came: that share of it, and a little of what is the others', who
-    /// take theirs back by shares, so that shares become equal.
+    /// The part of [`Buffer::v0`] of a sender that put in `share` (of [`WHOLE`]) of what came: that
+    /// share of it, and a little of what is the others', who take theirs back by shares, so that
+    /// shares become equal.
     pub(super) fn v0_of(&self, share: u64, x_target: u64, d: Duration) -> Rate {
         let own = self.v0(x_target, d).times(share, WHOLE);
         own.plus(self.v.times(WHOLE - share, WHOLE * CLAIM))
@@ -268,7 +272,8 @@ impl Buffer {
         } else {
             let smoothed = self.v.smoothed(bounded, EWMA_WEIGHT);
             self.v = match self.kind {
-                // Radios send more at once when more waits for them: what got through once will again.
+                // Radios send more at once when more waits for them: what got through once will
+                // again.
                 Kind::Network => smoothed.max(bounded),
                 Kind::Processor if self.is_v_known => smoothed,
                 // So far it was what came.
@@ -325,7 +330,8 @@ mod tests {
     #[test]
     fn v_is_smoothed_and_moves_by_no_more_than_its_bounds() {
         use Kind::{Network, Processor};
-        // What a network does it can do again; of what is less, and of all that a processor does, a quarter counts.
+        // What a network does it can do again; of what is less, and of all that a processor does, a
+        // quarter counts.
         for (kind, drained, expected) in [
             (Network, 400_000, 100_000_000),
             (Network, 32_000_000, 160_000_000),

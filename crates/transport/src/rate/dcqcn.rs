@@ -1,5 +1,5 @@
-//! DCQCN (Zhu et al., SIGCOMM 2015): the reaction point, which slows down by congestion notification packets (CNPs), and the
-//! notification point, which sends them.
+//! DCQCN (Zhu et al., SIGCOMM 2015): the reaction point, which slows down by congestion
+//! notification packets (CNPs), and the notification point, which sends them.
 //!
 //! | parameter | value | source |
 //! |---|---|---|
@@ -80,7 +80,8 @@ impl Dcqcn {
         }
     }
 
-    /// The timer or the byte counter has expired, after so many times of each: figure 7 of the paper.
+    /// The timer or the byte counter has expired, after so many times of each: figure 7 of the
+    /// paper.
     fn increase(&mut self) {
         let (fewest, most) = (
             self.timer_steps.min(self.byte_steps),
@@ -129,8 +130,8 @@ impl RateController for Dcqcn {
 
     fn handle_lost(&mut self, _now: Time, _bytes: u64) {}
 
-    /// Equation 1 of the paper. A receiver sends a CNP in each interval to each queue pair of a sender; of those of one interval one
-    /// counts, since all queue pairs have one rate.
+    /// Equation 1 of the paper. A receiver sends a CNP in each interval to each queue pair of a
+    /// sender; of those of one interval one counts, since all queue pairs have one rate.
     fn handle_cnp(&mut self, now: Time) {
         let is_early = |at| now.duration_since(at) < CNP_INTERVAL;
         if self.cnp_at.is_some_and(is_early) {

@@ -1,4 +1,5 @@
-//! DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): a window that shrinks by the share of marked bytes.
+//! DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): a window that shrinks by the share of marked
+//! bytes.
 //!
 //! | parameter | value | source |
 //! |---|---|---|
@@ -183,7 +184,8 @@ mod tests {
     const MTU: u32 = 1_000;
 
     impl Dctcp {
-        /// A round trip with a full window, of which this was marked, in one acknowledgement per packet.
+        /// A round trip with a full window, of which this was marked, in one acknowledgement per
+        /// packet.
         fn round(&mut self, marked: u64) {
             let packets = self.window / self.mtu;
             self.handle_sent(Time::ZERO, packets * self.mtu);

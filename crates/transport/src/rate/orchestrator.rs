@@ -1,8 +1,10 @@
-//! The buffer orchestrator (SMUFF, NSDI 2024, 3.3 and 3.4): the sending rate follows how full the buffers of the path are.
+//! The buffer orchestrator (SMUFF, NSDI 2024, 3.3 and 3.4): the sending rate follows how full the
+//! buffers of the path are.
 //!
-//! On a path of one hop both ends see every buffer. So the sender does not probe for losses: it keeps in the bottleneck's buffer what
-//! that needs to stay busy, whatever its rate does next, and nothing more anywhere. [`buffer`](super::buffer) has the equations for one
-//! buffer; the rate is what the strictest allows, `v_0 = max(min_i(v_i + (X_target_i - X_i) / d_i), 0)`.
+//! On a path of one hop both ends see every buffer. So the sender does not probe for losses: it
+//! keeps in the bottleneck's buffer what that needs to stay busy, whatever its rate does next, and
+//! nothing more anywhere. [`buffer`](super::buffer) has the equations for one buffer; the rate is
+//! what the strictest allows, `v_0 = max(min_i(v_i + (X_target_i - X_i) / d_i), 0)`.
 //!
 //! | buffer | emptied by | seen | `d_i` |
 //! |---|---|---|---|
@@ -11,18 +13,22 @@
 //! | receiver's socket | its transport | by feedback | smoothed RTT, and the mean time between feedbacks |
 //! | receiver's application | program or disk | by feedback | the same |
 //!
-//! Several senders at one send queue, programs or peers of one, each see all of it, and keep it at the target of the line together: each takes its
-//! share of `v_0`, which is its part of what came into the queue, and claims a sixteenth of what is the others'. The queue gets a little longer by that, and all take it back by their shares: so shares become
-//! equal, as by any additive increase and multiplicative decrease (Chiu and Jain, 1989). It needs the kernel's count of what left.
+//! Several senders at one send queue, programs or peers of one, each see all of it, and keep it at
+//! the target of the line together: each takes its share of `v_0`, which is its part of what came
+//! into the queue, and claims a sixteenth of what is the others'. The queue gets a little longer by
+//! that, and all take it back by their shares: so shares become equal, as by any additive increase
+//! and multiplicative decrease (Chiu and Jain, 1989). It needs the kernel's count of what left.
 //!
-//! There is no slow start: a first burst, one segmented send, shows the rates, and the first feedback sets `v_0` by them. Until then no more is
-//! under way.
+//! There is no slow start: a first burst, one segmented send, shows the rates, and the first
+//! feedback sets `v_0` by them. Until then no more is under way.
 //!
-//! Silence: the rate is held for 4 RTT, 100 ms at least, then halved with each RTT, 25 ms at least, down to 64 KiB/s: a packet every
-//! 60 ms asks whether somebody is there, and the first answer brings the rate back. If the receiver *says* that it is full, nothing
-//! is sent, as long as it keeps saying so.
+//! Silence: the rate is held for 4 RTT, 100 ms at least, then halved with each RTT, 25 ms at least,
+//! down to 64 KiB/s: a packet every 60 ms asks whether somebody is there, and the first answer
+//! brings the rate back. If the receiver *says* that it is full, nothing is sent, as long as it
+//! keeps saying so.
 //!
-//! Losses do not change the rate: on radio they are no sign of a full queue, and a full queue is seen. Nor do congestion marks.
+//! Losses do not change the rate: on radio they are no sign of a full queue, and a full queue is
+//! seen. Nor do congestion marks.
 
 use core::time::Duration;
 
@@ -36,7 +42,8 @@ use crate::Time;
 const TICK: Duration = Duration::from_millis(4);
 /// A tick that comes later is as good as one that comes then.
 const TICK_MAX: Duration = Duration::from_millis(100);
-/// The least control latency of a remote buffer: feedback takes a millisecond to be worth something.
+/// The least control latency of a remote buffer: feedback takes a millisecond to be worth
+/// something.
 const REMOTE_MIN: Duration = Duration::from_millis(1);
 /// Feedback is not expected to be rarer: a longer pause was a pause of the traffic.
 const GAP_MAX: Duration = Duration::from_millis(100);
@@ -60,7 +67,8 @@ const SHARE_WEIGHT: u64 = 4;
 /// What was measured longer ago is forgotten.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// Rate control by the occupancy of buffers. See the table in `docs/design/018-rate-control.md` for what it was held against.
+/// Rate control by the occupancy of buffers. See the table in `docs/design/018-rate-control.md` for
+/// what it was held against.
 #[derive(Clone, Debug)]
 pub struct BufferOrchestrator {
     aim: Aim,
@@ -80,7 +88,8 @@ pub struct BufferOrchestrator {
     drained: u64,
     /// What had left the send queue, whoever put it in: as told since the last tick, and at that.
     left: [Option<u64>; 2],
-    /// Of what came into the send queue, this sender's part, of [`WHOLE`]. Others are other programs, and other peers of this one.
+    /// Of what came into the send queue, this sender's part, of [`WHOLE`]. Others are other
+    /// programs, and other peers of this one.
     share: u64,
     ticked_at: Time,
     /// How long the last tick took.
@@ -190,7 +199,8 @@ impl BufferOrchestrator {
         self.note(verdict);
     }
 
-    /// So much came into the send queue since the last tick. A sender who had less to send than it might keeps the share that it had.
+    /// So much came into the send queue since the last tick. A sender who had less to send than it
+    /// might keeps the share that it had.
     fn note_share(&mut self, came: u64) {
         let might = self.rate().bytes_in(self.tick);
         if self.sent == 0 || self.sent < might / 2 {
@@ -205,7 +215,8 @@ impl BufferOrchestrator {
         self.share = (self.share * (SHARE_WEIGHT - 1) + part).div_ceil(SHARE_WEIGHT);
     }
 
-    /// What the receiver got by now is what the path let through; how long packets waited says what is in it.
+    /// What the receiver got by now is what the path let through; how long packets waited says what
+    /// is in it.
     fn observe_path(&mut self, feedback: &Feedback) {
         let socket = &feedback.socket;
         let x = self.path.v().bytes_in(self.rtt.queueing());
@@ -255,7 +266,8 @@ impl BufferOrchestrator {
         self.path.is_observed().then(v0)
     }
 
-    /// Control latency of the path without its queue, which would else ask for more because there is more.
+    /// Control latency of the path without its queue, which would else ask for more because there
+    /// is more.
     fn d_path(&self) -> Duration {
         self.rtt.shortest().max(TICK)
     }
@@ -351,7 +363,8 @@ impl RateController for BufferOrchestrator {
         self.halvings = 0;
         self.update(now);
         if self.v0 < PROBE_RATE {
-            // Nothing will be sent that could be answered: if it does not speak up by itself, it is asked.
+            // Nothing will be sent that could be answered: if it does not speak up by itself, it is
+            // asked.
             self.silent_since = Some(now);
             self.tick_at = self.tick_at.or(Some(now + TICK));
         }
@@ -387,7 +400,8 @@ impl RateController for BufferOrchestrator {
         is_held.then(|| self.in_silence(self.v0_beside))
     }
 
-    /// Twice what the rate has under way in a round trip, so that it is the rate that holds the sender back unless nobody answers.
+    /// Twice what the rate has under way in a round trip, so that it is the rate that holds the
+    /// sender back unless nobody answers.
     fn window(&self) -> u64 {
         if self.feedback_at.is_none() {
             return FIRST_BYTES;

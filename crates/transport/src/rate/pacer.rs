@@ -18,22 +18,23 @@ const BURST_BYTES_MIN: u64 = 4_200;
 const BURST_TIME: Duration = Duration::from_millis(1);
 const LATENESS: Duration = Duration::from_millis(1);
 
-/// A token bucket. It fills at the rate that it is asked with; who sends takes out what it sent, and may overdraw it by the end of a
-/// packet.
+/// A token bucket, which fills at the rate given to each call.
+///
+/// The sender takes out what it sent, and may overdraw the bucket by the end of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacer {
     filled_at: Time,
     tokens: i64,
-    /// What rounding to whole bytes left over, in bytes times nanoseconds per second.
+    /// Remainder of rounding to whole bytes, in bytes times nanoseconds per second.
     rest: u64,
 }
 
-/// What a [`Pacer`] says.
+/// Answer of a [`Pacer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
-    /// So many bytes may leave now.
+    /// This many bytes may leave now.
     Now(u64),
-    /// Ask again then: what was wanted may leave, if the rate stays the same.
+    /// Ask again at this time: the wanted bytes may leave then if the rate stays the same.
     At(Time),
     /// The rate is zero: ask again when it has changed.
     Never,
@@ -51,7 +52,8 @@ impl Pacer {
 
     /// Whether `wanted` bytes, or a whole burst if that is less, may leave now.
     ///
-    /// Who wants much is made to wait for a whole burst, so that it leaves in one segmented send and not in many small ones.
+    /// A sender with much data waits for a whole burst, so that it leaves in one segmented send and
+    /// not in many small ones.
     pub fn poll(&mut self, now: Time, rate: Rate, wanted: u64) -> Permit {
         let burst = burst_bytes(rate);
         self.fill(now, rate, burst);
@@ -67,7 +69,7 @@ impl Pacer {
         Permit::At(now + wait)
     }
 
-    /// So many bytes left.
+    /// Takes out bytes that left.
     pub fn spend(&mut self, bytes: u64) {
         // A debt of a second at the largest rate is as good as any larger one.
         let debt_max = -(Rate::MAX.bytes_per_s() as i64);
@@ -88,7 +90,7 @@ impl Pacer {
     }
 }
 
-/// What may leave at once at this rate.
+/// Most bytes that may leave at once at this rate.
 fn burst_bytes(rate: Rate) -> u64 {
     rate.bytes_in(BURST_TIME)
         .clamp(BURST_BYTES_MIN, BURST_BYTES_MAX)
@@ -104,7 +106,8 @@ mod tests {
         Rate::from_bits_per_s(mbit * 1_000_000)
     }
 
-    /// Sends whatever the pacer lets through in a second, in pieces of `wanted`. Returns the bytes and the sends.
+    /// Sends all that the pacer allows in a second, in pieces of `wanted`. Returns the numbers of
+    /// bytes and sends.
     fn one_second(rate: Rate, wanted: u64) -> (u64, u64) {
         let mut pacer = Pacer::new(Time::ZERO);
         pacer.spend(BURST_BYTES_MAX);

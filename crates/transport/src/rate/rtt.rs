@@ -1,4 +1,4 @@
-//! The round trip to a peer, from what PINGs and feedback measure.
+//! The round trip to a peer, measured by PINGs and feedback.
 //!
 //! | parameter | value | source |
 //! |---|---|---|
@@ -16,7 +16,7 @@ const BELIEVED_MAX: Duration = Duration::from_millis(100);
 const BELIEVED_FACTOR: u32 = 8;
 const SHORTEST_LASTS: Duration = Duration::from_secs(10);
 
-/// Mean, deviation, latest and shortest of the round trips that were measured.
+/// Mean, deviation, latest and shortest of the measured round trips.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rtt {
     smoothed: Option<Duration>,
@@ -24,18 +24,18 @@ pub struct Rtt {
     latest: Duration,
     shortest: Duration,
     shortest_at: Time,
-    /// The shortest since the shortest is old.
+    /// The shortest since the current shortest became old.
     candidate: Option<Duration>,
     absurd: u64,
 }
 
 impl Rtt {
-    /// Nothing is known yet.
+    /// No measurements yet.
     pub fn new() -> Self {
         Rtt::default()
     }
 
-    /// A round trip was measured.
+    /// Handles a measured round trip.
     pub fn handle_sample(&mut self, now: Time, sample: Duration) {
         if sample.is_zero() || sample > SAMPLE_MAX {
             self.absurd = self.absurd.saturating_add(1);
@@ -75,12 +75,12 @@ impl Rtt {
         self.shortest
     }
 
-    /// How much longer the last one took than the shortest: the wait in queues.
+    /// Difference of the last one to the shortest: the wait in queues.
     pub fn queueing(&self) -> Duration {
         self.latest.saturating_sub(self.shortest)
     }
 
-    /// Whether the shortest has to be measured anew, with empty queues.
+    /// Whether the shortest must be measured again, with empty queues.
     pub fn is_shortest_old(&self, now: Time) -> bool {
         self.smoothed.is_some() && now.duration_since(self.shortest_at) > SHORTEST_LASTS
     }
@@ -109,7 +109,7 @@ impl Rtt {
         self.candidate = None;
     }
 
-    /// How long queues are given to run empty.
+    /// Time that queues get to run empty.
     fn measuring_time(&self) -> Duration {
         let smoothed = self.smoothed.unwrap_or_default();
         (smoothed * 4).max(Duration::from_millis(50))

@@ -10,7 +10,7 @@ use crate::operation::{Extent, Operation};
 use crate::queue_pair::View;
 
 impl Requester {
-    /// Takes one response packet. An error is the status of the request at the front.
+    /// Handles one response packet. An error is the status of the oldest request.
     pub(crate) fn handle_response<H: Host>(
         &mut self,
         view: &View<'_>,
@@ -91,7 +91,8 @@ impl Requester {
         }
     }
 
-    /// The sequence a response speaks of, unless it is stale or answers what was never sent.
+    /// The sequence that a response refers to, unless it is stale or for a packet that was never
+    /// sent.
     fn response_sequence<H: Host>(&self, psn: Psn, host: &mut H) -> Option<u64> {
         match self.sequence_of(psn) {
             None => {
@@ -106,8 +107,10 @@ impl Requester {
         }
     }
 
-    /// Retires everything before `to`. False if a READ or an atomic stands in between: only its
-    /// own response retires it, so that response was lost.
+    /// Retires everything before `to`.
+    ///
+    /// False if a READ or an atomic stands in between: only its own response retires it, so that
+    /// response was lost.
     pub(super) fn acknowledge<H: Host>(&mut self, view: &View<'_>, to: u64, host: &mut H) -> bool {
         let before = self.acked;
         while self.acked < to {
@@ -131,7 +134,7 @@ impl Requester {
         self.acked >= to
     }
 
-    /// Completes the local requests that are done and have nothing before them any more.
+    /// Completes local requests that are done and have no request before them any more.
     #[cold]
     pub(crate) fn retire_locals<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
         while let Some(entry) = self.queue.front().copied()
@@ -162,7 +165,7 @@ impl Requester {
         host.complete_send(request.slot, completion);
     }
 
-    /// A READ response or an atomic acknowledgement.
+    /// Handles a READ response or an atomic acknowledgement.
     fn handle_data<H: Host>(
         &mut self,
         view: &View<'_>,
@@ -193,7 +196,7 @@ impl Requester {
         Ok(())
     }
 
-    /// The packet at the front has its answer.
+    /// Notes that the oldest packet has its response.
     pub(super) fn answered<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
         self.acked += 1;
         if let Some(entry) = self.queue.front().copied()
@@ -207,7 +210,7 @@ impl Requester {
     }
 }
 
-/// Puts what a packet answers where the request wants it.
+/// Places the data of a response where the request wants it.
 pub(super) fn place_answer<H: Host>(
     entry: &Entry,
     sequence: u64,
@@ -234,8 +237,8 @@ pub(super) fn place_answer<H: Host>(
     Err(Status::BadResponse)
 }
 
-/// Every response but the last carries exactly one path MTU (IBTA 9.7.5.1.1), or what the request
-/// asked for.
+/// Every response except the last carries exactly one path MTU (IBTA 9.7.5.1.1), or what the
+/// request asked for.
 fn place_read<H: Host>(
     entry: &Entry,
     sequence: u64,

@@ -1,4 +1,4 @@
-//! A posted request in the requester's queue, and the packets that it is cut into.
+//! A posted request in the requester's queue, and its packets.
 
 use airdma_wire::Reth;
 
@@ -11,19 +11,19 @@ use crate::work::SendRequest;
 pub(crate) struct Entry {
     pub(crate) request: SendRequest,
     pub(crate) first: u64,
-    /// None for local requests, and only for them.
+    /// Number of packets; 0 exactly for local requests.
     pub(crate) packets: u32,
-    /// What each of them carries but the first and the last, or brings if it is a READ.
+    /// Payload of each packet except the first and the last; for a READ, of its responses.
     pub(crate) payload: u32,
-    /// The first one carries so much less.
+    /// How much less the first one carries.
     pub(crate) first_less: u32,
     pub(crate) local: Local,
 }
 
-/// What became of a local request.
+/// State of a local request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Local {
-    /// Nothing yet, or the request is none.
+    /// Not executed yet, or not a local request.
     Waiting,
     Done,
     Failed,
@@ -35,7 +35,7 @@ impl Entry {
         Entry::cut(request, first, path_mtu, 0)
     }
 
-    /// The same in packets of `payload` bytes, all of one length with their headers.
+    /// As [`Entry::new`], in packets of `payload` bytes, all of one length with their headers.
     pub(crate) fn long(request: SendRequest, first: u64, payload: u32) -> Self {
         let first_less = if request.operation.is_write() {
             Reth::LEN as u32
@@ -65,7 +65,7 @@ impl Entry {
         self.first + u64::from(self.packets)
     }
 
-    /// Where the data of its packet of that index begins.
+    /// Offset of the payload of the packet with this index.
     #[inline]
     pub(crate) fn offset(&self, index: u32) -> u32 {
         (index * self.payload).saturating_sub(self.first_less)

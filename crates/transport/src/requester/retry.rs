@@ -1,5 +1,4 @@
-//! When the requester goes back, and how often: its timers and retry counts (IBTA 9.7.5.2.8 and
-//! 9.7.6.1).
+//! Rewinds of the requester: its timers and retry counts (IBTA 9.7.5.2.8 and 9.7.6.1).
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::host::Host;
 use crate::time::Time;
 
 impl Requester {
-    /// While the peer is not ready nothing is under way, so that only one of the two timers runs.
+    /// While the peer is not ready nothing is in flight, so only one of the two timers runs.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         debug_assert!(self.deadline.is_none() || self.not_ready_until.is_none());
         let probe = self.repair.as_ref().and_then(|repair| repair.probe_at());
@@ -40,8 +39,8 @@ impl Requester {
             && repair.is_empty()
             && self.next > self.acked
         {
-            // What the peer has executed, and everything before an answer that is here, lacks its
-            // answer only.
+            // What the peer has executed, and everything before a response that is here, lacks only
+            // its response.
             if repair.answers_wait() || repair.told() > self.acked {
                 repair.note_missing_answer(self.acked, self.acked, now);
             } else {
@@ -71,15 +70,17 @@ impl Requester {
         Some(now + self.timer(attributes)?)
     }
 
-    /// After so long without progress everything is sent again.
+    /// Time without progress after which everything is retransmitted.
     fn timer(&self, attributes: &QpAttributes) -> Option<Duration> {
         let timeout = ack_timeout(attributes.timeout)?;
         let least = self.repair.as_ref().map(|repair| repair.timeout_min());
         Some(least.map_or(timeout, |least| timeout.max(least)))
     }
 
-    /// A timer ran out, so much later than it should have. Silence spends a retry each time that it
-    /// has lasted for [`patience`]; what this host slept through itself is no silence of the peer.
+    /// Handles a timer that expired, `late` after its time.
+    ///
+    /// Each time that silence has lasted for [`patience`], it spends a retry; time for which this
+    /// host did not run does not count.
     fn note_silence(&mut self, late: Duration, attributes: &QpAttributes) -> Result<(), Status> {
         let Some(timer) = self.timer(attributes) else {
             return Ok(());
@@ -97,8 +98,8 @@ impl Requester {
         self.spend_retry()
     }
 
-    /// How often the packet of this sequence number was sent again, which only the oldest one that
-    /// is not acknowledged is known to be.
+    /// Number of retransmissions of the packet with this sequence, known only for the oldest
+    /// unacknowledged one.
     pub(super) fn repeats_of(&self, sequence: u64) -> u8 {
         if sequence == self.acked {
             self.repeats
@@ -115,7 +116,7 @@ impl Requester {
         Ok(())
     }
 
-    /// A response showed that something before it was lost: go back once per gap.
+    /// Handles a response that shows an earlier loss: rewinds once per gap.
     pub(crate) fn gap_seen(&mut self) -> Result<(), Status> {
         if self.rewound_at == Some(self.acked) {
             return Ok(());
@@ -124,7 +125,7 @@ impl Requester {
         self.spend_retry()
     }
 
-    /// The peer had no receive: go back and wait as long as its NAK says (IBTA 9.7.5.2.8).
+    /// Handles an RNR NAK: rewinds and waits as long as it says (IBTA 9.7.5.2.8).
     pub(crate) fn not_ready(&mut self, now: Time, timer: u8) -> Result<(), Status> {
         if self.not_ready_until.is_some() {
             return Ok(());
@@ -155,7 +156,7 @@ impl Requester {
         if self.next < self.acked {
             self.next = self.acked;
             self.cursor = 0;
-            // What could not be sent again need not be.
+            // A failed retransmission is no longer necessary.
             self.failure = None;
         }
         let under_way = self.next > self.acked;
@@ -172,7 +173,7 @@ impl Requester {
         }
     }
 
-    /// All that the attributes allow, from now on.
+    /// Allows all retries of the attributes from now on.
     pub(crate) fn refill_retries(&mut self, attributes: &QpAttributes) {
         self.retries_left = attributes.retry_count;
         self.not_ready_retries_left = attributes.rnr_retry;
@@ -182,27 +183,28 @@ impl Requester {
     }
 }
 
-/// How long a peer may be silent for each retry. IBTA 9.7.6.1.3 lets an implementation take from
-/// one to [`TIMERS_MAX`] times the timer, and only the shortest tells a busy host from a dead one
-/// no better than this: so it is the longest, unless all retries together would take longer than
+/// How long a peer may be silent for each retry.
+///
+/// IBTA 9.7.6.1.3 allows from one to [`TIMERS_MAX`] times the timer, and the shortest tells a busy
+/// host from a dead one no better: so it is the longest, unless all retries together would exceed
 /// [`GIVEN_UP_AFTER`].
 fn patience(timer: Duration, retry_count: u8) -> Duration {
     let share = GIVEN_UP_AFTER / (u32::from(retry_count) + 1);
     share.clamp(timer, timer * TIMERS_MAX)
 }
 
-/// Timers that one retry may take.
+/// Most timers that one retry may take.
 const TIMERS_MAX: u32 = 4;
 
-/// A peer that is silent for so long is given up, if the shortest and the longest time that the
-/// attributes stand for have it in between.
+/// Silence after which a peer counts as gone, if it lies between the shortest and the longest time
+/// that the attributes allow.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
 
-/// A timer that comes so late says that this host did not run, and nothing of the peer.
+/// A timer this late shows that this host did not run, and says nothing about the peer.
 const LATE: Duration = Duration::from_millis(10);
 
-/// Such timers between two answers. A host on which all of them are late gives a dead peer up none
-/// the less.
+/// Most such timers between two responses. A host on which all of them are late still gives up a
+/// dead peer.
 const LATE_TIMERS_MAX: u8 = 32;
 
 /// `rnr_retry` value that never runs out (IBTA 9.7.5.2.8).

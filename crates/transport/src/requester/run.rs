@@ -21,8 +21,8 @@ impl Requester {
         host: &mut H,
         out: &mut [u8],
     ) -> Option<Run> {
-        // With nothing under way the window takes one packet whatever its size, no timer runs, and
-        // what is sent again is counted.
+        // With nothing in flight the window allows one packet whatever its size, no timer runs, and
+        // retransmissions are counted.
         if self.next != self.sent_max
             || self.next == self.acked
             || self.locals > 0
@@ -60,9 +60,10 @@ impl Requester {
         Some(run)
     }
 
-    /// Takes a middle packet of the READ response that is arriving, if it is the one that is
-    /// expected. False: nothing was done, and [`handle_response`](Self::handle_response) is to see
-    /// it.
+    /// Handles a middle packet of the current READ response, if it is the expected one.
+    ///
+    /// If false, nothing was done, and the caller must call
+    /// [`handle_response`](Self::handle_response).
     #[inline(always)] // as in the queue pair
     pub(crate) fn take_middle<H: Host>(
         &mut self,

@@ -18,7 +18,7 @@ use crate::selective::{AHEAD_MAX, Acknowledgement, Flight, ReorderMemory, Repair
 use crate::time::Time;
 
 impl Requester {
-    /// The peer keeps what comes before its turn, or does so no more.
+    /// Turns selective repeat on or off.
     pub(crate) fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
         match (&self.repair, memory) {
             (None, Some(memory)) => self.repair = Some(Box::new(Repair::new(memory.clone()))),
@@ -27,14 +27,16 @@ impl Requester {
         }
     }
 
-    /// Whether there are packets that the peer said are missing, and nothing holds them back.
+    /// Whether there are packets to retransmit that the peer reported as missing, and nothing
+    /// prevents it.
     pub(crate) fn wants_repair(&self) -> bool {
         let missing = |repair: &Repair| !repair.is_empty();
         self.repair.as_deref().is_some_and(missing) && self.not_ready_until.is_none()
     }
 
-    /// Writes the next packet that the peer said is missing, or that is to probe for it. The window
-    /// of the path does not hold it back: it counts as under way already.
+    /// Writes the next packet that the peer reported as missing, or a probe.
+    ///
+    /// The window of the path does not apply: the packet counts as in flight already.
     #[cold]
     pub(super) fn poll_repair<H: Host>(
         &mut self,
@@ -61,7 +63,7 @@ impl Requester {
         Some(end)
     }
 
-    /// Takes what the peer says of how far it is: `expected` and `missing`, with the round trip to
+    /// Handles the peer's report of its progress: `expected` and `missing`, with the round trip to
     /// it.
     pub(crate) fn handle_acknowledgement<H: Host>(
         &mut self,
@@ -75,7 +77,7 @@ impl Requester {
         if expected > self.sent_max {
             return host.count(Counter::DropGhost);
         }
-        // A READ or an atomic is retired by its own answer, which may still be on its way.
+        // A READ or an atomic is retired by its own response, which may still be in flight.
         self.acknowledge(view, expected, host);
         let flight = Flight {
             psn: self.psn_of(self.acked),
@@ -90,14 +92,14 @@ impl Requester {
         }
     }
 
-    /// Whether `expected` may be how far the peer is: neither behind what it has acknowledged, nor
+    /// Whether `expected` can be the peer's progress: neither behind what it has acknowledged, nor
     /// ahead of what was sent.
     pub(crate) fn has_sent_before(&self, expected: Psn) -> bool {
         let sequence = self.sequence_of(expected);
         sequence.is_some_and(|sequence| sequence <= self.sent_max)
     }
 
-    /// Takes an ACK that says what is missing from `expected` on.
+    /// Handles an ACK with the packets missing from `expected` on.
     pub(super) fn handle_sack<H: Host>(
         &mut self,
         view: &View<'_>,
@@ -122,10 +124,11 @@ impl Requester {
         self.handle_acknowledgement(view, &told, host);
     }
 
-    /// An answer came although an earlier one did not. It goes where it belongs, unless an earlier
-    /// request wants the same memory, which has to hold what the last one brings: then it waits.
-    /// What is missing before it is asked for again. What is wrong with an answer shows in its
-    /// turn.
+    /// Handles a response while an earlier one is missing.
+    ///
+    /// Its data is placed, unless an earlier request has the same memory, which must end up with
+    /// the data of the last one: then it is buffered. The missing ones are requested again. An
+    /// error in the response takes effect in its turn.
     #[cold]
     pub(super) fn handle_early_answer<H: Host>(
         &mut self,
@@ -170,7 +173,7 @@ impl Requester {
             host.count(why_not);
             repair.note_dropped(sequence, acked, now)
         };
-        // It executes in order.
+        // The peer executes in order.
         repair.note_told(sequence);
         let awaits = |sequence| {
             entry_at(queue, sequence)
@@ -188,8 +191,10 @@ impl Requester {
         }
     }
 
-    /// The oldest answer came: so it is the turn of those that came before theirs, and of what was
-    /// said to be executed before it came. An error is the status of the request at the front.
+    /// Handles the oldest response, then those that arrived before it, and what was reported as
+    /// executed meanwhile.
+    ///
+    /// An error is the status of the oldest request.
     pub(super) fn handle_answered<H: Host>(
         &mut self,
         view: &View<'_>,
@@ -220,8 +225,7 @@ impl Requester {
         }
     }
 
-    /// Whether an answer came before its turn, and is dropped for that: its peer has not shown its
-    /// tag.
+    /// Whether a response is dropped because it is out of order and its peer has not shown its tag.
     pub(crate) fn refuse_early<H: Host>(&self, packet: &Packet<'_>, host: &mut H) -> bool {
         let bth = &packet.headers.bth;
         if self.repair.is_none() || bth.opcode == Opcode::RcAcknowledge {

@@ -1,5 +1,7 @@
 //! READs and atomics: executed once, answered by [`Replies`](crate::replies::Replies), and kept to
-//! answer their duplicates (IBTA 9.4.4, 9.4.5 and 9.7.5.1.3).
+//! answer their duplicates.
+//!
+//! See IBTA 9.4.4, 9.4.5 and 9.7.5.1.3.
 
 use airdma_wire::{Lreth, Opcode, Packet, Psn, Reth};
 
@@ -17,7 +19,7 @@ pub(super) enum Executed {
     Read {
         psn: Psn,
         reth: Reth,
-        /// Of each answer but the last.
+        /// Payload of each response except the last.
         payload: u32,
     },
     Atomic {
@@ -108,8 +110,10 @@ impl Responder {
         Ok(())
     }
 
-    /// Duplicates of SEND and WRITE are acknowledged and never applied; READs are executed again
-    /// within what was asked before; atomics get their first result (IBTA 9.7.1.1, 9.7.5.1.3).
+    /// Handles a duplicate (IBTA 9.7.1.1, 9.7.5.1.3).
+    ///
+    /// SENDs and WRITEs are acknowledged and never applied again; READs are executed again within
+    /// the original range; atomics return their first result.
     pub(super) fn handle_duplicate<H: Host>(
         &mut self,
         attributes: &QpAttributes,
@@ -157,8 +161,7 @@ impl Responder {
                         == Ok(())
                         || again.length == 0
                     {
-                        // Its PSNs are those of the first time, and so is what each of them
-                        // carries.
+                        // Its PSNs, and the payload of each, are those of the first time.
                         self.replies
                             .read(psn, self.msn, read_response(&again, payload), true);
                     }
@@ -169,7 +172,7 @@ impl Responder {
         }
     }
 
-    /// The peer must not have more READs and atomics in flight than were agreed (IBTA 9.4.4).
+    /// Checks that the peer has no more READs and atomics in flight than agreed (IBTA 9.4.4).
     fn check_answers_max(&self, attributes: &QpAttributes) -> Result<(), Fault> {
         if self.replies.answers_due() >= usize::from(attributes.max_dest_rd_atomic) {
             return Err(Fault::Invalid);
@@ -185,9 +188,11 @@ impl Responder {
     }
 }
 
-/// What each answer to a READ carries but the last: a path MTU, or what the request says if that is
-/// more, and no more than `most`. In whole words, so that answers in the middle have no padding.
-/// `None`: the request says what nobody may.
+/// Payload of each response to a READ except the last: a path MTU, or what the request asks for, at
+/// most `most`.
+///
+/// It is a multiple of four, so that middle responses have no padding. `None` if the request asks
+/// for what is not allowed.
 pub(super) fn answer_payload(packet: &Packet<'_>, path_mtu: u32, most: u32) -> Option<u32> {
     if packet.payload.is_empty() {
         return Some(path_mtu);
@@ -207,13 +212,15 @@ fn read_response(reth: &Reth, payload: u32) -> ReadResponse {
     }
 }
 
-/// What an atomic write is answered with: a READ response without data, as rxe has it.
+/// Response to an atomic write: a READ response without payload, as in rxe.
 fn atomic_write_response(attributes: &QpAttributes) -> ReadResponse {
     read_response(&Reth::default(), attributes.path_mtu.bytes())
 }
 
-/// Whether a repeated READ request asks for the rest of what was granted before. A part that ends
-/// earlier is nothing a requester goes back for, and would let a peer queue any number of answers.
+/// Whether a repeated READ request asks for the rest of one granted before.
+///
+/// A requester never goes back for a part that ends earlier, which would let a peer queue any
+/// number of responses.
 fn is_rest_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, payload: u32) -> bool {
     let Ok(index) = u32::try_from(psn.distance_from(first)) else {
         return false;
@@ -222,7 +229,7 @@ fn is_rest_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, payload: u32) -
         return false;
     }
     let offset = index * payload;
-    // What reads nothing needs no key, and may name none.
+    // A READ of no bytes needs no key, and may name any.
     (again.rkey == before.rkey || again.length == 0)
         && again.va == before.va.wrapping_add(u64::from(offset))
         && again.length == before.length - offset.min(before.length)

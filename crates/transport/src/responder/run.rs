@@ -6,9 +6,10 @@ use super::{Inbound, Responder};
 use crate::host::Host;
 
 impl Responder {
-    /// Takes a middle packet of the SEND or WRITE that is arriving, if it is the one that is
-    /// expected. False: nothing was done, and [`handle_request`](Self::handle_request) is to see
-    /// it.
+    /// Handles a middle packet of the current SEND or WRITE, if it is the expected one.
+    ///
+    /// If false, nothing was done, and the caller must call
+    /// [`handle_request`](Self::handle_request).
     #[inline(always)] // as in the queue pair
     pub(crate) fn take_middle<H: Host>(&mut self, bth: &Bth, payload: &[u8], host: &mut H) -> bool {
         let others_wait = self.reorder.as_ref().is_some_and(|reorder| reorder.waits());
@@ -16,7 +17,7 @@ impl Responder {
         if bth.psn != self.expected || payload.len() != full as usize || others_wait {
             return false;
         }
-        // The last packet has something left to carry, so it is not reached.
+        // The last packet has some payload, so it is not reached.
         let placed = match (&mut self.inbound, bth.opcode) {
             (
                 Some(Inbound::Write {

@@ -14,7 +14,7 @@ use crate::request_packet::packets_of;
 use crate::selective::{AHEAD_MAX, Next, Owed, PsnRange, Reorder, ReorderMemory, sack};
 
 impl Responder {
-    /// The peer repeats selectively, or does so no more: then it will send again what was kept.
+    /// Turns selective repeat on or off; when turned off, the peer retransmits what was buffered.
     pub(crate) fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
         match (&self.reorder, memory) {
             (None, Some(memory)) => self.reorder = Some(Box::new(Reorder::new(memory.clone()))),
@@ -62,7 +62,7 @@ impl Responder {
         Some((self.expected, count))
     }
 
-    /// A packet came before its turn.
+    /// Handles a packet out of order.
     #[cold]
     pub(super) fn handle_early<H: Host>(
         &mut self,
@@ -87,7 +87,7 @@ impl Responder {
         let placed = place_early(self.inbound.as_ref(), packet, ahead, self.full, host);
         let psns = match packet.headers.reth {
             Some(reth) if packet.headers.bth.opcode == Opcode::RcReadRequest => {
-                // One that is refused in its turn has one answer.
+                // If it is refused in its turn, it has a single reply.
                 let payload = answer_payload(packet, path_mtu, self.long_payload_max);
                 payload.map_or(1, |payload| packets_of(reth.length, payload))
             }
@@ -107,8 +107,7 @@ impl Responder {
         }
     }
 
-    /// The expected packet was executed, and took so many PSNs: so are those that were there before
-    /// it.
+    /// Executes the buffered packets that follow the expected one, which took `psns` PSNs.
     pub(super) fn handle_held<H: Host>(
         &mut self,
         view: &View<'_>,
@@ -134,7 +133,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Owes an ACK that says what is missing, if that is how the peer is told.
+    /// Owes an ACK with the missing packets, if the peer gets such.
     pub(super) fn owe_sack(&mut self) {
         let by_acks = |reorder: &Reorder| reorder.tells_by_acks();
         if self.reorder.as_deref().is_some_and(by_acks) {
@@ -147,7 +146,7 @@ impl Responder {
         self.expected.add(u32::MAX)
     }
 
-    /// Writes the next reply if it is an ACK that says what is missing.
+    /// Writes the next reply if it is an ACK with missing packets.
     pub(crate) fn poll_sack<H: Host>(
         &mut self,
         peer: &Peer,
@@ -166,8 +165,8 @@ impl Responder {
         Some(len)
     }
 
-    /// Whether a packet came before its turn, and is dropped for that, since its peer has not shown
-    /// its tag: then it is missing like those before it.
+    /// Whether a packet is dropped because it is out of order and its peer has not shown its tag:
+    /// then it is missing.
     pub(crate) fn refuse_early<H: Host>(&mut self, packet: &Packet<'_>, host: &mut H) -> bool {
         let bth = &packet.headers.bth;
         let ahead = bth.psn.distance_from(self.expected);
@@ -185,8 +184,9 @@ impl Responder {
     }
 }
 
-/// Puts the data of a packet that comes before its turn where it belongs, if it is from the middle
-/// of the WRITE that is arriving. What the peer may not write is refused in its turn.
+/// Places the data of a packet out of order if it is from the middle of the current WRITE.
+///
+/// A write that is not allowed is refused in its turn.
 fn place_early<H: Host>(
     inbound: Option<&Inbound>,
     packet: &Packet<'_>,

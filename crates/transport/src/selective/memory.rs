@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use airdma_wire::{Headers, Packet};
 
-/// Bytes for packets that came before their turn, shared by all that have a clone of it.
+/// Memory for packets out of order, shared by all its clones.
 #[derive(Clone, Debug)]
 pub struct ReorderMemory {
     left: Arc<AtomicUsize>,
-    /// What one peer has of it; `None` if it may have all.
+    /// The part that one peer uses; `None` if it may use all.
     used: Option<Arc<AtomicUsize>>,
 }
 
 impl ReorderMemory {
-    /// So many bytes.
+    /// A memory of `bytes` bytes.
     pub fn new(bytes: usize) -> Self {
         ReorderMemory {
             left: Arc::new(AtomicUsize::new(bytes)),
@@ -35,7 +35,7 @@ impl ReorderMemory {
         }
     }
 
-    /// Bytes that nobody uses.
+    /// Free bytes.
     pub fn left(&self) -> usize {
         self.left.load(Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ impl ReorderMemory {
     }
 }
 
-/// A packet that is kept on the account of a [`ReorderMemory`].
+/// A packet buffered at the expense of a [`ReorderMemory`].
 #[derive(Debug)]
 pub(crate) struct Kept {
     packet: HeldPacket,
@@ -69,7 +69,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// None: there is no memory for it.
+    /// Buffers a packet; `None` without memory for it.
     pub(crate) fn new(memory: &ReorderMemory, packet: &Packet<'_>) -> Option<Self> {
         memory.take(HeldPacket::bytes(packet)).then(|| Kept {
             packet: HeldPacket::new(packet),
@@ -88,7 +88,7 @@ impl Drop for Kept {
     }
 }
 
-/// A packet that is kept whole.
+/// A buffered packet.
 #[derive(Debug)]
 pub(crate) struct HeldPacket {
     headers: Headers,

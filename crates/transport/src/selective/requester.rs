@@ -1,19 +1,19 @@
-//! What is sent again: the requester's half of selective repeat.
+//! Retransmission: the requester's half of selective repeat.
 //!
-//! The peer says how far it is and what is missing. That, and nothing else, is sent again, once in
-//! a round trip: what is said to be missing again sooner was said before the repeated packet came.
-//! It is lost again if one that was sent again after it is there (as RFC 8985 2 tells what is lost;
-//! by 6.2 there, that one must not be there so soon that it was the first one that came). If
-//! nothing is heard for two round trips and as long as the peer may wait before it speaks, the last
-//! packet is sent again as a probe, so that the peer says what it has (as TCP's tail loss probe,
-//! RFC 8985 7). When the timer of the connection runs out, all is sent again (IBTA 9.7.6.1.3);
-//! since the peer acknowledges now and then, it does not run out sooner than
-//! [`Repair::timeout_min`].
+//! The peer reports its progress and the missing packets. Exactly those are retransmitted, once in
+//! a round trip: an earlier report of the same packet was made before the retransmission arrived. A
+//! retransmission was lost if a later retransmission has arrived (as in RFC 8985 2; by 6.2 there,
+//! that one must not have arrived so soon that it was the original). If nothing is received for two
+//! round trips and the time that the peer may wait before it reports, the last packet is sent again
+//! as a probe, to elicit a report (as TCP's tail loss probe, RFC 8985 7). When the timer of the
+//! connection expires, everything is retransmitted (IBTA 9.7.6.1.3); since the peer reports now and
+//! then, it expires no sooner than [`Repair::timeout_min`].
 //!
-//! Answers to READs and atomics are missing at this end, which sees it by later ones. These are
-//! where they belong already; here is noted that they came. What is missing is sent again in the
-//! same way, a READ's request from there on. That the peer has a request says nothing of its
-//! answer; and as long as answers to what was sent again come, those behind them are on their way.
+//! Missing responses to READs and atomics show at this end by later ones, whose data is placed
+//! already; this module notes that they arrived. Missing ones are requested again in the same way,
+//! for a READ from the missing part on. That the peer has a request says nothing about its
+//! response; and as long as responses to retransmitted requests arrive, those behind them are in
+//! flight.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,21 +30,22 @@ use again::Again;
 
 const WORDS: usize = (AHEAD_MAX / u64::BITS) as usize;
 
-/// Before the first round trip is known.
+/// Assumed round trip before the first measurement.
 const RTT_START: Duration = Duration::from_millis(5);
-/// A peer that lies about how long it held a ping does not get everything again and again.
+/// Least round trip: a peer that lies about how long it held a ping does not cause endless
+/// retransmissions.
 const RTT_MIN: Duration = Duration::from_micros(500);
-/// Longer ones are those of a peer that was stopped.
+/// Greatest round trip: longer ones are those of a peer that was stopped.
 const RTT_MAX: Duration = Duration::from_secs(2);
-/// Before the peer's habits are known.
+/// Assumed delay of the peer's reports before it is known.
 const TOLD_WITHIN_START: Duration = Duration::from_millis(1);
 const PROBE_BACKOFF_MAX: u32 = 6;
-/// How many times it is looked for lost answers among those that were asked for again.
+/// Number of searches in a round trip for lost responses among those requested again.
 const LOOKS_PER_RTT: u32 = 4;
-/// Whoever is asked answers sooner than it would otherwise.
+/// Delay of a report that was asked for.
 const ASKED_WITHIN: Duration = Duration::from_millis(1);
-/// The timer of the connection leaves a peer at least this, and twice as long as it may wait before
-/// it tells how far it is.
+/// Least timer of the connection; it also leaves the peer twice the time that it may wait before it
+/// reports.
 const TIMEOUT_MIN: Duration = Duration::from_millis(40);
 
 /// What is in flight, as the requester has it.
@@ -61,54 +62,54 @@ pub(crate) struct Flight {
 
 #[derive(Debug)]
 pub(crate) struct Repair {
-    /// One bit for each packet in flight, at its sequence modulo [`AHEAD_MAX`]: it is to be sent
-    /// again.
+    /// One bit for each packet in flight, at its sequence modulo [`AHEAD_MAX`]: it must be
+    /// retransmitted.
     lost: [u64; WORDS],
     lost_count: u32,
-    /// All before this have left `lost`.
+    /// All bits before this sequence are clear.
     clean: u64,
-    /// When packets in flight were sent again.
+    /// When packets in flight were retransmitted.
     again: Again,
-    /// Of those that were sent again and have arrived, the one that was sent last: when, and its
-    /// sequence.
+    /// The latest retransmission that has arrived: its time and sequence.
     arrived: Option<(Time, u64)>,
-    /// The same of those whose answers came.
+    /// The latest retransmission whose response has arrived.
     answered_again: Option<(Time, u64)>,
-    /// The answers to what was sent again at the first time came up to that sequence, the last one
-    /// at the second time.
+    /// Responses to requests retransmitted at the first time have arrived up to that sequence, the
+    /// last one at the second time.
     heard: Option<(Time, u64, Time)>,
     rtt: Duration,
-    /// The peer may take this long beyond the round trip.
+    /// Time that the peer may take to report, beyond the round trip.
     told_within: Duration,
-    /// The peer knows that an answer is waited for.
+    /// Whether the peer knows that a report is awaited.
     is_asked: bool,
-    /// A packet whose acknowledgement is waited for, by the sequence behind it, and when it left:
-    /// the round trip is measured, where nobody else does.
+    /// A packet whose acknowledgement is timed, by the sequence behind it, and when it left. It
+    /// measures the round trip if nothing else does.
     timing: Option<(u64, Time)>,
     measured_rtt: Option<Duration>,
     probe_at: Option<Time>,
     probes: u32,
-    /// The peer has executed all before this, as it said.
+    /// The peer has reported all before this as executed.
     told: u64,
-    /// One bit for each packet in flight, as in `lost`: its answer came before its turn, and is
-    /// where it belongs.
+    /// One bit for each packet in flight, as in `lost`: its response arrived out of order and was
+    /// placed.
     answered: [u64; WORDS],
     answered_count: u32,
-    /// What is missing before this was looked at; all answers that came before their turn are.
+    /// Missing responses before this were searched; all that arrived out of order are.
     answered_end: u64,
-    /// Of these, those that are not where they belong yet.
+    /// Those of them that are buffered, not placed.
     kept: BTreeMap<u64, Kept>,
-    /// By the first sequence of a request whose answers came before their turn: the end of the last
-    /// request before it that wants the same memory, or 0. What was posted later is never before
-    /// it, so this stays true.
+    /// End of the last earlier request with the same memory, or 0, by the first sequence of a
+    /// request with responses out of order.
+    ///
+    /// Later posts are never before it, so this stays true.
     in_the_way: BTreeMap<u64, u64>,
     memory: ReorderMemory,
-    /// When all that is missing before that was looked at.
+    /// When all missing responses before that were searched.
     looked_at: Time,
 }
 
 impl Repair {
-    /// With the memory for answers that have to wait.
+    /// Uses `memory` for responses that have to wait.
     pub(crate) fn new(memory: ReorderMemory) -> Self {
         Repair {
             again: Again::new(memory.clone()),
@@ -140,7 +141,7 @@ impl Repair {
         self.memory
     }
 
-    /// Nothing is to be sent again; what is before `acked` never will be.
+    /// Clears everything; nothing before `acked` will be retransmitted.
     pub(crate) fn clear(&mut self, acked: u64) {
         self.lost = [0; WORDS];
         self.lost_count = 0;
@@ -153,11 +154,12 @@ impl Repair {
         self.kept.clear();
     }
 
-    /// An answer is where it belongs, before its turn. Returns from where on earlier ones may be
-    /// missing that were not noticed: since it was last looked, or from the oldest on (`acked`) if
-    /// this one fills a gap, as others that were asked for again with it should have. That is
-    /// looked at a few times in a round trip only: a peer that answers backwards fills a gap with
-    /// each packet.
+    /// Notes that a response was placed out of order. Returns the sequence from which unnoticed
+    /// earlier ones may be missing.
+    ///
+    /// That is where the last search ended, or the oldest (`acked`) if this one fills a gap, as
+    /// others that were requested with it should have. The full search runs only a few times in a
+    /// round trip: a peer that answers backwards fills a gap with each packet.
     pub(crate) fn note_answered(&mut self, sequence: u64, acked: u64, now: Time) -> u64 {
         let (word, bit) = place(sequence);
         self.answered[word] |= bit;
@@ -166,9 +168,9 @@ impl Repair {
         self.look_before(sequence, sequence + 1, acked, now)
     }
 
-    /// An answer came before its turn, and could not be used: it is missing like those before it,
-    /// from where [`note_answered`](Self::note_answered) would say on. Who comes after it finds
-    /// that out.
+    /// Notes that a response out of order could not be used: it is missing like those before it.
+    ///
+    /// Returns what [`note_answered`](Self::note_answered) would. A later response reveals it.
     pub(crate) fn note_dropped(&mut self, sequence: u64, acked: u64, now: Time) -> u64 {
         self.look_before(sequence, sequence, acked, now)
     }
@@ -187,8 +189,7 @@ impl Repair {
         acked
     }
 
-    /// An answer that cannot go where it belongs yet is kept until its turn. False: there is no
-    /// memory for it.
+    /// Buffers a response until its turn, as it cannot be placed yet. False without memory for it.
     pub(crate) fn keep(&mut self, sequence: u64, packet: &Packet<'_>) -> bool {
         let kept = Kept::new(&self.memory, packet);
         let has_room = kept.is_some();
@@ -196,9 +197,11 @@ impl Repair {
         has_room
     }
 
-    /// Whether an answer to the request that begins at `first` has to wait, because one before it
-    /// wants the same memory. `find` says where the last such request ends. That is a long search,
-    /// in which a peer may not send us with each packet: it is asked once for each request.
+    /// Whether a response to the request that begins at `first` has to wait for an earlier one with
+    /// the same memory.
+    ///
+    /// `find` returns where the last such request ends. That search is long, so it runs once for
+    /// each request: a peer could otherwise cause it with each packet.
     pub(crate) fn has_to_wait(
         &mut self,
         first: u64,
@@ -214,12 +217,12 @@ impl Repair {
         acked < *end.or_insert_with(|| find().unwrap_or(0))
     }
 
-    /// It is its turn.
+    /// Takes the buffered response of `sequence`, whose turn it is.
     pub(crate) fn take_kept(&mut self, sequence: u64) -> Option<Kept> {
         self.kept.remove(&sequence)
     }
 
-    /// An answer came: those behind it are still on their way.
+    /// Notes that a response arrived: those behind it are still in flight.
     pub(crate) fn note_heard(&mut self, sequence: u64, now: Time) {
         if let Some(at) = self.sent_again_at(sequence) {
             self.heard = Some((at, sequence, now));
@@ -234,7 +237,7 @@ impl Repair {
         self.answered[word] & bit != 0
     }
 
-    /// Whether its answer came before its turn, which it is now.
+    /// Whether the response of `sequence`, whose turn it is, has arrived out of order.
     pub(crate) fn take_answered(&mut self, sequence: u64) -> bool {
         let is_answered = self.is_answered(sequence);
         if is_answered {
@@ -245,18 +248,18 @@ impl Repair {
         is_answered
     }
 
-    /// Whether answers came before their turn: then the oldest one is missing.
+    /// Whether responses have arrived out of order: then the oldest one is missing.
     pub(crate) fn answers_wait(&self) -> bool {
         self.answered_count > 0
     }
 
-    /// A packet that asks for an acknowledgement left for the first time. One at a time is timed
-    /// (RFC 6298 3).
+    /// Times a packet that asks for an acknowledgement and left for the first time. One at a time
+    /// is timed (RFC 6298 3).
     pub(crate) fn time(&mut self, end: u64, now: Time) {
         self.timing.get_or_insert((end, now));
     }
 
-    /// All before `sequence` was acknowledged.
+    /// Drops all before `sequence`, which was acknowledged.
     pub(crate) fn take_timing(&mut self, sequence: u64, now: Time) {
         if let Some((_, left)) = self.timing.take_if(|(end, _)| *end <= sequence) {
             let sample = now.duration_since(left).min(RTT_MAX);
@@ -290,8 +293,8 @@ impl Repair {
         self.note_told(expected);
         self.set_rtt(told.rtt, told.told_within);
         let end = next.min(acked + u64::from(AHEAD_MAX));
-        // Ranges come in order: each packet is looked at twice at most, whatever a hostile peer
-        // says.
+        // Ranges come in order: each packet is visited twice at most, whatever a hostile peer
+        // reports.
         let ranges = || {
             told.missing.iter().scan(expected, |from, range| {
                 let first = i64::from(range.first.distance_from(psn));
@@ -301,7 +304,7 @@ impl Repair {
                 Some(first..*from)
             })
         };
-        // What follows the last range is not known.
+        // What follows the last range is unknown.
         let mut seen = expected;
         for missing in ranges() {
             self.note_arrived(seen..missing.start, now);
@@ -317,7 +320,7 @@ impl Repair {
         is_new
     }
 
-    /// The peer says that it has executed all before this.
+    /// Notes that the peer reported all before `sequence` as executed.
     pub(crate) fn note_told(&mut self, sequence: u64) {
         self.told = self.told.max(sequence);
     }
@@ -326,7 +329,7 @@ impl Repair {
         self.told
     }
 
-    /// An answer may take this long although nothing was lost.
+    /// Time that a response may take without any loss.
     pub(crate) fn timeout_min(&self) -> Duration {
         self.rtt * 2 + TIMEOUT_MIN.max(self.told_within * 2)
     }
@@ -335,7 +338,7 @@ impl Repair {
         self.lost_count == 0
     }
 
-    /// The peer has these.
+    /// Notes that the peer has received these.
     pub(crate) fn note_arrived(&mut self, sequences: Range<u64>, now: Time) {
         if self.again.is_empty() {
             return;
@@ -353,8 +356,9 @@ impl Repair {
         self.again.at(sequence)
     }
 
-    /// A packet is missing at the peer. `acked`: of those before it nothing is. False if that was
-    /// known, or if it may still come.
+    /// Notes that a packet is missing at the peer; `acked` is the oldest unacknowledged one.
+    ///
+    /// False if that was known, or if the packet may still arrive.
     pub(crate) fn note_missing(&mut self, sequence: u64, acked: u64, now: Time) -> bool {
         let may_come = self.sent_again_at(sequence).is_some_and(|at| {
             now.duration_since(at) < self.patience() && Some((at, sequence)) > self.arrived
@@ -362,7 +366,8 @@ impl Repair {
         !may_come && self.add(sequence, acked)
     }
 
-    /// The answer to a packet is missing here; otherwise as [`note_missing`](Self::note_missing).
+    /// Notes that the response to a packet is missing here; otherwise as
+    /// [`note_missing`](Self::note_missing).
     pub(crate) fn note_missing_answer(&mut self, sequence: u64, acked: u64, now: Time) -> bool {
         let may_come = self.sent_again_at(sequence).is_some_and(|at| {
             let heard = self.heard.filter(|&(of, to, _)| of == at && to < sequence);
@@ -373,12 +378,12 @@ impl Repair {
         !may_come && self.add(sequence, acked)
     }
 
-    /// How long what was sent again may be waited for.
+    /// Time to wait for the effect of a retransmission.
     fn patience(&self) -> Duration {
         self.rtt + self.rtt / 4
     }
 
-    /// False if it was known.
+    /// Sets the bit of a packet; false if it was set.
     fn add(&mut self, sequence: u64, acked: u64) -> bool {
         self.forget_before(acked);
         let (word, bit) = place(sequence);
@@ -390,7 +395,7 @@ impl Repair {
         is_new
     }
 
-    /// The first that is to be sent again, from `acked` on.
+    /// The first packet to retransmit, from `acked` on.
     pub(crate) fn next(&mut self, acked: u64) -> Option<u64> {
         self.forget_before(acked);
         if self.lost_count == 0 {
@@ -412,9 +417,10 @@ impl Repair {
         None
     }
 
-    /// So many packets were sent again.
+    /// Notes that `packets` packets were retransmitted.
     pub(crate) fn sent(&mut self, first: u64, packets: u32, now: Time) {
-        // Whose acknowledgement waits for what is missing says nothing of the round trip (Karn).
+        // An acknowledgement that waits for missing packets says nothing about the round trip
+        // (Karn).
         self.timing = None;
         let sequences = first..first + u64::from(packets);
         self.again.note(sequences.clone(), now);
@@ -441,8 +447,9 @@ impl Repair {
         }
     }
 
-    /// The peer was heard, or asked for the first time: it is there. Who has executed what was not
-    /// answered, though, answers now: its probe stays.
+    /// Puts off the probe after a sign of the peer, or the first request for a report.
+    ///
+    /// A peer that has executed what was not answered answers now, though, so its probe stays.
     pub(crate) fn put_off_probe(&mut self, now: Time, is_asked: bool, acked: u64) {
         self.again.forget_before(acked);
         if self.told <= acked || self.probe_at.is_none() {
@@ -450,14 +457,14 @@ impl Repair {
         }
     }
 
-    /// Something is under way, and there was progress.
+    /// Restarts the probe: packets are in flight, and there was progress.
     pub(crate) fn restart_probe(&mut self, now: Time, is_asked: bool) {
         self.probes = 0;
         self.is_asked = is_asked;
         self.probe_at = Some(now + self.probe_timeout());
     }
 
-    /// Nothing is under way.
+    /// Stops the probe: nothing is in flight.
     pub(crate) fn stop_probe(&mut self) {
         self.again.forget_before(u64::MAX);
         self.probe_at = None;
@@ -467,7 +474,7 @@ impl Repair {
         self.probe_at
     }
 
-    /// Whether it is time to send a probe. The next is due later.
+    /// Whether a probe is due; the next one is due later.
     pub(crate) fn take_probe(&mut self, now: Time) -> bool {
         if self.probe_at.is_none_or(|at| at > now) {
             return false;

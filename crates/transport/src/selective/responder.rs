@@ -21,22 +21,22 @@ use super::memory::HeldPacket;
 use super::{AHEAD_MAX, Owed, PsnRange, ReorderMemory};
 use airdma_wire::{Packet, Psn};
 
-/// Of a place in the table of packets that came before their turn: 131 KB for a queue pair at most.
+/// Bytes of an entry in the table of packets out of order: 131 KB for a queue pair at most.
 const PLACE_BYTES: usize = mem::size_of::<Early>();
 
 #[derive(Debug)]
 enum Early {
     Missing,
-    /// Its data is where it belongs.
+    /// Its data was placed.
     Placed,
-    /// It takes its turn as if it came then.
+    /// It is handled in its turn as if it arrived then.
     Held(Box<HeldPacket>),
 }
 
-/// Whose turn it is after the expected packet.
+/// What follows the expected packet.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Nobody's: the expected packet has not come.
+    /// Nothing: the next expected packet has not arrived.
     Nobody,
     Placed,
     Held(Box<HeldPacket>),
@@ -47,18 +47,18 @@ pub(crate) struct Reorder {
     memory: ReorderMemory,
     /// The packets after the expected one. The last is not missing.
     early: VecDeque<Early>,
-    /// Places of that table, which count as long as it has them.
+    /// Entries of that table that count against the memory.
     places: usize,
-    /// How far ahead the furthest packet was that could not be kept; 0 if none.
+    /// Distance of the furthest packet that could not be buffered; 0 if none.
     dropped: u32,
-    /// The peer has not been told how far we are, and whether it waits for that.
+    /// Whether our progress has not been reported, and whether the peer waits for that.
     owed: bool,
     asked: bool,
-    /// Nor that packets are missing that it may not know of.
+    /// Whether packets are missing that the peer may not know of.
     gap: bool,
-    /// Packets that were missing when a later one came, and were not counted yet.
+    /// Packets that were missing when a later one arrived, and were not counted yet.
     missed: u32,
-    /// The peer is told by ACK packets.
+    /// Whether ACK packets report to the peer.
     by_acks: bool,
 }
 
@@ -77,8 +77,7 @@ impl Reorder {
         }
     }
 
-    /// The peer is told by ACK packets with a SETH, and not when it is asked by
-    /// [`acknowledge`](crate::QueuePair::acknowledge).
+    /// Reports by ACK packets with a SETH, not by [`acknowledge`](crate::QueuePair::acknowledge).
     pub(crate) fn tell_by_acks(&mut self, by_acks: bool) {
         self.by_acks = by_acks;
     }
@@ -87,12 +86,12 @@ impl Reorder {
         self.by_acks
     }
 
-    /// Whether something comes after the expected packet, kept or not.
+    /// Whether a later packet than the expected one has arrived, buffered or not.
     pub(crate) fn waits(&self) -> bool {
         !self.early.is_empty() || self.dropped > 0
     }
 
-    /// The peer is to be told how far we are.
+    /// Whether our progress must be reported.
     #[inline]
     pub(crate) fn owe(&mut self, asked: bool) {
         self.owed = true;
@@ -107,7 +106,7 @@ impl Reorder {
         (self.owed || owed != Owed::default()).then_some(owed)
     }
 
-    /// Packets are missing that the peer may not know of.
+    /// Whether packets are missing that the peer may not know of.
     pub(crate) fn has_news(&self) -> bool {
         self.gap
     }
@@ -118,19 +117,19 @@ impl Reorder {
         self.gap = false;
     }
 
-    /// Packets that were found missing since this was asked last.
+    /// Packets found missing since the last call.
     pub(crate) fn take_missed(&mut self) -> u32 {
         mem::take(&mut self.missed)
     }
 
-    /// Whether the packet so many after the expected one is there.
+    /// Whether the packet `ahead` positions after the expected one is there.
     pub(crate) fn has(&self, ahead: u32) -> bool {
         let early = self.early.get(ahead as usize - 1);
         early.is_some_and(|early| !matches!(early, Early::Missing))
     }
 
-    /// Notes that the data of the packet so many after the expected one is in its place. False:
-    /// there is no memory for that.
+    /// Notes that the data of the packet `ahead` positions after the expected one was placed. False
+    /// without memory for the note.
     pub(crate) fn note_placed(&mut self, ahead: u32) -> bool {
         let reached = self.reach(ahead);
         if reached {
@@ -139,8 +138,8 @@ impl Reorder {
         reached
     }
 
-    /// Keeps a packet that takes so many PSNs. False: it is too far ahead, or there is no memory
-    /// for it.
+    /// Buffers a packet that takes `psns` PSNs. False if it is too far ahead, or without memory for
+    /// it.
     pub(crate) fn hold(&mut self, ahead: u32, psns: u32, packet: &Packet<'_>) -> bool {
         let bytes = HeldPacket::bytes(packet);
         if !self.memory.take(bytes) {
@@ -151,15 +150,15 @@ impl Reorder {
             return false;
         }
         self.set(ahead, Early::Held(Box::new(HeldPacket::new(packet))));
-        // The answers to a READ take PSNs for which no packet comes.
+        // The responses to a READ take PSNs for which no packet arrives.
         for more in 1..psns {
             self.set(ahead + more, Early::Placed);
         }
         true
     }
 
-    /// The packet so many after the expected one could not be kept: it is missing like those before
-    /// it.
+    /// Notes that the packet `ahead` positions after the expected one could not be buffered, and is
+    /// missing.
     pub(crate) fn note_dropped(&mut self, ahead: u32) {
         if ahead < AHEAD_MAX {
             self.gap |= self.dropped == 0;
@@ -167,19 +166,19 @@ impl Reorder {
         }
     }
 
-    /// Forgets all that is kept: nothing more will be executed.
+    /// Drops everything buffered: nothing more will be executed.
     pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
         self.dropped = 0;
     }
 
-    /// Makes room for all up to the one so many after the expected packet.
+    /// Extends the table to `ahead` positions after the expected packet.
     fn reach(&mut self, ahead: u32) -> bool {
         if ahead >= AHEAD_MAX || !self.has_places(ahead as usize) {
             return false;
         }
         let more = (ahead as usize).saturating_sub(self.early.len());
-        // The expected one is missing, too, when the first after it comes.
+        // The expected packet is missing, too, when the first one after it arrives.
         let missing = (more as u32 + u32::from(self.early.is_empty())).saturating_sub(1);
         self.gap |= missing > 0;
         self.missed = self.missed.saturating_add(missing);
@@ -188,7 +187,7 @@ impl Reorder {
         true
     }
 
-    /// Makes the table longer where it has to be; false where there is no memory for that.
+    /// Grows the table if necessary; false without memory for that.
     fn has_places(&mut self, wanted: usize) -> bool {
         if wanted <= self.places {
             return true;
@@ -202,7 +201,7 @@ impl Reorder {
         true
     }
 
-    /// Gives back what a table of which a quarter or less is used has too much of.
+    /// Shrinks a table of which a quarter or less is used.
     fn give_places(&mut self) {
         let places = match self.early.len() {
             0 => 0,
@@ -225,8 +224,7 @@ impl Reorder {
         }
     }
 
-    /// The expected packet and those that belong to it, `psns` in all, were executed: what follows
-    /// them.
+    /// Moves past the expected packet, which took `psns` PSNs, and returns what follows.
     pub(crate) fn advance(&mut self, psns: u32) -> Next {
         self.dropped = self.dropped.saturating_sub(psns);
         for _ in 1..psns {
@@ -246,8 +244,10 @@ impl Reorder {
         Some(early)
     }
 
-    /// What is missing, in the order of PSNs. The expected packet is the first, if a later one is
-    /// there; unless it came and was `refused`, which its sender hears by a NAK.
+    /// The missing ranges, in PSN order.
+    ///
+    /// The expected packet is in the first one if a later packet is there, unless it arrived and
+    /// was `refused`, which a NAK reports.
     pub(crate) fn missing(
         &self,
         expected: Psn,
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(memory.left(), 2_000);
     }
 
-    /// A peer keeps one packet missing, and the table as long as it was.
+    /// A peer leaves one packet missing, and keeps the table as long as it was.
     #[test]
     fn a_table_counts_as_long_as_it_is() {
         let memory = ReorderMemory::new(1 << 20);

@@ -10,7 +10,7 @@ use airdma_wire::{Psn, SETH_RANGES_MAX, Seth, SethRange, emit_seth};
 
 use super::{PsnRange, Reorder};
 
-/// A peer that says by ACKs what is missing says so at once; but machines are busy.
+/// Delay of a peer's ACKs, which are sent at once, on a busy machine.
 pub(crate) const ACK_WITHIN: Duration = Duration::from_millis(1);
 
 /// Writes what is missing from `expected` on, behind the AETH of an ACK for all before `from`.

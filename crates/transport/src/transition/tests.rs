@@ -117,7 +117,7 @@ fn values_out_of_range_and_a_wrong_current_state_are_refused() {
     );
 }
 
-/// What each kind of connection must be given beyond what all are, as `ib_modify_qp_is_ok` of Linux has it.
+/// Required attributes of each kind of connection, as in `ib_modify_qp_is_ok` of Linux.
 #[test]
 fn each_kind_of_connection_needs_what_its_halves_use() {
     let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
@@ -183,7 +183,8 @@ fn raw_packets_take_a_port_and_nothing_else() {
     );
 }
 
-/// All of `ibv_modify_qp(3)` and `ib_modify_qp_is_ok` of Linux: what each transition needs, and what it takes as well.
+/// All of `ibv_modify_qp(3)` and `ib_modify_qp_is_ok` of Linux: required and optional attributes of
+/// each transition.
 #[test]
 fn every_transition_of_every_service_is_written_down() {
     let states = (0..=6).map(|number| QpState::from_number(number).unwrap());
@@ -217,7 +218,7 @@ fn every_transition_of_every_service_is_written_down() {
     assert_eq!(rows, TRANSITIONS.lines().collect::<Vec<_>>());
 }
 
-/// Without those to the reset and the error state, which every state has.
+/// Without the transitions to reset and error, which every state has.
 const TRANSITIONS: &str = "\
 Rc Reset to Init needs ACCESS_FLAGS PKEY_INDEX PORT; takes
 Rc Init to Init needs; takes ACCESS_FLAGS PKEY_INDEX PORT

@@ -1,6 +1,7 @@
-//! Queue pairs against the captures of a kernel's rxe: ours stands in for one end, gets what the other end sent and when,
-//! and has to send what rxe sent there, complete what rxe completed, and leave the same memory. Where both are right in
-//! different ways, `rules.rs` says which rule of the specification leaves the choice.
+//! Queue pairs against the captures of a kernel's rxe: ours stands in for one end, gets what the
+//! other end sent and when, and has to send what rxe sent there, complete what rxe completed, and
+//! leave the same memory. Where both are right in different ways, `rules.rs` says which rule of the
+//! specification leaves the choice.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -41,8 +42,8 @@ const CAPTURES: [&str; 22] = [
     "ud_ipv6",
 ];
 
-/// Captures of programs on the connection manager, without a record, and their connections. In the last, one end is the
-/// rxe of Linux 6.12.
+/// Captures of programs on the connection manager, without a record, and their connections. In the
+/// last, one end is the rxe of Linux 6.12.
 const SEEN: [(&str, &str, usize); 4] = [
     ("rxe-6.1/", "cm_rping", 1),
     ("rxe-6.1/", "cm_rping_v6", 1),
@@ -60,7 +61,8 @@ fn in_the_place_of_b_ours_does_what_rxe_did() {
     stand_in_for(End::B);
 }
 
-/// A responder may join acknowledgements (IBTA 9.7.5.1.2), and ours does when it is kept from sending.
+/// A responder may join acknowledgements (IBTA 9.7.5.1.2), and ours does when it is kept from
+/// sending.
 #[test]
 fn answers_that_wait_say_what_rxes_answers_said_one_by_one() {
     let mut verdict = Verdict::new(End::B);
@@ -104,7 +106,8 @@ fn every_recorded_capture_is_replayed() {
     let mut replayed = CAPTURES.to_vec();
     replayed.sort_unstable();
     assert_eq!(recorded, replayed);
-    // Those without a record: connections, of which only these have no data on a queue pair of their own.
+    // Those without a record: connections, of which only these have no data on a queue pair of
+    // their own.
     let without_data = ["cm_cmtime", "cm_reject", "cm_udaddy"];
     let mut seen: Vec<_> = captures_in("pcap")
         .into_iter()

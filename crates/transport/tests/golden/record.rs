@@ -1,4 +1,5 @@
-//! What the programs at both ends of a capture did: the JSON beside it, and the little that it leaves out.
+//! What the programs at both ends of a capture did: the JSON beside it, and the little that it
+//! leaves out.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -25,7 +26,8 @@ impl End {
     }
 }
 
-/// Bytes registered at each end: in `rc_nak_access_read` the first address behind them is asked for.
+/// Bytes registered at each end: in `rc_nak_access_read` the first address behind them is asked
+/// for.
 const BUFFER_LEN: u64 = 0x1_0000;
 
 /// A queue pair and its memory, as recorded.

@@ -1,5 +1,5 @@
-//! One capture with our queue pair at one end: the other end's packets come in when they were seen, and what ours sends
-//! is held against what rxe sent there at the same place.
+//! One capture with our queue pair at one end: the other end's packets come in when they were seen,
+//! and what ours sends is held against what rxe sent there at the same place.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,8 +54,9 @@ impl<'a> Replay<'a> {
         replay.differences
     }
 
-    /// The same for a responder that gets all requests before it can answer the first. Of the acknowledgements that
-    /// stood one behind the other in the capture, the last alone counts: it says what the others said.
+    /// The same for a responder that gets all requests before it can answer the first. Of the
+    /// acknowledgements that stood one behind the other in the capture, the last alone counts: it
+    /// says what the others said.
     pub fn run_at_once(record: &'a Record) -> Vec<String> {
         let story = Story::of(record);
         let mut replay = Replay::new(record, End::B, &story);
@@ -160,7 +161,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// rxe answered one packet before the next came, so that what ours answered and rxe did not is known by now.
+    /// rxe answered one packet before the next came, so that what ours answered and rxe did not is
+    /// known by now.
     fn peer_sends(&mut self, captured: &Captured, packet: &Packet<'_>) {
         let answers = self
             .ours
@@ -302,8 +304,9 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A datagram's receive begins with its IP header, but for the identification, which sockets do not tell, and with
-    /// it the checksum. Compared, it is wiped, so that it is not in the way of the rest.
+    /// A datagram's receive begins with its IP header, but for the identification, which sockets do
+    /// not tell, and with it the checksum. Compared, it is wiped, so that it is not in the way of
+    /// the rest.
     fn compare_grh(&mut self, captured: &Captured) {
         let receive = self.machine.received.last().unwrap();
         let at = self.machine.receive_at[&(receive.wr_id as u32)];
@@ -466,7 +469,8 @@ fn packet_differences(sent: &Sent, theirs: &Packet<'_>) -> Vec<String> {
     lines
 }
 
-/// What is recorded of a failed request is its id and its status: the rest means nothing (IBTA 11.4.2.1).
+/// What is recorded of a failed request is its id and its status: the rest means nothing (IBTA
+/// 11.4.2.1).
 fn completion_differences(
     kind: &str,
     ours: &[Completion],

@@ -1,30 +1,36 @@
-//! Where ours and rxe's differ and both may: each difference is named with the rule that leaves the choice. What is not
-//! named fails, and so does a name that nothing answers to.
+//! Where ours and rxe's differ and both may: each difference is named with the rule that leaves the
+//! choice. What is not named fails, and so does a name that nothing answers to.
 
 use crate::record::End;
 
 /// What leaves a choice.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
-    /// IBTA 9.2: M says that the path is in the migrated state, which is where it stays without an alternate path.
-    /// Hardware sends 1 and we do as it does; rxe sends 0. Receivers of either take both.
+    /// IBTA 9.2: M says that the path is in the migrated state, which is where it stays without an
+    /// alternate path. Hardware sends 1 and we do as it does; rxe sends 0. Receivers of either take
+    /// both.
     MigrationState,
-    /// IBTA 9.7.2: the requester chooses which packets ask for an acknowledgement, as long as it can tell in the end. We
-    /// ask when somebody waits for the request (it is signalled, or the last); rxe asks at the end of every message.
+    /// IBTA 9.7.2: the requester chooses which packets ask for an acknowledgement, as long as it
+    /// can tell in the end. We ask when somebody waits for the request (it is signalled, or the
+    /// last); rxe asks at the end of every message.
     AskingForAcknowledgement,
-    /// IBTA 11.4.2.1: immediate data is that of a receive. rxe flags it in completions of sends too, with value 0.
+    /// IBTA 11.4.2.1: immediate data is that of a receive. rxe flags it in completions of sends
+    /// too, with value 0.
     ImmediateOfReceives,
-    /// Not of the specification: the packet was sent, and netem ate it before the place of the capture. The capture
-    /// shows it by what follows: the other end asks again, or answers as if it had not come.
+    /// Not of the specification: the packet was sent, and netem ate it before the place of the
+    /// capture. The capture shows it by what follows: the other end asks again, or answers as if it
+    /// had not come.
     EatenByNetem,
-    /// IBTA 9.7.5.1.2 lets the requester take a response beyond the expected one for a NAK, and go back at once; the timer
-    /// of 9.7.2 may do so later, as rxe's does. So ours repeats at other moments, and more often than the capture shows.
+    /// IBTA 9.7.5.1.2 lets the requester take a response beyond the expected one for a NAK, and go
+    /// back at once; the timer of 9.7.2 may do so later, as rxe's does. So ours repeats at other
+    /// moments, and more often than the capture shows.
     ImpliedNak,
-    /// IBTA 9.7.5.1.3: the responder reads again from where a duplicate READ starts. We answer that as the READ that it
-    /// is, with First or Only; rxe goes on in the old one, with Middle or Last. Responses are placed by their PSN.
+    /// IBTA 9.7.5.1.3: the responder reads again from where a duplicate READ starts. We answer that
+    /// as the READ that it is, with First or Only; rxe goes on in the old one, with Middle or Last.
+    /// Responses are placed by their PSN.
     ResumedRead,
-    /// IBTA 9.9.3: a message too long for its receive is an invalid request for the requester, and a local length error
-    /// for who posted the receive. rxe calls both an operational error.
+    /// IBTA 9.9.3: a message too long for its receive is an invalid request for the requester, and
+    /// a local length error for who posted the receive. rxe calls both an operational error.
     TooLongForReceive,
 }
 
@@ -104,7 +110,8 @@ const ALLOWED: &[Allowed] = &[
         "RC_SEND_MIDDLE 12345d: only ours",
         Rule::EatenByNetem,
     ),
-    // Each READ is repeated at once when its answer shows a gap, and again whenever the timer is over.
+    // Each READ is repeated at once when its answer shows a gap, and again whenever the timer is
+    // over.
     allowed(
         "rc_loss",
         End::A,
@@ -246,7 +253,8 @@ impl Verdict {
         }
     }
 
-    /// Fails with every difference that no rule names, and every rule that names something else than what was seen.
+    /// Fails with every difference that no rule names, and every rule that names something else
+    /// than what was seen.
     pub fn give(mut self) {
         for (allowed, used) in ALLOWED.iter().zip(&self.used) {
             let fits = match allowed.times {

@@ -1,5 +1,6 @@
-//! Connections of which nothing was recorded but their packets: how they were made says who is who, and the requests
-//! say what the programs asked for. That it went well is seen from the programs going on.
+//! Connections of which nothing was recorded but their packets: how they were made says who is who,
+//! and the requests say what the programs asked for. That it went well is seen from the programs
+//! going on.
 
 use airdma_transport::{CompletionOpcode, Operation, QpType, Status};
 use airdma_wire::cm::{CmMad, CmMessage, Rep, Req};
@@ -11,7 +12,8 @@ use crate::record::{Batch, End, Posted, Record, Recorded, Setup, Side};
 /// Where the receives of both ends lie: nowhere that the peer could name.
 const RECEIVES_VA: u64 = 1 << 62;
 
-/// The reliable connections of a capture over which something went, in the order in which they were accepted.
+/// The reliable connections of a capture over which something went, in the order in which they were
+/// accepted.
 pub fn connections(folder: &'static str, name: &'static str) -> Vec<Record> {
     let messages = messages(&format!("{folder}{name}"));
     let mut records = Vec::new();

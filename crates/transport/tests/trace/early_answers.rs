@@ -1,4 +1,5 @@
-//! Answers to READs and atomics that come although earlier ones were lost, between peers that repeat selectively.
+//! Answers to READs and atomics that come although earlier ones were lost, between peers that
+//! repeat selectively.
 
 use std::time::Duration;
 
@@ -328,7 +329,8 @@ fn what_finds_no_room_is_asked_for_again_and_what_is_missing_before_it() {
             "ReadRequest 16777215 A va=0x1000+1024",
         ]
     );
-    // They come again, and the one before them is lost again: nobody asks faster than once in a round trip.
+    // They come again, and the one before them is lost again: nobody asks faster than once in a
+    // round trip.
     for psn in [P1, 0, 1, 2] {
         answer(&mut b, Opcode::RcReadResponseMiddle, psn, &[2; 256]);
     }

@@ -1,5 +1,5 @@
-//! The two halves of an extended connection (XRC): one sends, the other receives into the shared queue that each message
-//! names.
+//! The two halves of an extended connection (XRC): one sends, the other receives into the shared
+//! queue that each message names.
 
 use airdma_transport::*;
 use airdma_wire::*;

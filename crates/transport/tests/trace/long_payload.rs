@@ -1,4 +1,5 @@
-//! Packets that carry more than the path MTU (256 bytes here), between peers that have agreed on it.
+//! Packets that carry more than the path MTU (256 bytes here), between peers that have agreed on
+//! it.
 
 use airdma_transport::*;
 use airdma_wire::*;

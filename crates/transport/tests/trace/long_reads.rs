@@ -1,4 +1,5 @@
-//! READs whose answers carry more than the path MTU (256 bytes here), between peers that have agreed on it.
+//! READs whose answers carry more than the path MTU (256 bytes here), between peers that have
+//! agreed on it.
 
 use airdma_transport::*;
 use airdma_wire::*;

@@ -546,7 +546,8 @@ fn one_that_is_acknowledged_after_all_does_not_fail_the_next_in_its_place() {
     );
 }
 
-/// Whoever sees no packet takes it that the path has no room, and waits for an answer that nobody would give.
+/// Whoever sees no packet takes it that the path has no room, and waits for an answer that nobody
+/// would give.
 #[test]
 fn what_nobody_asked_about_is_asked_about_at_once_when_nothing_can_follow() {
     let asked = [
@@ -831,7 +832,8 @@ fn what_was_answered_unasked_is_not_asked_about() {
     assert_eq!(b.log(), ["retire slot 0", "event SendQueueDrained"]);
 }
 
-/// Linux 6.1's rxe answers such a READ with nothing but the program's key when it comes again, that of 6.12 with nothing but 0.
+/// Linux 6.1's rxe answers such a READ with nothing but the program's key when it comes again, that
+/// of 6.12 with nothing but 0.
 #[test]
 fn a_read_of_no_bytes_that_is_not_answered_names_the_programs_key_and_none_in_turn() {
     let mut b = Bench::connected();

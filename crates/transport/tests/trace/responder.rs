@@ -579,8 +579,8 @@ fn an_answer_goes_before_the_acknowledgement_that_speaks_of_it() {
     b.read_arrives(100, REGION_VA, 8);
     b.arrives(Opcode::RcSendOnly, 101, &[0; 8], |_| {});
     b.sends();
-    // All of it was lost, and is sent again; the network changed the order. After the ACK, the peer would take the READ's
-    // response for lost.
+    // All of it was lost, and is sent again; the network changed the order. After the ACK, the peer
+    // would take the READ's response for lost.
     b.arrives(Opcode::RcSendOnly, 101, &[0; 8], |_| {});
     b.read_arrives(100, REGION_VA, 8);
     assert_eq!(
@@ -589,8 +589,8 @@ fn an_answer_goes_before_the_acknowledgement_that_speaks_of_it() {
     );
 }
 
-/// Seen with rxe over a network that changes the order: the ACK came before the answer to the atomic, and rxe completed the
-/// atomic without its result.
+/// Seen with rxe over a network that changes the order: the ACK came before the answer to the
+/// atomic, and rxe completed the atomic without its result.
 #[test]
 fn an_acknowledgement_that_is_repeated_names_no_read_and_no_atomic() {
     let mut b = Bench::connected();
@@ -689,7 +689,8 @@ fn a_message_longer_than_any_is_invalid_whatever_the_key_opens() {
     }
 }
 
-/// As our own requester repeats it when nobody answers: rxe answers one that names a key or one that names none.
+/// As our own requester repeats it when nobody answers: rxe answers one that names a key or one
+/// that names none.
 #[test]
 fn a_repeated_read_of_nothing_is_answered_whatever_key_it_names() {
     let mut b = Bench::connected();

@@ -1,5 +1,5 @@
-//! Runs of middle packets: whole exchanges between two queue pairs are the same, packet by packet, whether these are written and taken
-//! one by one or many at a time.
+//! Runs of middle packets: whole exchanges between two queue pairs are the same, packet by packet,
+//! whether these are written and taken one by one or many at a time.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! Tags of connections between airdma hosts: by them a packet ahead of its turn is as hard to forge as the expected one is on RoCEv2.
+//! Tags of connections between airdma hosts: by them a packet ahead of its turn is as hard to forge
+//! as the expected one is on RoCEv2.
 
 use std::time::Duration;
 

@@ -30,7 +30,8 @@ fn feedback(ms: u64, bytes: u64, drained_bytes: u64) -> Feedback {
     }
 }
 
-/// A sender at 80 MB/s with a queue at its target, and a receiver that keeps up; its next tick is at 41 ms.
+/// A sender at 80 MB/s with a queue at its target, and a receiver that keeps up; its next tick is
+/// at 41 ms.
 fn busy() -> BufferOrchestrator {
     let mut controller = BufferOrchestrator::new(Aim::Throughput);
     controller.handle_rtt(at(0), 4 * MS);
@@ -90,7 +91,8 @@ fn a_queue_above_its_target_slows_the_sender_by_what_is_too_much_in_one_control_
     assert_eq!(controller.rate(), Rate::ZERO);
 }
 
-/// Senders at one queue, each with a program that always has more, which began at `begin` ms. What each got in so many ms, in bytes.
+/// Senders at one queue, each with a program that always has more, which began at `begin` ms. What
+/// each got in so many ms, in bytes.
 fn together(begin: &[u64], ms: u64) -> Vec<u64> {
     const LINE: u64 = 80_000;
     let mut senders: Vec<_> = (begin.iter())
@@ -394,8 +396,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 proptest! {
-    /// Whatever a peer and a kernel say: no overflow (tests check arithmetic), rates and windows within their bounds, never zero
-    /// for ever, and honest readings bring the rate back.
+    /// Whatever a peer and a kernel say: no overflow (tests check arithmetic), rates and windows
+    /// within their bounds, never zero for ever, and honest readings bring the rate back.
     #[test]
     fn no_feedback_breaks_it_nor_stops_it_for_ever(
         aim in prop_oneof![Just(Aim::Throughput), Just(Aim::Latency)],

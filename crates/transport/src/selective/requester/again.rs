@@ -1,4 +1,4 @@
-//! When packets in flight were sent again.
+//! When packets in flight were retransmitted.
 
 use std::mem;
 use std::ops::Range;
@@ -6,18 +6,18 @@ use std::ops::Range;
 use super::{AHEAD_MAX, ReorderMemory, slot};
 use crate::time::Time;
 
-/// The table: 131 KB. A peer says what is missing, so it counts against the peer's memory, and goes
-/// when all that was sent again is acknowledged.
+/// Bytes of the table: 131 KB. It counts against the peer's memory, since its reports cause it, and
+/// is freed when all retransmissions are acknowledged.
 const TABLE_BYTES: usize = AHEAD_MAX as usize * mem::size_of::<Option<Time>>();
 
 #[derive(Debug)]
 pub(super) struct Again {
-    /// By sequence modulo [`AHEAD_MAX`]; empty while there is nothing, or no memory.
+    /// Times by sequence modulo [`AHEAD_MAX`]; empty if nothing was retransmitted, or without
+    /// memory.
     at: Box<[Option<Time>]>,
-    /// Behind the last that was sent again.
+    /// Sequence behind the last retransmission.
     end: u64,
-    /// The last time at which something was sent again without a table: it stands for all before
-    /// `end`.
+    /// The last retransmission without a table; it stands for all before `end`.
     blind: Option<Time>,
     memory: ReorderMemory,
 }
@@ -36,8 +36,7 @@ impl Again {
         self.at.is_empty() && self.blind.is_none()
     }
 
-    /// When a packet in flight was sent again; never, or when one of those around it was, if there
-    /// is no table.
+    /// When a packet in flight was retransmitted. Without a table, the time may be that of another.
     pub(super) fn at(&self, sequence: u64) -> Option<Time> {
         match self.at.get(slot(sequence)) {
             Some(at) => *at,
@@ -59,7 +58,7 @@ impl Again {
         }
     }
 
-    /// All before `sequence` was acknowledged.
+    /// Drops all before `sequence`, which was acknowledged.
     pub(super) fn forget_before(&mut self, sequence: u64) {
         if sequence >= self.end {
             self.blind = None;

@@ -99,7 +99,7 @@ fn answers_that_come_backwards_are_no_work_each() {
         let now = Time::from_nanos(20 * MS + (900 - sequence) * 10_000);
         sequence - repair.note_answered(sequence, 100, now)
     };
-    // 6 ms, with a look each.
+    // 6 ms, with a search in each.
     assert!(
         (300..900)
             .rev()
@@ -124,7 +124,7 @@ fn what_is_answered_is_not_missing() {
 fn the_round_trip_is_that_of_packets_that_nothing_was_sent_again_beside() {
     let mut repair = Repair::new(ReorderMemory::new(1 << 20));
     repair.time(5, at(10));
-    // Another one is under way.
+    // Another one is in flight.
     repair.time(6, at(11));
     repair.take_timing(4, at(12));
     assert_eq!(repair.measured_rtt(), RTT_START);
@@ -148,7 +148,7 @@ fn what_is_acknowledged_meanwhile_is_not_sent() {
     assert_eq!(repair.next(150), Some(150));
     assert_eq!(repair.next(200), None);
     assert!(repair.is_empty());
-    // The bits are those of other packets now.
+    // The bits belong to other packets now.
     assert_eq!(repair.next(200 + 8_192), None);
 }
 
@@ -176,7 +176,7 @@ fn probes_come_after_two_round_trips_of_silence_and_then_ever_later() {
     assert_eq!(repair.probe_at(), Some(at(25)));
     repair.stop_probe();
     assert!(!repair.take_probe(at(99)));
-    // Who knows that it is waited for says something sooner.
+    // A peer that knows that a report is awaited reports sooner.
     repair.set_rtt(Duration::from_millis(2), Duration::from_millis(11));
     repair.restart_probe(at(100), false);
     assert_eq!(repair.probe_at(), Some(at(115)));
