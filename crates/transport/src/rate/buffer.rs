@@ -9,64 +9,64 @@
 //! | `X_target_i` | [`Buffer::x_target`] | `X_under`: what keeps it from running empty |
 //! | `v_0` | [`Buffer::v0`] | `max(v_i + (X_target_i - X_i) / d_i, 0)` |
 //!
-//! `X_under` is what leaves beyond expectation during one control latency if the rate rises as far
-//! as it may: `v_i d_i` for a network's buffer, whose rate at most doubles, a tenth of it for one
-//! that a processor or a disk empties. As much must fit if the rate falls as far, so where the
-//! capacity is small both get their share of it. A program or a disk takes out pieces, though, and
-//! works on one while the next has to be there: its target is an eighth of the capacity at least.
+//! `X_under` is what leaves unexpectedly in one control latency if the rate rises as far as it may:
+//! `v_i d_i` for a network's buffer, whose rate at most doubles, a tenth of it for one that a
+//! processor or a disk empties. As much must fit if the rate falls as far, so a small capacity is
+//! split between both. A program or a disk takes out pieces, and works on one while the next has to
+//! be there: its target is at least an eighth of the capacity.
 //!
-//! A rate that is measured while the buffer runs empty is what comes in, not what could leave: it
-//! can only raise `v_i`. A buffer that was never seen filled has no rate of its own yet. A
-//! network's gets a first burst in each control latency then, whatever came so far: after a
-//! handshake of small messages a transfer begins as it does at once.
+//! A rate measured while the buffer runs empty is the input's, not the possible output's: it can
+//! only raise `v_i`. A buffer that was never seen filled has no rate of its own yet. A network's
+//! then gets a first burst in each control latency, whatever came before: a transfer after a
+//! handshake of small messages starts like one without.
 
 use core::time::Duration;
 
 use super::{BURST_BYTES_MAX, Occupancy, Rate, Reading};
 use crate::Time;
 
-/// Of a share: all of it.
+/// A share of 1.
 pub(super) const WHOLE: u64 = 1024;
-/// A sender claims one in so many of the bytes that are others'.
+/// A sender claims one part in this many of the others' bytes.
 const CLAIM: u64 = 16;
-/// Weight of a new `v_i` is one in so many.
+/// The weight of a new `v_i` is one in this many.
 const EWMA_WEIGHT: u64 = 4;
-/// A first rate is not taken over less.
+/// Least time over which a first rate is measured.
 const FIRST_SPAN_MIN: Duration = Duration::from_millis(1);
-/// Readings that are older than the last one by less came late; by more, the clock was set anew.
+/// Largest step back of a late reading's time; with a larger one, the clock was set.
 const LATE_MAX: Duration = Duration::from_secs(1);
-/// What lies further back says nothing about the rate now.
+/// Greatest age of a reading that says anything about the rate.
 const SPAN_MAX: Duration = Duration::from_secs(10);
-/// What fits into no less is taken for no capacity at all.
+/// A smaller capacity counts as none.
 const CAPACITY_BYTES_MIN: u64 = 4_096;
-/// A program's buffer holds so many of the pieces that it takes at a time, or more.
+/// A program's buffer holds at least this many of the pieces that the program takes at a time.
 const PIECES: u64 = 8;
-/// No buffer of unknown size holds more.
+/// Most bytes in a buffer of unknown size.
 const OCCUPIED_BYTES_MAX: u64 = 1 << 32;
 
-/// Who empties a buffer.
+/// What empties a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A line. It may double or halve its rate within a control latency.
+    /// A line, which may double or halve its rate within a control latency.
     Network,
-    /// A processor or a disk. A tenth more or less.
+    /// A processor or a disk, whose rate varies by a tenth.
     Processor,
 }
 
-/// What a buffer is to be kept at.
+/// Target of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// `X_under`, and no less than a large segment: the line never idles.
+    /// `X_under`, and at least a large segment: the line never idles.
     Throughput,
-    /// Half of it, and no less than a packet: enough to notice that more would get through.
+    /// Half of it, and at least a packet: enough to notice that more would get through.
     Latency,
 }
 
-/// What to think of a reading.
+/// Verdict on a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Plausible,
-    /// It came later than one that was taken after it, and is ignored.
+    /// It arrived after a later one, and is ignored.
     Late,
     /// It was bounded.
     Absurd,
@@ -76,18 +76,18 @@ pub(super) enum Verdict {
 pub(super) struct Buffer {
     kind: Kind,
     aim: Aim,
-    /// Who empties it takes out as much at a time as it likes, and nobody says how much.
+    /// Whether the buffer is emptied in pieces of unknown size.
     by_pieces: bool,
     x: u64,
     capacity: Option<u64>,
     v: Rate,
-    /// `v` was measured while the buffer was never empty.
+    /// Whether `v` was measured while the buffer was never empty.
     is_v_known: bool,
-    /// Its processor took nothing, though there was something.
+    /// Whether its processor took nothing although there was something.
     is_stalled: bool,
-    /// It was empty since the measurement of `v` began.
+    /// Whether it was empty since the measurement of `v` began.
     ran_empty: bool,
-    /// When that was, and what had left until then.
+    /// Start of the measurement, and the bytes that had left until then.
     began: Option<(Time, u64)>,
     latest: Time,
 }
@@ -109,7 +109,7 @@ impl Buffer {
         }
     }
 
-    /// One between the transport and a program, or its disk.
+    /// A buffer between the transport and a program, or its disk.
     pub(super) const fn of_program(aim: Aim) -> Self {
         Buffer {
             by_pieces: true,
@@ -117,12 +117,12 @@ impl Buffer {
         }
     }
 
-    /// Whether it was ever looked at.
+    /// Whether it was ever read.
     pub(super) const fn is_observed(&self) -> bool {
         self.began.is_some()
     }
 
-    /// The buffer was looked at. `at` is by the clock of its host.
+    /// Handles a reading, taken at `at` by the clock of its host.
     pub(super) fn observe(&mut self, at: Time, reading: &Reading, d: Duration) -> Verdict {
         let Some((began, drained)) = self.began else {
             let verdict = self.note_occupancy(reading.occupancy);
@@ -153,19 +153,20 @@ impl Buffer {
         verdict
     }
 
-    /// The part of [`Buffer::v0`] of a sender that put in `share` (of [`WHOLE`]) of what came: that
-    /// share of it, and a little of what is the others', who take theirs back by shares, so that
+    /// The part of [`Buffer::v0`] of a sender whose share of the input was `share` (of [`WHOLE`]).
+    ///
+    /// That is its share, and a little of the others', who take theirs back in proportion, so that
     /// shares become equal.
     pub(super) fn v0_of(&self, share: u64, x_target: u64, d: Duration) -> Rate {
         let own = self.v0(x_target, d).times(share, WHOLE);
         own.plus(self.v.times(WHOLE - share, WHOLE * CLAIM))
     }
 
-    /// The sending rate that this buffer allows if it is to hold `x_target`.
+    /// The sending rate that makes this buffer hold `x_target`.
     pub(super) fn v0(&self, x_target: u64, d: Duration) -> Rate {
         let v = match self.kind {
             Kind::Processor if self.is_stalled => Rate::ZERO,
-            // It has always been faster than what came.
+            // It has always been faster than its input.
             Kind::Processor if !self.is_v_known && self.is_empty(d) => self.v.times(2, 1),
             Kind::Network | Kind::Processor => self.v,
         };
@@ -187,14 +188,14 @@ impl Buffer {
             (Aim::Throughput, Kind::Network) if !self.is_v_known => x_under.max(BURST_BYTES_MAX),
             (Aim::Throughput, Kind::Network) => x_under.max(16 * 1024),
             (Aim::Latency, Kind::Network) => (x_under / 2).max(4 * 1024),
-            // Packets come up to the receiver in bunches of a large segment.
+            // Packets reach the receiver in bunches of a large segment.
             (Aim::Throughput | Aim::Latency, Kind::Processor) => x_under.max(64 * 1024),
         };
         let Some(capacity) = self.capacity else {
             return x_target;
         };
         match self.kind {
-            // Nobody knows how fast it empties, but half of it may fill without loss.
+            // Its rate is unknown, but half of it may fill without loss.
             Kind::Processor if !self.is_v_known => capacity / 2,
             // When a piece was taken, the next one is there.
             Kind::Processor if self.by_pieces => {
@@ -204,7 +205,7 @@ impl Buffer {
         }
     }
 
-    /// What `X_under` gets of a capacity that has to hold, too, what comes in while the rate falls.
+    /// Part of `X_under` in a capacity that also has to hold what comes in while the rate falls.
     fn share_of(&self, capacity: u64) -> u64 {
         match self.kind {
             Kind::Network => capacity / 3 * 2,
@@ -244,12 +245,12 @@ impl Buffer {
         }
     }
 
-    /// `sample` is what left, over a control latency of `d` at least.
+    /// Handles a sample of the output, over at least a control latency of `d`.
     fn measured(&mut self, sample: Rate, d: Duration) {
         let stands_still = sample == Rate::ZERO && !self.ran_empty;
         self.is_stalled = stands_still && self.kind == Kind::Processor;
         if self.is_stalled {
-            // A program that pauses goes on as fast as before.
+            // A program that pauses resumes as fast as before.
             return;
         }
         if self.v == Rate::ZERO {
@@ -272,11 +273,11 @@ impl Buffer {
         } else {
             let smoothed = self.v.smoothed(bounded, EWMA_WEIGHT);
             self.v = match self.kind {
-                // Radios send more at once when more waits for them: what got through once will
-                // again.
+                // Radios send more at once when more waits for them: what got through once will get
+                // through again.
                 Kind::Network => smoothed.max(bounded),
                 Kind::Processor if self.is_v_known => smoothed,
-                // So far it was what came.
+                // So far it was the input's rate.
                 Kind::Processor => bounded,
             };
             self.is_v_known = true;
@@ -309,7 +310,7 @@ mod tests {
         }
     }
 
-    /// A buffer that empties at 80 MB/s, and holds that of 4 ms. The last reading was at tick 2.
+    /// A buffer that empties at 80 MB/s, and holds 4 ms of that. The last reading was at tick 2.
     fn busy(kind: Kind) -> Buffer {
         let mut buffer = Buffer::new(kind, Aim::Throughput);
         for tick in 0..=2 {
@@ -319,7 +320,7 @@ mod tests {
         buffer
     }
 
-    /// What leaves a busy buffer in the next tick.
+    /// Takes this much out of a busy buffer in the next tick.
     fn drains(kind: Kind, bytes_left: u64, drained: u64) -> Buffer {
         let mut buffer = busy(kind);
         let verdict = buffer.observe(at(3), &reading(bytes_left, 640_000 + drained), D);
@@ -330,8 +331,8 @@ mod tests {
     #[test]
     fn v_is_smoothed_and_moves_by_no_more_than_its_bounds() {
         use Kind::{Network, Processor};
-        // What a network does it can do again; of what is less, and of all that a processor does, a
-        // quarter counts.
+        // A network can repeat what it did; of less, and of everything for a processor, a quarter
+        // counts.
         for (kind, drained, expected) in [
             (Network, 400_000, 100_000_000),
             (Network, 32_000_000, 160_000_000),
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_was_never_seen_filled_gets_a_first_burst_whatever_came_so_far() {
+    fn a_network_never_seen_filled_gets_a_first_burst() {
         let rate = |bytes: u64| Rate::of(bytes, D);
         let mut buffer = Buffer::new(Kind::Network, Aim::Throughput);
         for tick in 0..=3 {
@@ -373,12 +374,12 @@ mod tests {
         assert_eq!(buffer.v(), rate(400));
         let first = rate(400 + BURST_BYTES_MAX);
         assert_eq!(buffer.v0(buffer.x_target(D), D), first);
-        // What got through of it is doubled.
+        // What got through is doubled.
         buffer.observe(at(4), &reading(0, 1_200 + 60_000), D);
         assert_eq!(buffer.v(), rate(60_000));
         buffer.observe(at(5), &reading(0, 61_200 + 500_000), D);
         assert_eq!(buffer.v(), rate(120_000));
-        // Once it was filled its own rate is known.
+        // Once it was filled, its own rate is known.
         let filled = |tick, left: u64| (at(tick), reading(100_000, 561_200 + left));
         for (at, reading) in [filled(6, 40_000), filled(7, 80_000)] {
             buffer.observe(at, &reading, D);
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_stands_still_slows_down_and_a_processor_goes_on_as_before() {
+    fn a_stalled_network_slows_down_and_a_processor_does_not() {
         assert_eq!(drains(Kind::Network, 320_000, 0).v(), mb_per_s(70));
         let mut processor = drains(Kind::Processor, 320_000, 0);
         assert_eq!(processor.v(), mb_per_s(80));
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn v0_is_v_and_what_is_missing_or_too_much_in_one_control_latency() {
+    fn v0_is_v_plus_the_deviation_in_one_control_latency() {
         let buffer = busy(Kind::Network);
         assert_eq!(buffer.v0(320_000, D), mb_per_s(80));
         assert_eq!(buffer.v0(480_000, D), mb_per_s(120));
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_target_is_what_leaves_beyond_expectation_in_one_control_latency() {
+    fn the_target_is_the_unexpected_output_of_a_control_latency() {
         let network = busy(Kind::Network);
         assert_eq!(network.x_target(D), 320_000);
         assert_eq!(network.x_target(3 * D), 960_000);
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_capacity_is_shared_with_what_comes_in_while_the_rate_falls() {
+    fn a_small_capacity_is_shared_with_input_while_the_rate_falls() {
         for (kind, expected) in [(Kind::Network, 200_000), (Kind::Processor, 150_000)] {
             let mut buffer = busy(kind);
             buffer.capacity = Some(300_000);
@@ -454,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_was_never_seen_busy_may_get_half_of_its_buffer() {
+    fn a_processor_never_seen_busy_may_get_half_of_its_buffer() {
         let mut buffer = Buffer::new(Kind::Processor, Aim::Latency);
         buffer.observe(at(1), &reading(0, 40_000), D);
         assert_eq!(buffer.x_target(D), CAPACITY / 2);
@@ -464,14 +465,14 @@ mod tests {
         assert_eq!(buffer.v0(0, D), mb_per_s(30));
         buffer.observe(at(3), &reading(0, 100_000 + 600_000), D);
         assert_eq!(buffer.v(), mb_per_s(60), "four times as much");
-        // Now it is busy, and shows how fast it is.
+        // Now it is busy, and shows its rate.
         buffer.observe(at(4), &reading(CAPACITY, 700_000 + 240_000), D);
         buffer.observe(at(5), &reading(CAPACITY, 940_000 + 160_000), D);
         assert_eq!(buffer.v(), mb_per_s(40));
     }
 
     #[test]
-    fn a_total_that_goes_back_or_a_clock_that_was_set_begins_a_new_measurement() {
+    fn a_total_or_clock_that_goes_back_restarts_the_measurement() {
         let mut buffer = busy(Kind::Network);
         let verdict = buffer.observe(at(3), &reading(320_000, 5), D);
         assert_eq!((verdict, buffer.v()), (Verdict::Absurd, mb_per_s(80)));

@@ -19,9 +19,9 @@ use core::time::Duration;
 use super::{Acknowledged, Feedback, Occupancy, Rate, RateController, Rtt};
 use crate::Time;
 
-/// `alpha` counts in parts of this.
+/// Unit of `alpha`.
 const ALPHA_ONE: u64 = 1 << 20;
-/// `g` is one in so many.
+/// `g` is one in this many.
 const G_PART: u64 = 256;
 const ALPHA_PERIOD: Duration = Duration::from_micros(55);
 const INCREASE_PERIOD: Duration = Duration::from_micros(55);
@@ -31,10 +31,10 @@ const ADDITIVE: Rate = Rate::from_bits_per_s(40_000_000);
 const HYPER: Rate = Rate::from_bits_per_s(400_000_000);
 const RATE_MIN: Rate = Rate::from_bits_per_s(1_000_000);
 const CNP_INTERVAL: Duration = Duration::from_micros(50);
-/// Periods that one call makes up for: more than it takes to forget a CNP.
+/// Most periods that one call catches up on: more than it takes to forget a CNP.
 const PERIODS_MAX: u32 = 4096;
 
-/// The reaction point: a sender that starts at line rate and slows down when CNPs come.
+/// The reaction point: a sender that starts at line rate and slows down at CNPs.
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     line_rate: Rate,
@@ -43,7 +43,7 @@ pub struct Dcqcn {
     /// `R_T`.
     target: Rate,
     alpha: u64,
-    /// When the timers expire; none while the rate is that of the line.
+    /// When the timers expire; `None` while the rate is that of the line.
     timers: Option<Timers>,
     /// Bytes until the byte counter expires.
     bytes_left: u64,
@@ -80,8 +80,7 @@ impl Dcqcn {
         }
     }
 
-    /// The timer or the byte counter has expired, after so many times of each: figure 7 of the
-    /// paper.
+    /// The timer or the byte counter has expired: figure 7 of the paper.
     fn increase(&mut self) {
         let (fewest, most) = (
             self.timer_steps.min(self.byte_steps),
@@ -96,7 +95,7 @@ impl Dcqcn {
         }
         self.target = self.target.min(self.line_rate);
         self.current = self.current.smoothed(self.target, 2);
-        // The mean of both comes ever closer to it, and would never be there.
+        // The mean of both approaches it without reaching it.
         if self.current >= self.line_rate.times(1023, 1024) {
             self.current = self.line_rate;
             self.target = self.line_rate;
@@ -130,8 +129,10 @@ impl RateController for Dcqcn {
 
     fn handle_lost(&mut self, _now: Time, _bytes: u64) {}
 
-    /// Equation 1 of the paper. A receiver sends a CNP in each interval to each queue pair of a
-    /// sender; of those of one interval one counts, since all queue pairs have one rate.
+    /// Equation 1 of the paper.
+    ///
+    /// A receiver sends a CNP in each interval to each queue pair of a sender; one in each interval
+    /// counts, since all queue pairs have one rate.
     fn handle_cnp(&mut self, now: Time) {
         let is_early = |at| now.duration_since(at) < CNP_INTERVAL;
         if self.cnp_at.is_some_and(is_early) {
@@ -208,12 +209,12 @@ pub struct NotificationPoint {
 }
 
 impl NotificationPoint {
-    /// No CNP was sent yet.
+    /// Starts without any CNP sent.
     pub const fn new() -> Self {
         NotificationPoint { sent_at: None }
     }
 
-    /// A packet came with a CE mark. Returns whether a CNP is to be sent for it.
+    /// Handles a packet with a CE mark; returns whether a CNP must be sent for it.
     pub fn handle_marked(&mut self, now: Time) -> bool {
         let is_early = |at| now.duration_since(at) < CNP_INTERVAL;
         if self.sent_at.is_some_and(is_early) {
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn five_steps_of_fast_recovery_each_halve_the_distance_to_the_rate_before() {
+    fn five_recovery_steps_each_halve_the_distance_to_the_rate() {
         let mut controller = Dcqcn::new(LINE);
         controller.handle_cnp(us(0));
         controller.handle_cnp(us(50));
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn once_timer_and_byte_counter_are_both_past_it_the_increase_is_hyper() {
+    fn with_timer_and_byte_counter_both_past_it_growth_is_hyper() {
         let mut controller = Dcqcn::new(LINE);
         for n in 0..4 {
             controller.handle_cnp(us(50 * n));

@@ -16,9 +16,9 @@ use core::time::Duration;
 use super::{Acknowledged, Feedback, Occupancy, Rate, RateController, Rtt};
 use crate::Time;
 
-/// `alpha` counts in parts of this.
+/// Unit of `alpha`.
 const ALPHA_ONE: u64 = 1 << 20;
-/// `g` is one in so many.
+/// `g` is one in this many.
 const G_PART: u64 = 16;
 const WINDOW_BYTES_START: u64 = 64 * 1024;
 
@@ -32,21 +32,21 @@ pub struct Dctcp {
     is_slow_start: bool,
     alpha: u64,
     sent: u64,
-    /// Acknowledged, or given up as lost.
+    /// Bytes acknowledged, or given up as lost.
     settled: u64,
-    /// What was sent when this round trip began: it ends when that is settled.
+    /// Bytes sent when this round trip began: it ends when they are settled.
     round_ends: u64,
     round_acknowledged: u64,
     round_marked: u64,
-    /// The most that was under way in this round trip.
+    /// Most bytes in flight in this round trip.
     round_peak: u64,
-    /// The window was made smaller for what happens before this is settled.
+    /// The window was reduced for all events before this is settled.
     decreased_until: u64,
     rtt: Rtt,
 }
 
 impl Dctcp {
-    /// A sender of packets of `mtu` bytes, which never has more than `window_max` under way.
+    /// A sender of packets of `mtu` bytes with at most `window_max` bytes in flight.
     pub fn new(mtu: u32, window_max: u64) -> Self {
         let mtu = u64::from(mtu.max(1));
         let window_min = 2 * mtu;
@@ -96,12 +96,12 @@ impl Dctcp {
         self.round_peak = self.sent - self.settled;
     }
 
-    /// Whether it is the window that holds the sender back.
+    /// Whether the window is what limits the sender.
     fn is_window_used(&self) -> bool {
         self.round_peak >= self.window / 2
     }
 
-    /// Makes the window smaller by `alpha / 2`, unless it was in this round trip.
+    /// Reduces the window by `alpha / 2`, unless that was done in this round trip.
     fn decrease(&mut self, alpha: u64) {
         self.is_slow_start = false;
         if self.settled < self.decreased_until {
@@ -184,8 +184,8 @@ mod tests {
     const MTU: u32 = 1_000;
 
     impl Dctcp {
-        /// A round trip with a full window, of which this was marked, in one acknowledgement per
-        /// packet.
+        /// A round trip with a full window, `marked` bytes of which are marked, with one
+        /// acknowledgement for each packet.
         fn round(&mut self, marked: u64) {
             let packets = self.window / self.mtu;
             self.handle_sent(Time::ZERO, packets * self.mtu);
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Past its slow start, with a window of 100 packets and this `alpha`.
+    /// A sender past slow start, with a window of 100 packets and this `alpha`.
     fn steady(alpha: u64) -> Dctcp {
         let mut controller = Dctcp::new(MTU, 1 << 30);
         controller.round(1);

@@ -2,9 +2,9 @@
 //! buffers of the path are.
 //!
 //! On a path of one hop both ends see every buffer. So the sender does not probe for losses: it
-//! keeps in the bottleneck's buffer what that needs to stay busy, whatever its rate does next, and
-//! nothing more anywhere. [`buffer`](super::buffer) has the equations for one buffer; the rate is
-//! what the strictest allows, `v_0 = max(min_i(v_i + (X_target_i - X_i) / d_i), 0)`.
+//! keeps in the bottleneck's buffer what that needs to stay busy, however its rate changes, and no
+//! more anywhere. [`buffer`](super::buffer) has the equations for one buffer; the rate is what the
+//! strictest allows, `v_0 = max(min_i(v_i + (X_target_i - X_i) / d_i), 0)`.
 //!
 //! | buffer | emptied by | seen | `d_i` |
 //! |---|---|---|---|
@@ -20,15 +20,14 @@
 //! and multiplicative decrease (Chiu and Jain, 1989). It needs the kernel's count of what left.
 //!
 //! There is no slow start: a first burst, one segmented send, shows the rates, and the first
-//! feedback sets `v_0` by them. Until then no more is under way.
+//! feedback sets `v_0` by them. Until then no more is in flight.
 //!
 //! Silence: the rate is held for 4 RTT, 100 ms at least, then halved with each RTT, 25 ms at least,
-//! down to 64 KiB/s: a packet every 60 ms asks whether somebody is there, and the first answer
-//! brings the rate back. If the receiver *says* that it is full, nothing is sent, as long as it
-//! keeps saying so.
+//! down to 64 KiB/s: a packet every 60 ms probes for the peer, and the first answer restores the
+//! rate. If the receiver *says* that it is full, nothing is sent, as long as it keeps saying so.
 //!
-//! Losses do not change the rate: on radio they are no sign of a full queue, and a full queue is
-//! seen. Nor do congestion marks.
+//! Losses do not change the rate: on radio they do not show a full queue, which the readings show.
+//! Nor do congestion marks.
 
 use core::time::Duration;
 
@@ -38,43 +37,41 @@ use super::{
 };
 use crate::Time;
 
-/// Control latency of a buffer on this host, and the time between two looks at it.
+/// Control latency of a buffer on this host, and interval between two readings of it.
 const TICK: Duration = Duration::from_millis(4);
-/// A tick that comes later is as good as one that comes then.
+/// A later tick counts as one at this time.
 const TICK_MAX: Duration = Duration::from_millis(100);
-/// The least control latency of a remote buffer: feedback takes a millisecond to be worth
-/// something.
+/// Least control latency of a remote buffer: feedback over less than a millisecond says little.
 const REMOTE_MIN: Duration = Duration::from_millis(1);
-/// Feedback is not expected to be rarer: a longer pause was a pause of the traffic.
+/// Longest expected interval of feedback: a longer pause was a pause of the traffic.
 const GAP_MAX: Duration = Duration::from_millis(100);
-/// Round trip before the first was measured.
+/// Assumed round trip before the first measurement.
 const RTT_UNKNOWN: Duration = Duration::from_millis(10);
 
-/// What is sent before anything is known.
+/// Bytes that are sent before anything is known.
 const FIRST_BYTES: u64 = BURST_BYTES_MAX;
 const FIRST_TIME: Duration = Duration::from_millis(1);
 
-/// How long the rate is held without feedback, at least.
+/// Least time for which the rate is held without feedback.
 const HOLD_MIN: Duration = Duration::from_millis(100);
 const HALVING_MIN: Duration = Duration::from_millis(25);
 const HALVINGS_MAX: u32 = 40;
-/// Ticks get rarer while the peer is silent.
+/// Most doublings of the tick while the peer is silent.
 const TICK_DOUBLINGS_MAX: u32 = 4;
-/// The rate at which a silent peer is asked.
+/// Rate of probes to a silent peer.
 const PROBE_RATE: Rate = Rate::from_bytes_per_s(64 * 1024);
-/// Weight of a new share is one in so many.
+/// The weight of a new share is one in this many.
 const SHARE_WEIGHT: u64 = 4;
-/// What was measured longer ago is forgotten.
+/// Age after which measurements are dropped.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// Rate control by the occupancy of buffers. See the table in `docs/design/018-rate-control.md` for
-/// what it was held against.
+/// Rate control by the occupancy of buffers. `docs/design/018-rate-control.md` has the comparisons.
 #[derive(Clone, Debug)]
 pub struct BufferOrchestrator {
     aim: Aim,
     rtt: Rtt,
     send_queue: Buffer,
-    /// Stands in for the send queue where that cannot be seen.
+    /// Stands in for the send queue if that is not visible.
     path: Buffer,
     socket: Buffer,
     application: Buffer,
@@ -82,27 +79,29 @@ pub struct BufferOrchestrator {
     /// When the first byte was sent since the controller was new, or had been idle.
     began: Option<Time>,
     active_at: Time,
-    /// Sent since the last tick.
+    /// Bytes sent since the last tick.
     sent: u64,
-    /// Taken out of the send queue by the line since it began.
+    /// Bytes that the line took out of the send queue since it began.
     drained: u64,
-    /// What had left the send queue, whoever put it in: as told since the last tick, and at that.
+    /// Bytes that have left the send queue, from all senders: as reported since the last tick, and
+    /// at that.
     left: [Option<u64>; 2],
-    /// Of what came into the send queue, this sender's part, of [`WHOLE`]. Others are other
-    /// programs, and other peers of this one.
+    /// This sender's part of what came into the send queue, of [`WHOLE`].
+    ///
+    /// The others are other programs, and other peers of this one.
     share: u64,
     ticked_at: Time,
-    /// How long the last tick took.
+    /// Length of the last tick.
     tick: Duration,
     tick_at: Option<Time>,
     feedback_at: Option<Time>,
-    /// Mean time between two feedbacks.
+    /// Mean interval between two feedbacks.
     feedback_gap: Duration,
-    /// Since when something that was sent has not been answered by feedback.
+    /// Since when something sent has not been answered by feedback.
     silent_since: Option<Time>,
     halvings: u32,
     v0: Rate,
-    /// What it would be without the receiver's application.
+    /// The rate without the receiver's application.
     v0_beside: Rate,
     absurd: u64,
 }
@@ -114,7 +113,7 @@ impl BufferOrchestrator {
             aim,
             rtt: Rtt::new(),
             send_queue: Buffer::new(Kind::Network, aim),
-            // How long packets take varies by more than a shorter queue would.
+            // The time that packets take varies by more than a shorter queue would add.
             path: Buffer::new(Kind::Network, Aim::Throughput),
             socket: Buffer::new(Kind::Processor, aim),
             application: Buffer::of_program(aim),
@@ -138,12 +137,13 @@ impl BufferOrchestrator {
         }
     }
 
-    /// Readings and round trips that could not be true, and were bounded or ignored.
+    /// Impossible readings and round trips, which were bounded or ignored.
     pub fn absurd(&self) -> u64 {
         self.absurd.saturating_add(self.rtt.absurd())
     }
 
-    /// A change of the rate shows in the next feedback that is made when it has got there.
+    /// Control latency of remote buffers: a change of the rate shows in the next feedback made
+    /// after it got there.
     fn d_remote(&self) -> Duration {
         (self.round_trip() + self.feedback_gap).max(REMOTE_MIN)
     }
@@ -152,7 +152,7 @@ impl BufferOrchestrator {
         self.rtt.smoothed().unwrap_or(RTT_UNKNOWN)
     }
 
-    /// The first byte after a time in which everything may have changed.
+    /// Starts again with the first byte after a time in which everything may have changed.
     fn begin(&mut self, now: Time) {
         let rtt = self.rtt;
         let absurd = self.absurd;
@@ -175,7 +175,7 @@ impl BufferOrchestrator {
         let left = told
             .zip(before)
             .and_then(|(told, before)| told.checked_sub(before));
-        // Where less came than was sent, that went another way, or was dropped.
+        // If less came than was sent, the rest went another way, or was dropped.
         let left =
             left.filter(|left| came(*left, was, occupancy.bytes) >= self.sent - self.sent / 16);
         match left {
@@ -183,7 +183,7 @@ impl BufferOrchestrator {
             None if told.is_none() => self.share = WHOLE,
             None => {}
         }
-        // Where nobody says so, what others put into the queue counts as what did not leave.
+        // Without that, the others' input counts as not having left.
         let own = || {
             was.saturating_add(self.sent)
                 .saturating_sub(occupancy.bytes)
@@ -199,8 +199,10 @@ impl BufferOrchestrator {
         self.note(verdict);
     }
 
-    /// So much came into the send queue since the last tick. A sender who had less to send than it
-    /// might keeps the share that it had.
+    /// Updates this sender's share, after `came` bytes came into the send queue since the last
+    /// tick.
+    ///
+    /// A sender with less to send than it might keeps its share.
     fn note_share(&mut self, came: u64) {
         let might = self.rate().bytes_in(self.tick);
         if self.sent == 0 || self.sent < might / 2 {
@@ -215,8 +217,8 @@ impl BufferOrchestrator {
         self.share = (self.share * (SHARE_WEIGHT - 1) + part).div_ceil(SHARE_WEIGHT);
     }
 
-    /// What the receiver got by now is what the path let through; how long packets waited says what
-    /// is in it.
+    /// Reads the path: what the receiver got by now left it, and the wait of packets tells what is
+    /// in it.
     fn observe_path(&mut self, feedback: &Feedback) {
         let socket = &feedback.socket;
         let x = self.path.v().bytes_in(self.rtt.queueing());
@@ -266,13 +268,13 @@ impl BufferOrchestrator {
         self.path.is_observed().then(v0)
     }
 
-    /// Control latency of the path without its queue, which would else ask for more because there
-    /// is more.
+    /// Control latency of the path without its queue, which would otherwise raise the target
+    /// because the queue is long.
     fn d_path(&self) -> Duration {
         self.rtt.shortest().max(TICK)
     }
 
-    /// How long the peer owes an answer, as a number of halvings of the rate.
+    /// How long the peer has owed an answer, as a number of halvings of the rate.
     fn note_silence(&mut self, now: Time) {
         let Some(since) = self.silent_since else {
             self.halvings = 0;
@@ -290,7 +292,7 @@ impl BufferOrchestrator {
         };
     }
 
-    /// What is left of a rate while the peer owes an answer.
+    /// The rest of a rate while the peer owes an answer.
     fn in_silence(&self, rate: Rate) -> Rate {
         if self.halvings == 0 {
             return rate;
@@ -298,7 +300,7 @@ impl BufferOrchestrator {
         rate.times(1, 1 << self.halvings).max(PROBE_RATE)
     }
 
-    /// The next tick, if there is anything to look at.
+    /// Sets the next tick, if there is anything to observe.
     fn arm(&mut self, now: Time) {
         let is_asking = self.halvings > 0 && self.rate() <= PROBE_RATE;
         let is_waiting = self.silent_since.is_some() && !is_asking;
@@ -309,7 +311,7 @@ impl BufferOrchestrator {
     }
 }
 
-/// Into a buffer that held `was` bytes and now `is`, while so many left.
+/// Bytes that came into a buffer that held `was` and now holds `is`, while `left` left.
 fn came(left: u64, was: u64, is: u64) -> u64 {
     left.saturating_add(is).saturating_sub(was)
 }
@@ -325,7 +327,7 @@ impl RateController for BufferOrchestrator {
         if self.tick_at.is_none() {
             self.ticked_at = now;
             self.tick_at = Some(now + TICK);
-            // What left during a pause says nothing of now.
+            // What left during a pause says nothing about now.
             self.left = [None; 2];
         }
     }
@@ -353,7 +355,7 @@ impl RateController for BufferOrchestrator {
                 let verdict = self.application.observe(feedback.at, reading, d);
                 self.note(verdict);
             }
-            // It has none, or none any more: then that is nothing to wait for.
+            // It has none, or no longer: then there is nothing to wait for.
             None => self.application = Buffer::of_program(self.aim),
         }
         self.observe_path(feedback);
@@ -363,8 +365,8 @@ impl RateController for BufferOrchestrator {
         self.halvings = 0;
         self.update(now);
         if self.v0 < PROBE_RATE {
-            // Nothing will be sent that could be answered: if it does not speak up by itself, it is
-            // asked.
+            // Nothing will be sent that could be answered: if the receiver does not report on its
+            // own, it is probed.
             self.silent_since = Some(now);
             self.tick_at = self.tick_at.or(Some(now + TICK));
         }
@@ -400,8 +402,8 @@ impl RateController for BufferOrchestrator {
         is_held.then(|| self.in_silence(self.v0_beside))
     }
 
-    /// Twice what the rate has under way in a round trip, so that it is the rate that holds the
-    /// sender back unless nobody answers.
+    /// Twice the rate's bytes in a round trip, so that the rate is what limits the sender, unless
+    /// no answers come.
     fn window(&self) -> u64 {
         if self.feedback_at.is_none() {
             return FIRST_BYTES;

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_a_millisecond_of_the_rate_and_after_a_pause_another_one_follows() {
+    fn a_burst_is_a_millisecond_of_the_rate() {
         let rate = rate_mbit(100);
         let mut pacer = Pacer::new(Time::ZERO);
         pacer.spend(BURST_BYTES_MAX);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn at_rate_zero_nothing_leaves_and_afterwards_no_more_than_a_burst() {
+    fn at_rate_zero_nothing_leaves_and_then_at_most_a_burst() {
         let mut pacer = Pacer::new(Time::ZERO);
         assert_eq!(pacer.poll(Time::ZERO, Rate::ZERO, MTU), Permit::Never);
         let later = Time::ZERO + Duration::from_secs(3_600);

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | weight of a sample, in the mean and in the deviation | 1/8, 1/4 | RFC 6298 2.3 |
 //! | believed at once | up to 100 ms or 8 times the mean | a Wi-Fi queue is 25 ms long at line rate (SMUFF figure 8) |
-//! | refused | 0, and more than 10 s | no packet lives so long |
+//! | refused | 0, and more than 10 s | no packet lives that long |
 //! | the shortest is forgotten after | 10 s | as BBR's (Cardwell et al. 2016): a path may get longer |
 
 use core::time::Duration;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_counts_in_full_and_each_further_one_an_eighth() {
+    fn the_first_sample_counts_fully_each_later_one_an_eighth() {
         assert_eq!(Rtt::new().smoothed(), None);
         assert_eq!(rtt(&[8 * MS]).smoothed(), Some(8 * MS));
         assert_eq!(rtt(&[8 * MS]).deviation(), 4 * MS);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_out_of_all_proportion_is_made_smaller_but_a_lasting_one_is_believed() {
+    fn an_outlier_is_reduced_and_a_lasting_change_is_believed() {
         let seconds = 8_000 * MS;
         assert_eq!(
             rtt(&[8 * MS, seconds]).smoothed(),

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_kept_is_missing_and_so_is_what_was_before_it() {
+    fn a_packet_without_memory_is_missing_like_those_before() {
         let mut reorder = Reorder::new(ReorderMemory::new(0));
         assert!(!reorder.hold(3, 1, &packet(2)));
         reorder.note_dropped(3);

@@ -51,7 +51,7 @@ fn an_attribute_too_many_is_refused() {
 }
 
 #[test]
-fn states_cannot_be_skipped_but_reset_and_error_are_always_reached() {
+fn only_reset_and_error_are_reached_from_every_state() {
     let reset = in_state(QpState::Reset);
     for to in [
         QpState::ReadyToReceive,

@@ -42,7 +42,7 @@ pub struct Side {
     pub regions: Vec<Region>,
 }
 
-/// A completion that a program got. Of `None` only the number was recorded.
+/// A completion of a program. For `None`, only the number was recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded {
     pub wr_id: u64,

@@ -10,9 +10,11 @@ enum Rule {
     /// alternate path. Hardware sends 1 and we do as it does; rxe sends 0. Receivers of either take
     /// both.
     MigrationState,
-    /// IBTA 9.7.2: the requester chooses which packets ask for an acknowledgement, as long as it
-    /// can tell in the end. We ask when somebody waits for the request (it is signalled, or the
-    /// last); rxe asks at the end of every message.
+    /// IBTA 9.7.2: the requester chooses which packets ask for an acknowledgement, if it can tell
+    /// in the end.
+    ///
+    /// airdma asks when a request is waited for (it is signalled, or the last); rxe asks at the end
+    /// of every message.
     AskingForAcknowledgement,
     /// IBTA 11.4.2.1: immediate data is that of a receive. rxe flags it in completions of sends
     /// too, with value 0.
@@ -96,7 +98,7 @@ const ALLOWED: &[Allowed] = &[
     allowed("uc", End::A, IMM, 2, Rule::ImmediateOfReceives),
     allowed("ud", End::A, IMM, 1, Rule::ImmediateOfReceives),
     allowed("ud_ipv6", End::A, IMM, 1, Rule::ImmediateOfReceives),
-    // Of 24 sends the last is signalled.
+    // The last of 24 sends is signalled.
     allowed(
         "rc_pipeline",
         End::A,

@@ -58,7 +58,7 @@ fn it_is_sent_whole_and_ended_by_a_response_without_data() {
 }
 
 #[test]
-fn an_acknowledgement_does_not_end_it_and_data_is_a_bad_response() {
+fn only_its_own_response_ends_it_and_data_is_bad() {
     let mut b = Bench::connected();
     b.post(WRITE, 8);
     b.sends();

@@ -525,7 +525,7 @@ impl Bench {
         self.next_timer_late(Duration::ZERO)
     }
 
-    /// The same, when the host comes to it so much later.
+    /// As [`Self::next_timer`], when the host handles it this much later.
     pub fn next_timer_late(&mut self, late: Duration) -> Duration {
         let due = self.qp.poll_timeout().expect("a timer runs");
         let waited = due.duration_since(self.now);

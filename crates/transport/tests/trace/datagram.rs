@@ -53,7 +53,7 @@ fn a_datagram_is_done_when_it_has_left() {
 }
 
 #[test]
-fn a_receive_begins_with_the_grh_area_whose_end_is_the_ipv4_header() {
+fn a_receive_begins_with_the_grh_area_and_its_ipv4_header() {
     let mut b = Bench::datagram();
     b.post_receive(1, 48);
     b.arrives(Opcode::UdSendOnly, 7, &[9; 8], from_peer(QKEY));
@@ -68,7 +68,7 @@ fn a_receive_begins_with_the_grh_area_whose_end_is_the_ipv4_header() {
 }
 
 #[test]
-fn what_cannot_be_delivered_is_dropped_by_reason_and_costs_no_receive() {
+fn undeliverable_packets_are_counted_and_cost_no_receive() {
     let mut b = Bench::datagram();
     b.arrives(Opcode::UdSendOnly, 7, &[9; 8], from_peer(QKEY));
     assert_eq!(b.counted(Counter::DropNoReceive), 1);
@@ -120,7 +120,7 @@ fn what_the_sender_marked_as_solicited_is_solicited() {
 }
 
 #[test]
-fn the_completion_says_who_sent_it_and_which_header_the_area_holds() {
+fn the_completion_has_the_sender_and_the_kind_of_header() {
     let v4 = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
     let mapped = IpAddr::V6(Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped());
     let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);

@@ -25,7 +25,7 @@ const ADD: Operation = Operation::FetchAdd {
     add: 1,
 };
 
-/// With these under way.
+/// A bench with these requests in flight.
 fn asked(requests: &[(Operation, u32)]) -> Bench {
     let mut b = Bench::connected();
     b.qp.set_selective(Some(&ReorderMemory::new(1 << 20)));
@@ -109,7 +109,7 @@ fn take_middle(b: &mut Bench, psn: u32) -> bool {
 }
 
 #[test]
-fn those_behind_a_middle_packet_that_was_asked_for_again_are_on_their_way() {
+fn answers_behind_a_repeated_middle_packet_are_in_flight() {
     let mut b = asked(&[(READ, 1024), (READ, 8)]);
     executed(&mut b, 3);
     b.next_timer();
@@ -124,7 +124,7 @@ fn those_behind_a_middle_packet_that_was_asked_for_again_are_on_their_way() {
 }
 
 #[test]
-fn lost_results_of_atomics_are_asked_for_and_what_was_written_between_is_done() {
+fn lost_atomic_results_are_requested_again() {
     let mut b = asked(&[(ADD, 8), (WRITE, 8), (READ, 8), (WRITE, 8)]);
     answer(&mut b, Opcode::RcReadResponseOnly, 0, &[7; 8]);
     // By the request that the peer knows.
@@ -149,7 +149,7 @@ fn what_is_lost_again_is_asked_for_again_a_round_trip_later() {
             "ReadRequest 0 A va=0x1000+512",
         ]
     );
-    // Of what comes again the first packets are lost, too; it is too early to say so.
+    // The first of the repeated packets are lost, too; it is too early to request them again.
     answer(&mut b, Opcode::RcReadResponseFirst, 0, &[3; 256]);
     assert_eq!(b.sends(), [""; 0]);
     b.now = b.now + RTT * 2;
@@ -180,7 +180,7 @@ fn executed(b: &mut Bench, expected: u32) {
 }
 
 #[test]
-fn the_probe_is_for_an_answer_that_is_missing_though_all_is_executed() {
+fn a_probe_requests_a_missing_answer_though_all_is_executed() {
     let mut b = asked(&[(READ, 8), (WRITE, 8)]);
     executed(&mut b, 0);
     b.next_timer();
@@ -224,7 +224,7 @@ fn the_last_result_stays_where_requests_share_memory() {
 }
 
 #[test]
-fn what_shares_memory_is_asked_once_for_each_request_however_their_answers_alternate() {
+fn shared_memory_is_checked_once_for_each_request() {
     for (sharing, questions) in [(false, 3), (true, 2)] {
         let mut b = Bench::connected_with(QpAttributes {
             max_rd_atomic: 3,
@@ -307,7 +307,7 @@ fn what_waits_is_bounded_and_given_back() {
 }
 
 #[test]
-fn what_finds_no_room_is_asked_for_again_and_what_is_missing_before_it() {
+fn answers_without_memory_are_requested_again() {
     let mut b = Bench::connected_with(QpAttributes {
         timeout: 0,
         ..attributes()
@@ -329,8 +329,8 @@ fn what_finds_no_room_is_asked_for_again_and_what_is_missing_before_it() {
             "ReadRequest 16777215 A va=0x1000+1024",
         ]
     );
-    // They come again, and the one before them is lost again: nobody asks faster than once in a
-    // round trip.
+    // They arrive again, and the one before them is lost again: a packet is requested at most once
+    // in a round trip.
     for psn in [P1, 0, 1, 2] {
         answer(&mut b, Opcode::RcReadResponseMiddle, psn, &[2; 256]);
     }

@@ -146,7 +146,7 @@ fn messages_fill_receives_of_the_queue_that_they_name() {
 }
 
 #[test]
-fn an_empty_queue_is_waited_for_and_one_that_is_not_there_refused() {
+fn an_empty_queue_is_awaited_and_a_missing_one_is_refused() {
     let mut b = Bench::extended(QpType::XrcReceive);
     b.arrives(Opcode::XrcSendOnly, 100, &[1; 8], to_queue(9));
     assert_eq!(b.sends(), ["XrcAcknowledge 100 RNR timer=12"]);

@@ -76,12 +76,12 @@ fn done_in_their_turn_and_completed_in_the_order_of_the_queue() {
 }
 
 #[test]
-fn one_at_the_end_completes_with_the_answer_to_what_is_before_it() {
+fn the_last_one_completes_with_the_answer_before_it() {
     let mut b = Bench::connected();
     b.post_with(Operation::Send, 8, |r| r.signalled = false);
     b.post_with(Operation::Send, 8, |r| r.signalled = false);
     b.post(BIND, 0);
-    // The second is the last packet, though not the last request: somebody waits for its answer.
+    // The second is the last packet, though not the last request: its answer is waited for.
     assert_eq!(
         b.sends(),
         ["SendOnly 16777214 [8]", "SendOnly 16777215 A [8]"]
@@ -139,7 +139,7 @@ fn a_fence_waits_for_reads_and_holds_back_what_follows() {
 }
 
 #[test]
-fn without_a_fence_it_overtakes_the_answer_but_not_the_completion_of_a_read() {
+fn unfenced_it_overtakes_the_answer_not_the_completion() {
     let mut b = Bench::connected();
     b.post(READ, 8);
     b.post(INVALIDATE, 0);

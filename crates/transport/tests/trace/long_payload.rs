@@ -34,8 +34,7 @@ fn reth(length: u32) -> Option<Reth> {
 }
 
 #[test]
-fn sends_and_writes_leave_in_long_packets_and_reads_ask_a_peer_that_knows_no_other_for_usual_ones()
-{
+fn long_packets_are_sent_and_reads_ask_only_capable_peers() {
     let mut b = bench(LONG, LONG);
     b.post(WRITE, 1000);
     b.post(Operation::Send, 401);
@@ -66,7 +65,7 @@ fn sends_and_writes_leave_in_long_packets_and_reads_ask_a_peer_that_knows_no_oth
 }
 
 #[test]
-fn what_has_begun_keeps_its_packets_and_what_has_not_gets_long_ones() {
+fn requests_in_progress_keep_their_packet_size() {
     let mut b = bench(LONG, 0);
     b.post(WRITE, 600);
     b.post(WRITE, 600);
@@ -134,7 +133,7 @@ fn what_is_full_is_what_the_message_began_with() {
 }
 
 #[test]
-fn a_packet_that_is_longer_than_what_is_taken_or_not_as_long_as_the_first_is_refused() {
+fn packets_of_a_wrong_length_are_refused() {
     let refused = |taken: u32, packets: &[(Opcode, usize)]| {
         let mut b = bench(taken, 0);
         for (psn, &(opcode, length)) in (100..).zip(packets) {

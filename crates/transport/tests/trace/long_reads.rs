@@ -35,7 +35,7 @@ fn response(b: &mut Bench, opcode: Opcode, psn: u32, payload: &[u8]) {
 }
 
 #[test]
-fn a_read_says_what_its_answers_are_to_carry_and_takes_as_many_psns() {
+fn a_read_asks_for_a_payload_and_takes_as_many_psns() {
     let mut b = bench();
     b.post(READ, 1000);
     b.post(Operation::Send, 1);
@@ -125,7 +125,7 @@ fn answers_that_are_not_as_long_as_asked_for_end_the_read() {
 }
 
 #[test]
-fn a_read_that_has_begun_asks_as_it_did_and_what_has_not_goes_by_what_is_agreed_now() {
+fn a_read_in_progress_keeps_its_payload() {
     let mut b = bench();
     b.post(READ, 1000);
     b.sends();
@@ -196,7 +196,7 @@ fn a_read_is_answered_as_it_asks_and_so_are_its_duplicates() {
 }
 
 #[test]
-fn a_read_in_long_answers_and_an_atomic_behind_it_are_repeated_in_their_order() {
+fn a_long_read_and_an_atomic_are_repeated_in_order() {
     let mut b = bench();
     let add = |b: &mut Bench| {
         b.arrives(Opcode::RcFetchAdd, 102, &[], |headers| {

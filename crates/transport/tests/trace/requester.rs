@@ -52,7 +52,7 @@ fn an_empty_message_is_one_packet_and_padding_is_zero() {
 }
 
 #[test]
-fn one_acknowledgement_retires_all_before_it_unsignalled_ones_silently() {
+fn one_acknowledgement_retires_all_before_it() {
     let mut b = Bench::connected();
     b.post_with(Operation::Send, 8, |r| r.signalled = false);
     b.post(Operation::Send, 8);
@@ -141,7 +141,7 @@ fn given_up_after(timeout: u8, retry_count: u8) -> (Duration, u32) {
 }
 
 #[test]
-fn silence_is_borne_for_four_times_the_timer_and_retry_count_but_not_for_longer_than_need_be() {
+fn silence_lasts_four_timers_a_retry_within_the_limit() {
     let timer = |code: u8| Duration::from_nanos(4096 << code);
     // What perftest, the ping-pongs and most others ask for: 2.1 s, not 537 ms.
     assert_eq!(given_up_after(14, 7), (timer(14) * 32, 32));
@@ -169,7 +169,7 @@ fn a_timer_that_the_host_itself_slept_through_spends_no_retry() {
 }
 
 #[test]
-fn a_host_that_is_always_late_gives_a_dead_peer_up_none_the_less() {
+fn a_host_that_is_always_late_still_gives_up_a_dead_peer() {
     let mut b = Bench::connected();
     b.post(Operation::Send, 8);
     while b.qp.poll_timeout().is_some() || b.qp.wants_transmit() {
@@ -319,7 +319,7 @@ fn a_read_places_its_responses_and_resumes_after_a_gap() {
 }
 
 #[test]
-fn an_acknowledgement_beyond_a_read_means_that_its_response_was_lost() {
+fn an_acknowledgement_beyond_a_read_shows_a_lost_response() {
     let mut b = Bench::connected();
     b.post(READ, 8);
     b.post(Operation::Send, 8);
@@ -339,7 +339,7 @@ fn an_acknowledgement_beyond_a_read_means_that_its_response_was_lost() {
 }
 
 #[test]
-fn no_more_reads_than_agreed_are_in_flight_and_a_fence_waits_for_them() {
+fn reads_in_flight_are_bounded_and_a_fence_waits_for_them() {
     let mut b = Bench::connected();
     for _ in 0..3 {
         b.post(READ, 8);
@@ -446,7 +446,7 @@ fn answers_to_what_was_never_sent_and_stale_ones_change_nothing() {
 }
 
 #[test]
-fn the_window_of_the_path_is_kept_and_an_answer_asked_for_before_it_closes() {
+fn an_answer_is_requested_before_the_window_closes() {
     let mut b = Bench::connected();
     b.post(WRITE, 1280);
     b.credit = 1800;
@@ -498,7 +498,7 @@ fn a_request_that_cannot_be_sent_lets_the_earlier_ones_complete() {
     b.post(WRITE, 8);
     assert_eq!(b.sends_one().unwrap(), "WriteOnly 16777214 va=0x9000+8 [8]");
     b.host.faulty = Some(1);
-    // Nobody asked about the first one yet; now its answer is needed.
+    // The first packet did not ask; now its answer is needed.
     assert_eq!(b.sends(), ["WriteOnly 16777214 A va=0x9000+8 [8]"]);
     assert_eq!(b.log(), [""; 0]);
     b.acknowledged(P0, ACK);
@@ -514,7 +514,7 @@ fn a_request_that_cannot_be_sent_lets_the_earlier_ones_complete() {
 }
 
 #[test]
-fn an_earlier_request_whose_memory_is_gone_too_fails_in_its_place() {
+fn an_earlier_request_without_memory_fails_instead() {
     let mut b = Bench::connected();
     b.post_with(WRITE, 8, |r| r.signalled = false);
     b.post(WRITE, 8);
@@ -528,7 +528,7 @@ fn an_earlier_request_whose_memory_is_gone_too_fails_in_its_place() {
 }
 
 #[test]
-fn one_that_is_acknowledged_after_all_does_not_fail_the_next_in_its_place() {
+fn a_late_acknowledgement_does_not_fail_the_next_request() {
     let mut b = Bench::connected();
     b.post_with(WRITE, 8, |r| r.signalled = false);
     b.post_with(WRITE, 8, |r| r.signalled = false);
@@ -546,10 +546,10 @@ fn one_that_is_acknowledged_after_all_does_not_fail_the_next_in_its_place() {
     );
 }
 
-/// Whoever sees no packet takes it that the path has no room, and waits for an answer that nobody
-/// would give.
+/// Without a packet, the caller assumes that the path has no room, and waits for an answer that
+/// will not come.
 #[test]
-fn what_nobody_asked_about_is_asked_about_at_once_when_nothing_can_follow() {
+fn unasked_packets_are_asked_about_when_nothing_can_follow() {
     let asked = [
         "WriteOnly 16777214 va=0x9000+8 [8]",
         "WriteOnly 16777214 A va=0x9000+8 [8]",
@@ -652,7 +652,7 @@ fn a_drain_is_not_over_in_the_middle_of_a_message() {
 }
 
 #[test]
-fn a_window_that_shrinks_makes_the_sender_ask_for_what_it_did_not() {
+fn a_shrinking_window_makes_the_sender_ask() {
     let mut b = Bench::connected();
     b.post(WRITE, 1024);
     assert_eq!(
@@ -757,7 +757,7 @@ fn nothing_is_sent_and_no_answer_taken_before_the_state_says_so() {
 }
 
 #[test]
-fn much_that_is_unanswered_is_asked_about_and_what_was_answered_long_ago_is_not() {
+fn much_unanswered_data_is_asked_about() {
     let mut b = Bench::connected();
     for i in 0..3000 {
         b.post(Operation::Send, 8);
@@ -768,7 +768,7 @@ fn much_that_is_unanswered_is_asked_about_and_what_was_answered_long_ago_is_not(
     b.post(Operation::Send, 8);
     b.post(WRITE, 9000 * 256);
     let sent = b.sends();
-    // No more than 8192 packets are under way, and the last of them asks.
+    // No more than 8192 packets are in flight, and the last of them asks.
     assert_eq!(sent.len(), 8192);
     let asking: Vec<_> = (0..8192).filter(|&i| sent[i].contains(" A")).collect();
     let mut expected: Vec<_> = (0..8192).step_by(128).collect();
@@ -777,7 +777,7 @@ fn much_that_is_unanswered_is_asked_about_and_what_was_answered_long_ago_is_not(
 }
 
 #[test]
-fn a_loss_is_signalled_once_and_a_peer_that_is_not_ready_is_none() {
+fn a_loss_is_signalled_once_and_an_rnr_nak_is_no_loss() {
     let mut b = Bench::connected();
     b.post(Operation::Send, 8);
     b.sends();
@@ -795,7 +795,7 @@ fn a_loss_is_signalled_once_and_a_peer_that_is_not_ready_is_none() {
 }
 
 #[test]
-fn the_completion_of_every_service_says_what_was_done_and_how_much() {
+fn completions_of_every_service_have_opcode_and_length() {
     for (mut b, opcode) in [
         (Bench::connected(), CompletionOpcode::Write),
         (Bench::unreliable(), CompletionOpcode::Write),
@@ -835,7 +835,7 @@ fn what_was_answered_unasked_is_not_asked_about() {
 /// Linux 6.1's rxe answers such a READ with nothing but the program's key when it comes again, that
 /// of 6.12 with nothing but 0.
 #[test]
-fn a_read_of_no_bytes_that_is_not_answered_names_the_programs_key_and_none_in_turn() {
+fn a_repeated_empty_read_alternates_between_two_keys() {
     let mut b = Bench::connected();
     let patient = QpAttributes {
         retry_count: 4,

@@ -14,7 +14,7 @@ fn reth(va: u64, length: u32) -> Option<Reth> {
 }
 
 #[test]
-fn a_send_of_three_packets_fills_one_receive_and_is_acknowledged_once() {
+fn a_send_of_three_packets_fills_one_receive_with_one_ack() {
     let mut b = Bench::connected();
     b.post_receive(9, 1000);
     b.arrives(Opcode::RcSendFirst, 100, &[1; 256], |_| {});
@@ -102,7 +102,7 @@ fn a_write_lands_where_it_should_and_nowhere_else() {
 }
 
 #[test]
-fn a_write_with_immediate_waits_for_a_receive_at_its_last_packet() {
+fn a_write_with_immediate_needs_a_receive_at_its_last_packet() {
     let mut b = Bench::connected();
     let last = |h: &mut Headers| h.imm = Some([0, 0, 0, 5]);
     b.write_arrives(Opcode::RcWriteFirst, 100, &[1; 256], reth(REGION_VA, 260));
@@ -147,7 +147,7 @@ fn an_acknowledgement_waits_behind_an_earlier_read() {
 }
 
 #[test]
-fn a_read_is_resumed_in_its_middle_but_not_beyond_what_was_asked() {
+fn a_read_is_resumed_within_its_original_range_only() {
     let mut b = Bench::connected();
     b.read_arrives(100, REGION_VA, 600);
     b.sends();
@@ -167,7 +167,7 @@ fn a_read_is_resumed_in_its_middle_but_not_beyond_what_was_asked() {
 }
 
 #[test]
-fn a_duplicate_read_request_does_not_disturb_the_order_of_answers() {
+fn a_duplicate_read_keeps_the_order_of_answers() {
     let mut b = Bench::connected();
     b.read_arrives(100, REGION_VA, 300);
     b.read_arrives(102, REGION_VA, 10);
@@ -199,7 +199,7 @@ fn a_repeated_read_is_not_one_more_in_flight() {
     assert_eq!(lines[3], "ReadResponseOnly 103 msn=4 [8]");
 }
 
-/// Of a FETCH and ADD of 2 to the first word of the region.
+/// The headers of a FETCH and ADD of 2 to the first word of the region.
 fn adds_two(headers: &mut Headers) {
     headers.atomic_eth = Some(AtomicEth {
         va: REGION_VA,
@@ -415,7 +415,7 @@ fn a_receive_whose_memory_is_gone_fails_on_both_sides() {
 }
 
 #[test]
-fn packets_for_another_partition_service_or_state_are_dropped_and_counted() {
+fn packets_for_another_partition_or_service_are_dropped() {
     let mut b = Bench::connected();
     b.post_receive(1, 100);
     b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |h| h.bth.pkey = 0x1234);
@@ -557,7 +557,7 @@ fn what_the_sender_marked_as_solicited_is_solicited() {
 }
 
 #[test]
-fn a_read_that_is_repeated_before_it_is_answered_is_still_in_flight() {
+fn a_read_repeated_before_its_answer_is_still_in_flight() {
     refused(
         |b| {
             b.read_arrives(100, REGION_VA, 8);
@@ -592,7 +592,7 @@ fn an_answer_goes_before_the_acknowledgement_that_speaks_of_it() {
 /// Seen with rxe over a network that changes the order: the ACK came before the answer to the
 /// atomic, and rxe completed the atomic without its result.
 #[test]
-fn an_acknowledgement_that_is_repeated_names_no_read_and_no_atomic() {
+fn a_repeated_acknowledgement_names_no_read_and_no_atomic() {
     let mut b = Bench::connected();
     b.post_receive(1, 8);
     b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
@@ -689,8 +689,7 @@ fn a_message_longer_than_any_is_invalid_whatever_the_key_opens() {
     }
 }
 
-/// As our own requester repeats it when nobody answers: rxe answers one that names a key or one
-/// that names none.
+/// As airdma's requester repeats it without an answer: rxe answers one with a key or one without.
 #[test]
 fn a_repeated_read_of_nothing_is_answered_whatever_key_it_names() {
     let mut b = Bench::connected();

@@ -231,7 +231,7 @@ fn an_exchange_is_the_same_with_runs_and_without() {
 
 /// The shortcut leaves alone what is not the next packet in the middle of a message that arrives.
 #[test]
-fn what_is_not_expected_in_the_middle_is_left_to_the_whole_check() {
+fn unexpected_middle_packets_take_the_full_check() {
     let full = [7; MTU];
     let middle = |b: &mut Bench, opcode, psn, payload: &[u8]| {
         let bth = Bth::new(opcode, Qpn::new(QPN), Psn::new(psn));
@@ -268,7 +268,7 @@ fn what_is_not_expected_in_the_middle_is_left_to_the_whole_check() {
 }
 
 #[test]
-fn a_read_response_that_was_not_asked_for_or_ends_the_message_is_left_to_the_whole_check() {
+fn unexpected_or_last_read_responses_take_the_full_check() {
     let response = |b: &mut Bench, psn| {
         let bth = Bth::new(Opcode::RcReadResponseMiddle, Qpn::new(QPN), Psn::new(psn));
         b.qp.take_middle(b.now, &bth, &[7; MTU], &mut b.host)
@@ -289,9 +289,9 @@ fn a_read_response_that_was_not_asked_for_or_ends_the_message_is_left_to_the_who
     assert!(!response(&mut b, 0xff_fffe));
 }
 
-/// With nothing under way the window takes one packet, of whatever size, and then is another.
+/// With nothing in flight the window allows one packet, of any size, and then another number.
 #[test]
-fn no_run_begins_while_nothing_is_under_way_or_where_a_packet_is_sent_again() {
+fn no_run_starts_idle_or_at_a_retransmission() {
     let mut b = Bench::connected();
     let (va, rkey) = (REGION_VA, RKEY);
     b.post(Operation::Write { va, rkey }, 8 * MTU as u32);

@@ -53,7 +53,7 @@ fn without_a_gap_an_ack_that_is_asked_for_says_so() {
 }
 
 #[test]
-fn a_gap_is_told_at_once_and_what_comes_behind_it_is_told_when_asked_for() {
+fn a_gap_is_reported_at_once_and_later_packets_on_request() {
     let mut b = sacks();
     b.write_arrives(Opcode::RcWriteFirst, 100, &[1; 256], reth(2048));
     b.write_arrives(Opcode::RcWriteMiddle, 103, &[4; 256], None);
@@ -210,7 +210,7 @@ fn a_read_between_is_retired_by_its_answer_alone() {
 }
 
 #[test]
-fn over_wires_that_lose_and_reorder_both_ways_all_arrives_once_and_in_order() {
+fn lossy_reordering_links_deliver_once_and_in_order() {
     const TO_RIGHT: u32 = 102;
     for seed in 0..200 {
         let mut dice = Dice(seed);

@@ -66,7 +66,7 @@ fn pass(b: &mut Bench, time: Duration) {
 }
 
 #[test]
-fn the_middle_of_a_write_goes_to_its_place_at_once_and_its_end_last() {
+fn the_middle_of_a_write_is_placed_at_once_and_its_end_last() {
     let mut b = selective();
     let start = (REGION_VA - 0x1000) as usize;
     b.write_arrives(Opcode::RcWriteFirst, 100, &[1; 256], reth(1024));
@@ -91,7 +91,7 @@ fn the_middle_of_a_write_goes_to_its_place_at_once_and_its_end_last() {
 }
 
 #[test]
-fn who_can_send_more_does_not_ask_and_who_cannot_is_told_that_it_waits() {
+fn only_a_sender_that_cannot_send_more_asks() {
     let mut b = selective();
     b.post(WRITE, 8);
     b.post(WRITE, 512);
@@ -152,7 +152,7 @@ fn messages_that_came_early_complete_in_their_order() {
 }
 
 #[test]
-fn an_early_message_without_a_receive_is_asked_for_again_in_its_turn() {
+fn an_early_message_without_a_receive_is_retried_in_its_turn() {
     let mut b = selective();
     b.post_receive(0, 8);
     b.arrives(Opcode::RcSendOnly, 101, &[1; 8], |_| {});
@@ -261,7 +261,7 @@ fn what_is_lost_again_comes_again_as_soon_as_that_is_seen() {
 }
 
 #[test]
-fn what_is_missing_goes_before_what_is_new_even_if_the_window_is_full() {
+fn retransmissions_precede_new_packets_even_with_a_full_window() {
     let mut b = selective();
     b.post(WRITE, 512);
     b.sends();
@@ -292,7 +292,7 @@ fn a_lost_read_request_is_one_packet_again() {
 }
 
 #[test]
-fn after_silence_the_last_packet_is_a_probe_and_the_connection_does_not_fail() {
+fn after_silence_the_last_packet_is_sent_as_a_probe() {
     let mut b = selective();
     b.post(WRITE, 512);
     b.sends();
@@ -309,7 +309,7 @@ fn after_silence_the_last_packet_is_a_probe_and_the_connection_does_not_fail() {
 }
 
 #[test]
-fn a_timeout_shorter_than_what_a_report_may_take_does_not_run_out() {
+fn a_timeout_shorter_than_a_report_does_not_expire() {
     let mut b = selective();
     b.modify(QpState::SendQueueDrain);
     let short = QpAttributes {
@@ -374,7 +374,7 @@ fn memory_that_vanished_before_the_repetition_fails_its_request() {
 }
 
 #[test]
-fn a_peer_that_repeats_selectively_no_more_gets_acks_and_naks_again() {
+fn a_peer_without_selective_repeat_gets_acks_and_naks_again() {
     let mut b = selective();
     for i in 0..3 {
         b.post_receive(i, 8);
@@ -410,7 +410,7 @@ pub fn shift(bytes: &mut [u8], by: u32) {
 }
 
 #[test]
-fn over_wires_that_lose_repeat_and_reorder_all_arrives_once_and_in_order() {
+fn links_that_lose_and_repeat_deliver_once_and_in_order() {
     const TO_RIGHT: u32 = 102;
     for seed in 0..300 {
         let mut dice = Dice(seed);
@@ -494,7 +494,7 @@ fn over_wires_that_lose_repeat_and_reorder_all_arrives_once_and_in_order() {
 }
 
 #[test]
-fn what_is_kept_is_given_back_when_nothing_more_will_be_executed() {
+fn buffered_packets_are_freed_when_execution_ends() {
     let ends: [fn(&mut Bench); 2] = [|b| b.modify(QpState::Error), |b| b.modify(QpState::Reset)];
     for end in ends {
         let mut b = Bench::connected();

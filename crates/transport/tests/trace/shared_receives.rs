@@ -61,7 +61,7 @@ fn an_error_of_the_connection_says_it_too() {
 }
 
 #[test]
-fn memory_of_a_read_that_goes_away_in_the_error_state_is_not_one_more_error() {
+fn lost_read_memory_in_the_error_state_is_no_further_error() {
     let mut b = Bench::sharing(QpType::Rc);
     b.arrives(Opcode::RcReadRequest, 100, &[], |h| {
         h.reth = Some(Reth {

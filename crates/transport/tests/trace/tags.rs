@@ -78,13 +78,13 @@ fn of_all_forged_packets_one_of_2_to_the_24_is_taken() {
         assert!(!b.qp.take_middle(b.now, &bth, &[1; 256], &mut b.host));
     }
     assert_eq!(format!("{:?}", b.qp), before.1, "something changed");
-    // So many of all pairs of a PSN and a tag: those that hit both.
+    // The share of all pairs of a PSN and a tag that match both.
     let odds = f64::from(WINDOW) / f64::from(1 << 24) / f64::from(TAGS);
     assert!(odds <= 1.0 / f64::from(1 << 24));
 }
 
 #[test]
-fn nothing_is_kept_ahead_of_its_turn_before_the_peer_has_shown_its_tag() {
+fn nothing_is_buffered_before_the_peer_has_shown_its_tag() {
     let mut b = tagged();
     write(&mut b, Opcode::RcWriteFirst, 100, 0);
     let before = b.host.memory.clone();

@@ -102,7 +102,7 @@ fn what_it_cannot_carry_stops_the_send_queue_alone() {
 }
 
 #[test]
-fn memory_that_is_gone_in_the_middle_of_a_message_stops_the_send_queue() {
+fn memory_lost_within_a_message_stops_the_send_queue() {
     let mut b = Bench::unreliable();
     b.post(WRITE, 600);
     assert!(b.sends_one().is_some());
@@ -247,7 +247,7 @@ fn packets_of_two_messages_never_make_one() {
 }
 
 #[test]
-fn what_cannot_be_delivered_is_dropped_by_reason_and_costs_no_receive() {
+fn undeliverable_packets_are_counted_and_cost_no_receive() {
     let mut b = Bench::unreliable();
     b.arrives(Opcode::UcSendFirst, 100, &[1; 256], |_| {});
     assert_eq!(b.counted(Counter::DropNoReceive), 1);
@@ -326,7 +326,7 @@ fn a_receive_whose_memory_is_gone_ends_the_connection() {
 }
 
 #[test]
-fn the_error_state_flushes_the_receive_of_a_message_half_received() {
+fn the_error_state_flushes_the_receive_of_a_partial_message() {
     let mut b = Bench::unreliable();
     b.post_receive(1, 600);
     b.post_receive(2, 600);

@@ -72,7 +72,7 @@ fn the_first_feedback_sets_the_rate_and_opens_the_window() {
 }
 
 #[test]
-fn with_every_buffer_at_its_target_the_rate_is_that_of_the_slowest() {
+fn with_all_buffers_at_target_the_rate_is_the_slowest_ones() {
     let controller = busy();
     let rate = controller.rate().bytes_per_s();
     assert!((79 * MB..=81 * MB).contains(&rate), "{rate}");
@@ -80,7 +80,7 @@ fn with_every_buffer_at_its_target_the_rate_is_that_of_the_slowest() {
 }
 
 #[test]
-fn a_queue_above_its_target_slows_the_sender_by_what_is_too_much_in_one_control_latency() {
+fn a_queue_above_target_slows_the_sender_by_the_excess() {
     let mut controller = busy();
     controller.handle_timeout(at(41), occupancy(480_000));
     // v fell an eighth of the way to 40 MB/s, and 160 kB and more are too much for 4 ms.
@@ -91,8 +91,8 @@ fn a_queue_above_its_target_slows_the_sender_by_what_is_too_much_in_one_control_
     assert_eq!(controller.rate(), Rate::ZERO);
 }
 
-/// Senders at one queue, each with a program that always has more, which began at `begin` ms. What
-/// each got in so many ms, in bytes.
+/// Senders at one queue, each with endless data from `begin` ms on. Returns the bytes of each after
+/// `ms`.
 fn together(begin: &[u64], ms: u64) -> Vec<u64> {
     const LINE: u64 = 80_000;
     let mut senders: Vec<_> = (begin.iter())
@@ -154,7 +154,7 @@ fn together(begin: &[u64], ms: u64) -> Vec<u64> {
 }
 
 #[test]
-fn who_comes_later_to_a_queue_that_others_fill_gets_as_much_as_they() {
+fn a_late_sender_at_a_full_queue_gets_an_equal_share() {
     for begin in [
         &[0, 0][..],
         &[0, 500],
@@ -273,7 +273,7 @@ fn a_full_receiver_that_says_no_more_is_asked() {
 }
 
 #[test]
-fn silence_holds_the_rate_then_halves_it_down_to_the_probe_and_ends_with_feedback() {
+fn silence_holds_then_halves_the_rate_until_feedback() {
     let mut controller = busy();
     let rate = controller.rate();
     let mut rates = Vec::new();
@@ -422,7 +422,7 @@ proptest! {
             prop_assert!(controller.window() >= FIRST_BYTES);
             let _ = pacer.poll(now, controller.rate(), 1 << 16);
         }
-        // Nobody says anything any more, and the queue is empty.
+        // No more reports arrive, and the queue is empty.
         controller.handle_sent(now, 1);
         for _ in 0..10_000 {
             let Some(at) = controller.poll_timeout() else { break };

@@ -41,7 +41,7 @@ fn once_in_a_round_trip() {
 }
 
 #[test]
-fn what_was_sent_again_before_another_that_is_there_is_lost_again() {
+fn a_retransmission_before_an_arrived_one_is_lost_again() {
     let mut repair = Repair::new(ReorderMemory::new(1 << 20));
     repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
     for sequence in [7, 9, 12] {
@@ -75,7 +75,7 @@ fn a_request_that_is_there_says_nothing_of_another_ones_answer() {
 }
 
 #[test]
-fn answers_that_come_one_after_the_other_are_not_asked_for_again() {
+fn answers_that_arrive_in_sequence_are_not_requested_again() {
     let mut repair = Repair::new(ReorderMemory::new(1 << 20));
     repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
     repair.sent(5, 20, at(1));
@@ -121,7 +121,7 @@ fn what_is_answered_is_not_missing() {
 }
 
 #[test]
-fn the_round_trip_is_that_of_packets_that_nothing_was_sent_again_beside() {
+fn the_round_trip_is_measured_without_retransmissions() {
     let mut repair = Repair::new(ReorderMemory::new(1 << 20));
     repair.time(5, at(10));
     // Another one is in flight.
@@ -153,7 +153,7 @@ fn what_is_acknowledged_meanwhile_is_not_sent() {
 }
 
 #[test]
-fn the_timer_of_the_connection_leaves_time_for_as_long_as_the_peer_may_wait_twice() {
+fn the_timer_leaves_twice_the_peers_reporting_delay() {
     let mut repair = Repair::new(ReorderMemory::new(1 << 20));
     let ms = Duration::from_millis;
     repair.set_rtt(ms(2), ms(1));
@@ -163,7 +163,7 @@ fn the_timer_of_the_connection_leaves_time_for_as_long_as_the_peer_may_wait_twic
 }
 
 #[test]
-fn probes_come_after_two_round_trips_of_silence_and_then_ever_later() {
+fn probes_follow_two_silent_round_trips_and_get_rarer() {
     let mut repair = Repair::new(ReorderMemory::new(1 << 20));
     repair.set_rtt(Duration::from_millis(2), Duration::from_millis(1));
     repair.restart_probe(at(0), false);
