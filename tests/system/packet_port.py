@@ -87,7 +87,8 @@ def _complaints(lab: Lab, one: Run) -> list[str]:
         complaints += [f"{name} did not rise at {host.namespace}" for name in needed if not rose[name]]
     if complaints:
         complaints += [each.explain() for each in (served, client) if each]
-        complaints += [f"{({name: rise for name, rise in rose.items() if rise})}" for rose in grown]
+        moved = [{name: rise for name, rise in rose.items() if rise} for rose in grown]
+        complaints.append(f"counters of the client's host: {moved[0]}, of the server's: {moved[1]}")
     return complaints
 
 

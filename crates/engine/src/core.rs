@@ -4,6 +4,7 @@
 //! [`state`], what other processes at its addresses have to do with it in [`co_processes`].
 
 mod co_processes;
+mod open_port;
 mod patience;
 pub(crate) mod progress_loop;
 mod state;
@@ -11,8 +12,8 @@ mod state;
 use crate::air::AirMode;
 use crate::clock::Clock;
 use crate::host::gids::{GIDS_MAX, GidEntry};
+use crate::host::interface;
 use crate::host::link_monitor::News;
-use crate::host::{interface, neighbour};
 use crate::index::{DOORBELLS, Serial};
 use crate::inventory::Inventory;
 use crate::progress::eventfd::EventFd;
@@ -23,16 +24,15 @@ use crate::progress::worker_lock::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, R
 use crate::queues::async_event::{AsyncEvents, EventOwner};
 use crate::random::Random;
 use crate::seal::Secret;
-use crate::sharing::steering::{self, JoinError, Steering};
+use crate::sharing::steering::Steering;
 use crate::worker::{Round, Work, Worker};
-use crate::{Air, AsyncEvent, DeviceConfig, DeviceInfo, Error, PathMtu, PortKind, RateControl};
-use airdma_port::impair::Impaired;
-use airdma_port::{BindError, PacketPort, Port, UdpConfig, UdpPort};
+use crate::{Air, AsyncEvent, DeviceConfig, DeviceInfo, Error, PathMtu, RateControl};
+use airdma_port::Port;
 use airdma_preload::{Process, Uncancelled};
 use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
+use airdma_wire::Neighbour;
 use airdma_wire::air::feature;
-use airdma_wire::{Bth, ICRC_LEN, Neighbour};
 use patience::Patience;
 use progress_loop::ProgressLoop;
 use state::{State, WhenGone, addresses_of, families_of, line_rate};
@@ -87,9 +87,6 @@ pub(crate) struct Core {
     /// Serial numbers for protection domains and completion queues.
     pub(crate) serial: AtomicU64,
 }
-
-/// Sockets, and what is shared with other processes.
-type Opened = (Box<dyn Port>, Option<Arc<Steering>>);
 
 impl Core {
     /// How long ends of connections wait.
@@ -478,100 +475,6 @@ impl Core {
         if self.has_sleepers() {
             self.relay.wake_sleepers();
         }
-    }
-
-    fn open_port(&self, rows: &[GidEntry]) -> Result<Opened, Error> {
-        match self.config.port {
-            PortKind::Udp => self.open_sockets(rows),
-            PortKind::Packet => {
-                let port = self.open_packet_port(rows)?;
-                Ok((self.impaired(port), None))
-            }
-        }
-    }
-
-    /// Frames of the interface, for this process alone.
-    fn open_packet_port(&self, rows: &[GidEntry]) -> Result<PacketPort, Error> {
-        let refused = |errno, message: String| Error::System {
-            errno,
-            message: format!("AIRDMA_PORT=packet: {message}"),
-        };
-        if self.config.bundles {
-            let message = "bundles (AIRDMA_AGGREGATE=datagrams) leave in IP fragments, which this port does not send";
-            return Err(refused(libc::EINVAL, message.into()));
-        }
-        let index = self.info.interface_index;
-        let resolver = neighbour::NextHops::new(index)
-            .map_err(|error| Error::system("asking the kernel for neighbours", &error))?;
-        let port =
-            PacketPort::bind(&addresses_of(rows), index, Box::new(resolver)).map_err(|error| {
-                let text = match error.errno() {
-                    libc::EADDRINUSE => format!("an address is this port's alone: {error}"),
-                    _ => error.to_string(),
-                };
-                refused(error.errno(), text)
-            })?;
-        let packet_len = self.info.path_mtu.bytes() as usize + Bth::LEN + ICRC_LEN;
-        let most = port.capabilities().datagram_bytes_max;
-        if packet_len > most {
-            let message = format!(
-                "packets of the path MTU (AIRDMA_MTU) have {packet_len} bytes, and frames of {} hold {most}",
-                self.info.interface
-            );
-            return Err(refused(libc::EINVAL, message));
-        }
-        Ok(port)
-    }
-
-    fn impaired(&self, port: impl Port + 'static) -> Box<dyn Port> {
-        match self.config.impairment {
-            None => Box::new(port),
-            Some(impairment) => Box::new(Impaired::new(port, impairment)),
-        }
-    }
-
-    /// The sockets; with other processes, where there can be any, and else for this one alone.
-    fn open_sockets(&self, rows: &[GidEntry]) -> Result<Opened, Error> {
-        let addresses = addresses_of(rows);
-        let config = UdpConfig {
-            segmentation: self.config.segmentation,
-            ..UdpConfig::default()
-        };
-        let bind_error = |error: BindError| Error::System {
-            errno: error.errno(),
-            message: error.to_string(),
-        };
-        let mut no_registry = None;
-        let steering = match Steering::join(self.info.interface_index, config.port) {
-            Ok(steering) => Some(steering),
-            Err(JoinError::Locked(process)) => {
-                return Err(bind_error(steering::locked(&addresses, process)));
-            }
-            // Then the addresses are this process's alone, or nobody's.
-            Err(JoinError::Impossible(error)) => {
-                no_registry = Some(error);
-                None
-            }
-        };
-        let open = || {
-            let config = UdpConfig {
-                share: steering.is_some(),
-                ..config.clone()
-            };
-            UdpPort::bind_table(&addresses, self.info.interface_index, config)
-        };
-        let port = match &steering {
-            Some(steering) => steering.bind(&addresses, open),
-            None => open(),
-        };
-        let port = port.map_err(|error| match &no_registry {
-            Some(reason) if error.errno() == libc::EADDRINUSE => Error::System {
-                errno: error.errno(),
-                message: format!("{error}. There is no registry to share it by: {reason}"),
-            },
-            Some(_) | None => bind_error(error),
-        })?;
-        Ok((self.impaired(port), steering))
     }
 
     fn start_helper(self: &Arc<Self>) -> Result<(), Error> {
