@@ -31,14 +31,14 @@ NAME_MAX = 60
 """Letters of a test's name."""
 
 LIMITS = {
-    "who": 80,
-    "nobody": 173,
-    "fragment": 59,
-    "so many": 77,
-    "calque": 117,
-    "people": 8,
-    "wide": 1091,
-    "name": 200,
+    "who": 42,
+    "nobody": 136,
+    "fragment": 26,
+    "so many": 29,
+    "calque": 62,
+    "people": 7,
+    "wide": 667,
+    "name": 112,
 }
 """Finds of each pattern in all sources."""
 

@@ -1,28 +1,35 @@
-//! Air mode: what two airdma processes do beyond RoCEv2, once both have said that they can (`docs/protocol.md`).
+//! Air mode: extensions of RoCEv2 between two airdma processes, once both have agreed
+//! (`docs/protocol.md`).
 //!
 //! | the peer is | what that means |
 //! |---|---|
-//! | plain | it is not known, did not answer, as hosts of others do not, or can nothing of it: RoCEv2 |
+//! | plain | unknown, silent (as other implementations are) or without these features: RoCEv2 |
 //! | agreed | reliable connections repeat selectively, and reports acknowledge in place of ACK packets |
 //!
-//! Who begins to ask is one whose interface is wireless, or whose user says so; others answer, and then ask, too ([`AirMode`]).
+//! A process whose interface is wireless, or whose user requests it, sends Hello first; others
+//! answer, and then send theirs ([`AirMode`]).
 //!
-//! A peer is asked when a queue pair is connected to it, again after each of [`peer::HELLO_AGAIN`], and when it asks or reports itself; an answer to its own question
-//! asks again, since a question that came before it was connected was heard by nobody. Only
-//! an answer that names our instance counts: nobody else can give it. What was agreed holds for the queue pairs that were connected when
-//! it was said; the others wait for the next answer, since the process at the other end may be another one by then.
+//! Hello is sent to a peer when a queue pair is connected to it, again after each of
+//! [`peer::HELLO_AGAIN`], and when the peer sends Hello or a report. An answer to a Hello causes
+//! one in return, since an earlier one that came before the connection was ignored. Only an answer
+//! that names our instance counts: no other host knows it. The agreement holds for the queue pairs
+//! that were connected at that moment; the others wait for the next answer, since another process
+//! may be at the other end by then.
 //!
-//! A peer is a process: an address, seen from one of ours, and the range of its queue pairs' numbers. Each end goes over for itself
-//! when it was answered, and both understand meanwhile what the other does: ACKs and NAKs are always taken.
+//! A peer is a process: an address, seen from one of ours, and the range of its queue pair numbers.
+//! Each end switches once it was answered, and both accept either mode meanwhile: ACKs and NAKs are
+//! always processed.
 //!
-//! Who also agreed on bundles sends packets in them while few get lost ([`bundling`]).
+//! A peer that also agreed on bundles is sent packets in them while few are lost ([`bundling`]).
 //!
-//! A report leaves four times in a round trip while packets come, and soon after packets were missed. One tells of as many
-//! queue pairs as it has room for. The round trip is measured by pings, while something of ours is under way.
+//! A report leaves four times in a round trip while packets come, and soon after packets were
+//! missed. It covers as many queue pairs as it has room for. Pings measure the round trip while
+//! packets are in flight.
 //!
-//! Here is who is a peer, which queue pairs share it, and when it wants to be called. What is said to it and what follows from what it says
-//! is in [`exchange`], when it is said in [`peer`], how fast it is sent to in [`pace`], whether in bundles in [`bundling`], congestion
-//! notifications in [`congestion`], and what programs say of their own buffers in [`application`].
+//! This module keeps the peers, their queue pairs, and the time of the next call. [`exchange`] has
+//! the messages and their effects, [`peer`] their times, [`pace`] the rate to a peer, [`bundling`]
+//! the use of bundles, [`congestion`] the congestion notifications, and [`application`] the
+//! programs' reports of their own buffers.
 
 mod application;
 mod bundling;
@@ -56,28 +63,29 @@ use peer::{AirPeer, Asking};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// For packets that came before their turn, of all queue pairs together: half of it, which one peer may have, is what a fast link has under way in a
-/// long round trip.
+/// Bytes buffered for packets out of order, of all queue pairs together.
+///
+/// Half of it, which one peer may have, is what a fast link has in flight in a long round trip.
 const REORDER_BYTES_MAX: usize = 32 << 20;
 
-/// Of an interface that does not say how fast it is.
+/// Rate of an interface that does not report its own.
 const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
 
-/// Who were heard of last, though no queue pair was connected to them.
+/// Most processes remembered that sent Hello without a connected queue pair.
 const CALLERS_MAX: usize = 16;
-/// A host that does not keep up with what comes says so after this time.
+/// Time after which a host that does not keep up with arriving packets reports all the same.
 const TAKING_IN_MAX: Duration = Duration::from_millis(1);
-/// Queue pairs are looked through for one no more often.
+/// Shortest interval between two searches of the queue pairs for a caller.
 const SEEKING_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Who begins to speak of what goes beyond RoCEv2.
+/// Which end sends the first Hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AirMode {
-    /// Nobody: nothing is offered.
+    /// None: nothing is offered.
     Off,
     /// The peer.
     Answers,
-    /// We do.
+    /// This process.
     Asks,
 }
 
@@ -91,35 +99,36 @@ pub(super) struct Caller {
 
 pub(crate) struct Air {
     peers: Vec<AirPeer>,
-    /// Of this process, if it offers anything to peers.
+    /// Identity of this process, if it offers anything to peers.
     identity: Option<Identity>,
-    /// Peers with users that have not proven to be there.
+    /// Peers with users that are not proven to be there.
     unproven: u32,
     mode: AirMode,
-    /// What is offered, but for what comes with the rate control.
+    /// Offered features, without those of the rate control.
     offers: u64,
-    /// Who asked last, while only answers are given.
+    /// Last senders of Hello, while only answers are sent.
     callers: VecDeque<Caller>,
-    /// When queue pairs are looked through again for one.
+    /// Time of the next search of the queue pairs for a caller.
     sought_again_at: Time,
     memory: ReorderMemory,
     rate_control: RateControl,
-    /// Of the interface.
+    /// Rate of the interface.
     line_rate: Rate,
     interface_mtu: u32,
-    /// Since when packets that have come wait to be taken in.
+    /// Time since which received packets wait to be processed.
     more_waits: Option<Time>,
-    /// Queue pairs whose peers are to get a CNP.
+    /// Queue pairs whose peers must get a CNP.
     notifies: VecDeque<QpIndex>,
-    /// No peer wants to be called before.
+    /// Time before which no peer needs a call.
     due: Option<Time>,
-    /// Of the last report to anybody. A peer may know us longer than we remember: its count must not begin again.
+    /// Number of the last report to any peer. A peer may know this process longer than it is
+    /// remembered here, so its count must not restart.
     number: u32,
     next_psn: Psn,
 }
 
 impl Air {
-    /// Nothing is offered.
+    /// Air mode without any offer.
     pub(crate) fn new() -> Self {
         Air {
             peers: Vec::new(),
@@ -141,17 +150,18 @@ impl Air {
         }
     }
 
-    /// When [`Air::poll_transmit`] wants to be called next.
+    /// Time of the next call of [`Air::poll_transmit`].
     pub(crate) fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// The round at this time took in as much as it may, and left something; or all that was there.
+    /// Records whether this round left packets unprocessed (`at` its time), or processed all.
     pub(crate) fn note_waiting(&mut self, at: Option<Time>) {
         self.more_waits = at.and(self.more_waits.or(at));
     }
 
-    /// Whether peers are told nothing yet, since that would soon be wrong: what has just come is no backlog, and fills gaps, or shows more of them.
+    /// Whether reports wait, because they would soon be outdated: unprocessed packets are not a
+    /// backlog, and fill gaps or show more of them.
     fn waits_for_more(&self, now: Time) -> bool {
         let since = self.more_waits;
         since.is_some_and(|since| now.duration_since(since) < TAKING_IN_MAX)
@@ -165,21 +175,21 @@ impl Air {
         &mut self.peers[index.place()]
     }
 
-    /// How many queue pairs wait until the rate to their peers lets them send.
+    /// Number of queue pairs that wait for the rate to their peers.
     pub(crate) fn waiting(&self) -> usize {
         let used = self.peers.iter().filter(|peer| !peer.users.is_empty());
         let waiting = used.filter_map(|peer| peer.pace.as_ref().map(Pace::waiting));
         waiting.sum()
     }
 
-    /// Something is on its way to the peer: the round trip is to be known.
+    /// Records that packets are in flight to the peer, so the round trip must be measured.
     pub(crate) fn note_under_way(&mut self, index: AirIndex, now: Time) {
         if let Some(by) = self.peer(index).report_for_ping(now) {
             self.call_at(by);
         }
     }
 
-    /// Whether a queue pair with a weight may send to the peer now, and how many bytes; see [`Pace::admit`].
+    /// Bytes that a queue pair with a weight may send to the peer now; see [`Pace::admit`].
     pub(crate) fn admit(
         &mut self,
         index: AirIndex,
@@ -201,14 +211,15 @@ impl Air {
         bytes
     }
 
-    /// The traffic class of a packet to the peer that is to have this one.
+    /// The traffic class of a packet to the peer that would have `wanted`.
     pub(crate) fn traffic_class(&self, index: AirIndex, wanted: u8) -> u8 {
         let peer = &self.peers[index.place()];
         let pace = peer.pace.as_ref();
         pace.map_or(wanted, |pace| pace.traffic_class(wanted))
     }
 
-    /// A queue pair sends without asking the pacer, whether it waited in line or had the turn. Whose turn it is now, if it had it.
+    /// A queue pair sends without the pacer, whether it waited or had the turn. Returns the next in
+    /// turn, if it had it.
     pub(crate) fn pass(
         &mut self,
         index: AirIndex,
@@ -218,17 +229,18 @@ impl Air {
         self.peer(index).pace.as_mut()?.pass(queue_pair, waited)
     }
 
-    /// The one who waits for the pacer, to be asked again what it wants.
+    /// The queue pair that waits for the pacer, to be asked again.
     pub(crate) fn ask_again(&mut self, index: AirIndex) -> Option<QpIndex> {
         self.peer(index).pace.as_mut()?.ask_again()
     }
 
-    /// Who comes next of those who leave out of turn, if one just did, see [`Pace::next_beside`].
+    /// The next queue pair that sends out of turn, if one just did; see [`Pace::next_beside`].
     pub(crate) fn next_beside(&mut self, index: AirIndex) -> Option<QpIndex> {
         self.peer(index).pace.as_mut()?.next_beside()
     }
 
-    /// One that was admitted has sent something, see [`Pace::sent`]. Who is called, if its turn is over.
+    /// An admitted queue pair has sent a packet; see [`Pace::sent`]. Returns the next in turn, if
+    /// its turn is over.
     pub(crate) fn sent(
         &mut self,
         index: AirIndex,
@@ -254,7 +266,7 @@ impl Air {
         Some(AirIndex::from_place(index))
     }
 
-    /// A queue pair is connected: to `number`, if it is of the service to which something is offered.
+    /// Adds a connected queue pair; `number` is the peer's, for services with an offer.
     fn join(
         &mut self,
         now: Time,
@@ -276,7 +288,7 @@ impl Air {
         let called = self.mode == AirMode::Asks || own.is_some() || has_called;
         let controls = self.rate_control == RateControl::Dcqcn;
         let speaks = offers && called;
-        // A host of which nothing but the rate to it is minded does not speak.
+        // A host that only has a rate does not speak.
         let rated = self.find(address, local, None).filter(|_| !speaks);
         let index = match own.or(rated) {
             Some(index) => index,
@@ -299,17 +311,18 @@ impl Air {
         Some(index)
     }
 
-    /// Who asks is asked when somebody is connected to it. The one that was heard of last is forgotten last.
+    /// Remembers a sender of Hello, to which Hello is sent once a queue pair is connected to it.
+    /// The oldest is forgotten first.
     fn note_caller(&mut self, caller: Caller) {
         self.callers.retain(|other| *other != caller);
         self.callers.truncate(CALLERS_MAX - 1);
         self.callers.push_front(caller);
     }
 
-    /// A new peer, which has no users yet.
+    /// Adds a peer without users.
     fn add(&mut self, connection: &Connection, range: Option<u8>) -> AirIndex {
         let ends = (connection.remote, connection.local);
-        // A host has one share, whatever processes it says that it has.
+        // A host has one share, however many processes it claims to have.
         let mut used = self.peers.iter().filter(|peer| !peer.users.is_empty());
         let other = used.find(|peer| peer.address == connection.remote);
         let memory = other.map_or_else(|| self.memory.for_peer(), |peer| peer.memory.clone());
@@ -324,7 +337,7 @@ impl Air {
         AirIndex::from_place(index)
     }
 
-    /// The peer is to be asked what it can do, once it has proven to be there.
+    /// Schedules Hello to the peer, once it is proven to be there.
     fn ask(&mut self, index: AirIndex, now: Time) {
         let Some(nonce) = self.identity.as_mut().map(Identity::nonce) else {
             return;
@@ -342,13 +355,13 @@ impl Air {
         self.call_at(now);
     }
 
-    /// The port is gone: nobody will be told anything.
+    /// The port is gone: no message is sent any more.
     pub(crate) fn stop(&mut self) {
         self.identity = None;
         self.due = None;
     }
 
-    /// Whose turn it is to send now, if it was the turn of the one that leaves.
+    /// Removes a queue pair. Returns the next in turn, if it had the turn.
     fn leave(&mut self, index: AirIndex, queue_pair: QpIndex) -> Option<QpIndex> {
         let peer = self.peer(index);
         peer.users.retain(|&other| other != queue_pair);
@@ -361,27 +374,27 @@ impl Air {
 }
 
 impl Air {
-    /// Peers whose rate is controlled are sent to as fast as this says, by an interface of this rate if that is known.
+    /// Sets the rate control of peers, and the rate of the interface if it is known.
     pub(crate) fn control_rate(&mut self, rate_control: RateControl, line_rate: Option<Rate>) {
         self.rate_control = rate_control;
         self.line_rate = line_rate.unwrap_or(LINE_RATE_UNKNOWN);
     }
 
-    /// From now on peers are offered these features beyond RoCEv2.
+    /// Offers these features beyond RoCEv2 to peers from now on.
     pub(crate) fn offer(&mut self, features: u64, mode: AirMode, random: &mut Random) {
         self.mode = self.mode.max(mode);
         self.offers |= features;
         (self.identity).get_or_insert_with(|| Identity::draw(random));
     }
 
-    /// A queue pair was connected: it can do more when its peer says so.
+    /// A queue pair was connected: it uses air mode once its peer agrees.
     pub(crate) fn join_air(&mut self, view: &mut AirView<'_>, index: QpIndex, now: Time) {
         let Some(slot) = view.qps.slot(index) else {
             return;
         };
         let number = slot.qp.attributes().dest_qpn;
         slot.qp.set_selective(None);
-        // What is offered is offered to reliable connections alone.
+        // Features are offered to reliable connections only.
         let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
         let joins = number.is_some() || self.mode != AirMode::Asks;
         let (connection, local) = (slot.connection, slot.qp.qpn());
@@ -399,15 +412,16 @@ impl Air {
                 self.peer(air).is_sealed = true;
             }
             if number.is_some() && self.identity.is_some() {
-                // The peer may go over before us, by what we said for another queue pair. What it takes it says with its answer.
+                // The peer may switch before us, by an offer for another queue pair. Its answer has
+                // the payload that it accepts.
                 let taken = self.long_payload(connection.remote);
                 slot.qp.set_long_payloads(taken, 0, false);
             }
         }
     }
 
-    /// A process speaks to us that is nobody's peer: the queue pairs that are connected to it join it. Not for each of very many that
-    /// make themselves up.
+    /// A process without connected queue pairs sent Hello: those connected to it join it. Limited
+    /// in rate, since callers can be forged in any number.
     fn join_caller(&mut self, view: &mut AirView<'_>, caller: Caller, now: Time) {
         if self.mode != AirMode::Answers || self.sought_again_at > now {
             return;
@@ -429,7 +443,7 @@ impl Air {
             {
                 continue;
             }
-            // A congestion notification may have come before, since when there is a rate to the host, and nothing else.
+            // A CNP may have come before, which gave the host a rate, and nothing else.
             self.leave_air(view, index, &connection);
             self.join_air(view, index, now);
             view.give_turn(index);
@@ -451,7 +465,7 @@ impl Air {
         }
     }
 
-    /// Packets that were taken for a queue pair.
+    /// Counts packets accepted for a queue pair.
     pub(crate) fn note_arrived(
         &mut self,
         qps: &mut QpTable,
@@ -472,7 +486,7 @@ impl Air {
         }
     }
 
-    /// After anything that was done with a queue pair: what it owes its peer is told in time.
+    /// Schedules the reports that a queue pair owes its peer; called after every change of it.
     pub(crate) fn note_owed(&mut self, qps: &mut QpTable, index: QpIndex, now: Time) {
         let Some(slot) = qps.slot(index) else {
             return;
@@ -491,11 +505,11 @@ impl Air {
         self.call_at(by);
     }
 
-    /// Something is about to be said to peers after which they wait for nothing more: what came from them is acknowledged first.
+    /// Reports at once, before a message after which the peers no longer wait.
     pub(crate) fn report_first(&mut self, now: Time) {
         let peers = self.peers.iter_mut();
         if let Some(by) = peers.filter_map(|peer| peer.report_first(now)).min() {
-            // It is sent by the round that follows, which takes in nothing more.
+            // The next round sends it and processes nothing more.
             self.note_waiting(None);
             self.call_at(by);
         }
@@ -506,7 +520,7 @@ impl Air {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Writes the next message to a peer into `out`, and lets those send whose time has come.
+    /// Writes the next message to a peer into `out`, and wakes queue pairs whose time has come.
     pub(crate) fn poll_transmit(
         &mut self,
         view: &mut AirView<'_>,
@@ -543,8 +557,8 @@ impl Air {
         None
     }
 
-    /// Writes a message to a peer: to queue pair 1, or as a packet of a sealed connection to it. `None` while that has no keys: the message is
-    /// lost.
+    /// Writes a message to a peer: to queue pair 1, or as a packet of a sealed connection to it.
+    /// `None` without keys: the message is lost.
     fn emit_to(
         &mut self,
         qps: &mut QpTable,
@@ -586,7 +600,7 @@ impl Air {
         });
     }
 
-    /// Tells the rate controller of a peer something, and draws the consequences.
+    /// Calls a peer's rate controller, and applies its changes.
     fn with_pace(&mut self, view: &mut AirView<'_>, index: AirIndex, call: impl FnOnce(&mut Pace)) {
         let peer = self.peer(index);
         let Some(pace) = &mut peer.pace else {
@@ -604,7 +618,7 @@ impl Air {
         self.grant(view, index, window);
     }
 
-    /// The window to a peer is this, and no other.
+    /// Sets the window to a peer.
     fn grant(&mut self, view: &mut AirView<'_>, index: AirIndex, window: u64) {
         let user = self.peer(index).users.first().copied();
         let slot = user.and_then(|user| view.qps.slot(user));

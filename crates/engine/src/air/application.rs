@@ -1,5 +1,5 @@
-//! The buffers of programs, between the transport and a disk or whatever else empties them: what a peer is told of ours, and what is
-//! made of what it tells of its own.
+//! Buffers of programs, between the transport and a disk or other consumer: what a peer is told of
+//! ours, and the use of what it reports.
 
 use super::{Air, AirIndex};
 use crate::index::QpIndex;
@@ -7,16 +7,17 @@ use crate::queues::application_buffer::Fill;
 use crate::tables::qp_table::QpTable;
 use airdma_transport::Time;
 
-/// What a peer's program took out of its buffer: what came there, and is not in it.
+/// Bytes that a peer's program took out of its buffer: those that arrived and are not in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
-    /// What was in the buffer when the peer began to count what it received.
+    /// Content of the buffer when the peer began to count received bytes.
     before: u64,
     total: u64,
 }
 
 impl Taken {
-    /// Of a peer that has received so much since it began to count, of which so much is `left` in the buffer.
+    /// State of a peer that has received `received` bytes since it began to count, with `left` in
+    /// the buffer.
     pub(super) fn new(received: u64, left: u64) -> Self {
         Taken {
             before: left.saturating_sub(received),
@@ -24,8 +25,8 @@ impl Taken {
         }
     }
 
-    /// The total by now. A program may count what came only when all of a message is there: then more seems to be taken than was, until
-    /// it does, but what was taken is never taken back.
+    /// Total until now. A program may count bytes only once a message is complete, so the total may
+    /// be early, but never falls.
     pub(super) fn total(&mut self, received: u64, left: u64) -> u64 {
         let taken = self.before.saturating_add(received).saturating_sub(left);
         self.total = self.total.max(taken);
@@ -34,7 +35,8 @@ impl Taken {
 }
 
 impl Air {
-    /// A program has emptied its buffer: the peer may have stopped for it, so that nothing else would make us speak.
+    /// A program has emptied its buffer: the peer may have stopped for it, and no packet of it
+    /// would cause a report.
     pub(crate) fn note_application_buffer(&mut self, qps: &mut QpTable, index: QpIndex, now: Time) {
         let slot = qps.slot(index);
         let connection = slot.and_then(|slot| slot.connection);
@@ -48,8 +50,8 @@ impl Air {
         }
     }
 
-    /// What a peer is told of the buffers of programs here: of all queue pairs that are connected to it, since it sends to all of them at
-    /// one rate. Only those are told who have said that they want to know.
+    /// Buffers of the programs here, over all queue pairs connected to a peer, since it sends to
+    /// all of them at one rate. Only a peer that requested it is told.
     pub(super) fn application_buffers(&mut self, qps: &mut QpTable, index: AirIndex) -> Fill {
         let peer = &self.peers[index.place()];
         let mut all = Fill::default();

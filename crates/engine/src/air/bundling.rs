@@ -1,20 +1,22 @@
-//! Whether packets to a peer leave in bundles ([`airdma_wire::bundle`]), which IP cuts into fragments, and from whom they are taken.
+//! Use of bundles ([`airdma_wire::bundle`]), which IP cuts into fragments.
 //!
-//! A fragment that is lost takes the whole bundle along, so bundles are given up where packets get lost. Reports tell how many packets
-//! are missing. While there are bundles, those are counted as the bundles that they fill: each was one loss, of one frame. Reports
-//! tell of requests alone, so only they are in bundles, and only the first time ([`airdma_transport::QueuePair::sends_new`]): what a path loses of
-//! them for good, as one that lets no fragments through, always comes by itself.
+//! A lost fragment takes the whole bundle along, so bundles are given up on lossy paths. Reports
+//! tell the number of missing packets. With bundles, these are counted as the bundles that they
+//! fill: each was one loss, of one frame. Reports cover requests only, so only requests are
+//! bundled, and only the first time ([`airdma_transport::QueuePair::sends_new`]): packets that a
+//! path always loses in bundles, as one that blocks fragments, are repeated singly.
 //!
-//! | parameter | value | why |
+//! | parameter | value | reason |
 //! |---|---|---|
 //! | given up above | 1 frame of 1,000 | SMUFF |
-//! | which is noticed by | 8 losses more than that | fewer are chance |
-//! | and at the latest after | 16 losses in 30 s | the receiver keeps the other fragments of each (on Linux for 30 s, `ipfrag_time`, some 100 KB of 4 MB, `ipfrag_high_thresh`); when it has no room for more, no fragments of anybody come together |
-//! | tried again below | 1 frame of 2,000 | so that it does not go to and fro |
-//! | and not before | 30 s, twice as long each time, 16 min at most | the receiver has let go of the fragments by then |
-//! | 30 s again after | bundles that lasted longer than the last pause | it was another path, or another day |
+//! | detected by | 8 losses more than that | fewer are chance |
+//! | and at the latest after | 16 losses in 30 s | the receiver keeps the other fragments of each (on Linux for 30 s, `ipfrag_time`, some 100 KB of 4 MB, `ipfrag_high_thresh`); without room for more, it reassembles no fragments at all |
+//! | tried again below | 1 frame of 2,000 | hysteresis |
+//! | and not before | 30 s, twice as long each time, 16 min at most | the receiver has dropped the fragments by then |
+//! | 30 s again after | bundles that lasted longer than the last pause | the path has changed |
 //!
-//! Whatever decides about them is here; how they are filled and cut is the port's, and what is agreed on them is in [`super::exchange`].
+//! This module decides on bundles; the port fills and cuts them, and [`super::exchange`] has the
+//! agreement on them.
 
 use super::pace::{MISSED_MAX, OVERHEAD_BYTES, Told};
 use super::peer::AirPeer;
@@ -25,12 +27,12 @@ use airdma_wire::bundle::BUNDLE_PACKETS_MAX;
 use airdma_wire::{Bth, ICRC_LEN, Qpn};
 use std::time::Duration;
 
-/// A fragment, as most interfaces take it.
+/// Bytes of a fragment on most interfaces.
 const FRAME_BYTES: u64 = 1500;
-/// Of a bundle: a legal IP packet.
+/// Most bytes of a bundle: a valid IP packet.
 const BUNDLE_BYTES_MAX: u64 = 65_000;
 
-/// For each loss so many frames must come, or bundles are given up.
+/// Least number of frames for each loss: with fewer, bundles are given up.
 const FRAMES_PER_LOSS: u64 = 1_000;
 const FRAMES_PER_LOSS_AGAIN: u64 = 2_000;
 const LOSSES_BEYOND: u64 = 8;
@@ -38,20 +40,21 @@ const LOSSES_MAX: u64 = 16;
 const LOSSES_TIME: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_secs(30);
 const PAUSE_MAX: Duration = Duration::from_secs(16 * 60);
-/// More debt than this is not remembered: it would take longer than a pause to be paid.
+/// Largest debt that is remembered: more would take longer than a pause to pay.
 const DEBT_MAX: u64 = 2 * DEBT_OFF;
-/// Bundles are given up.
+/// Debt at which bundles are given up.
 const DEBT_OFF: u64 = LOSSES_BEYOND * FRAMES_PER_LOSS * FRAME_BYTES;
 
 impl Air {
-    /// Whether packets to the peer leave in bundles now.
+    /// Whether packets to the peer leave in bundles.
     pub(crate) fn bundles(&self, index: AirIndex) -> bool {
         self.peers[index.place()].takes_bundles()
     }
 }
 
 impl Air {
-    /// Whether a packet of a bundle is from somebody who was told that we take bundles. One for another process is that one's.
+    /// Whether a packet of a bundle is from a peer that was told that we accept bundles. Packets
+    /// for another process are that process's.
     #[cold]
     pub(crate) fn may_bundle(&mut self, qps: &mut QpTable, packet: &[u8]) -> bool {
         let Some(&[a, b, c]) = packet.get(5..8) else {
@@ -67,7 +70,7 @@ impl Air {
 }
 
 impl AirPeer {
-    /// It has `agreed` on them or not, and what was agreed on with it `is_new` or known. Only with reports is it known what gets lost.
+    /// Applies an agreement on bundles, which is new or known. Only reports show the losses.
     pub(super) fn agree_on_bundles(
         &mut self,
         is_new: bool,
@@ -78,7 +81,8 @@ impl AirPeer {
         if is_new {
             self.bundling = None;
         }
-        // Who does not answer any more was told that we take them, and may send some still; another process was not.
+        // A silent peer was told that we accept bundles, and may still send some; another process
+        // was not.
         if is_new && self.agreed.is_some() {
             self.may_bundle = false;
         }
@@ -91,27 +95,27 @@ impl AirPeer {
     }
 }
 
-/// What is known of the losses on the way to a peer that takes bundles.
+/// State of the losses on the path to a peer that accepts bundles.
 #[derive(Debug)]
 pub(super) struct Bundling {
-    /// Of a packet, as reports count them.
+    /// Bytes of a packet, as reports count them.
     packet_bytes: u64,
     packets_max: u64,
     is_on: bool,
-    /// Since when that is so.
+    /// Time of the last change between the two.
     since: Time,
-    /// Before they are tried again.
+    /// Pause before they are tried again.
     pause: Duration,
-    /// Bytes that have yet to come for what was lost.
+    /// Bytes that must still arrive to make up for losses.
     debt: u64,
-    /// Bundles lost since then.
+    /// Bundles lost since `since`.
     losses: u64,
     losses_since: Time,
     told: Option<Told>,
 }
 
 impl Bundling {
-    /// They leave. `payload` is that of most packets.
+    /// Starts with bundles; `payload` is that of most packets.
     pub(super) fn new(payload: u32, now: Time) -> Self {
         let packet = u64::from(payload) + Bth::LEN as u64;
         let most = BUNDLE_BYTES_MAX / (packet + ICRC_LEN as u64);
@@ -120,7 +124,7 @@ impl Bundling {
             packets_max: most.min(BUNDLE_PACKETS_MAX as u64),
             is_on: true,
             since: now,
-            // Twice as long as this comes first.
+            // The first pause is twice as long.
             pause: PAUSE_MIN / 2,
             debt: 0,
             losses: 0,
@@ -133,9 +137,9 @@ impl Bundling {
         self.is_on
     }
 
-    /// The peer has told what it received. Whether bundles were given up.
+    /// Evaluates a report of the peer. Returns whether bundles were given up.
     pub(super) fn take_report(&mut self, now: Time, told: Told) -> bool {
-        // What was before is nobody's fault.
+        // Earlier losses do not count.
         let before = self.told.replace(told).unwrap_or(told);
         let began_anew = told.received_bytes < before.received_bytes;
         let (bytes, missed) = if began_anew {
@@ -197,7 +201,7 @@ mod tests {
     use super::*;
     use airdma_transport::ReorderMemory;
 
-    /// A path of 400 Mb/s, told of every 10 ms.
+    /// A path of 400 Mb/s, with a report every 10 ms.
     const BYTES: u64 = 500_000;
     const PACKET: u64 = 1_024 + 12 + OVERHEAD_BYTES;
 
@@ -226,7 +230,8 @@ mod tests {
             path
         }
 
-        /// Frames are lost evenly, at this rate. How long it took until bundles were given up, or tried again, if they were.
+        /// Loses frames evenly, at this rate. Returns the time until bundles were given up or tried
+        /// again, if they were.
         fn pass(&mut self, time: Duration, loss: f64) -> Option<Duration> {
             let (begin, was_on) = (self.now, self.bundling.is_on());
             while self.now.duration_since(begin) < time {
@@ -236,7 +241,7 @@ mod tests {
                 self.lost += loss * (BYTES / frame) as f64;
                 let units = self.lost as u32;
                 self.lost -= f64::from(units);
-                // Of a bundle all packets are missing.
+                // All packets of a lost bundle are missing.
                 self.told.missed_packets += if was_on { units * 62 } else { units };
                 self.told.received_bytes += BYTES;
                 let stopped = self.bundling.take_report(self.now, self.told);
@@ -252,7 +257,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     #[test]
-    fn who_was_told_that_we_take_them_may_send_them_until_another_process_is_there() {
+    fn a_told_peer_may_send_bundles_until_its_process_changes() {
         let address = std::net::IpAddr::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new(
             (address.into(), address.into()),
@@ -269,7 +274,7 @@ mod tests {
         };
         assert_eq!(agree(None, false), (false, false));
         assert_eq!(agree(Some(1), true), (true, true));
-        // It does not answer: what it can do now is not known, but it was told.
+        // Without an answer its present features are unknown, but it was told.
         assert_eq!(agree(None, false), (false, true));
         assert_eq!(agree(Some(1), true), (true, true));
         assert_eq!(agree(Some(2), false), (false, false));
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_given_up_before_the_receiver_has_no_room_for_fragments() {
+    fn bundles_end_before_the_receivers_fragments_run_out_of_room() {
         let mut path = Path::new();
         // 20 in 30 s, of a million frames.
         let after = path.pass(60 * S, 0.000_02).expect("given up");
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_not_tried_again_while_more_than_half_of_the_limit_is_lost() {
+    fn bundles_are_not_retried_above_half_of_the_loss_limit() {
         let mut path = Path::new();
         path.pass(S, 0.01).expect("given up");
         assert_eq!(path.pass(200 * S, 0.000_7), None);
@@ -338,7 +343,7 @@ mod tests {
         path.told.missed_packets = 1_000;
         let mut again = Bundling::new(1024, path.now);
         assert!(!again.take_report(path.now, path.told), "of a time before");
-        // After a pause all is zero.
+        // After a pause all counters are zero.
         path.told.received_bytes = 2_000;
         path.told.at_us = 5_000;
         path.told.missed_packets = 3;

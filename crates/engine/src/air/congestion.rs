@@ -1,8 +1,9 @@
 //! Congestion notification packets (CNPs, RoCEv2 annex A17.9.3), both ways.
 //!
-//! Whoever gets packets with congestion marks notifies the queue pair that sent them, at most once in 50 us. Peers that hear of
-//! their marks in reports get none. A host that gets CNPs sends to that peer, by all queue pairs together, at the rate of DCQCN from
-//! then on. Until the first comes nothing is asked of anybody's packets.
+//! A host notifies the queue pair that sent packets with congestion marks, at most once in 50 us.
+//! Peers that get the marks in reports get no CNPs. A host that gets CNPs sends to that peer, by
+//! all queue pairs together, at the rate of DCQCN from then on. Before the first one nothing is
+//! limited.
 
 use super::pace::{ECT_0, Pace};
 use super::{Air, AirIndex, AirMode, AirView, RateControl};
@@ -15,7 +16,8 @@ use airdma_transport::{QueuePair, Time};
 use airdma_wire::Bth;
 use airdma_wire::cnp::{CNP_LEN, cnp};
 
-/// Of a CNP: DSCP 48, as NICs have it by default, so that it passes what the packets wait in.
+/// Traffic class of a CNP: DSCP 48, the default of NICs, which passes the queue that packets wait
+/// in.
 const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | ECT_0;
 
 impl Air {
@@ -74,8 +76,8 @@ impl Air {
         None
     }
 
-    /// A queue pair took a CNP: its peer is sent to more slowly. A mark on the CNP says nothing of
-    /// what this host sends.
+    /// A queue pair received a CNP: the rate to its peer falls. A mark on the CNP itself does not
+    /// concern this host's packets.
     #[cold]
     pub(crate) fn take_cnp(
         &mut self,
@@ -106,7 +108,7 @@ impl Air {
         self.with_pace(view, air, |pace| pace.take_cnp(now));
     }
 
-    /// From now on there is a rate to this peer, for all queue pairs that are connected to it. `None`: there is none for this service.
+    /// Gives this peer a rate, for all queue pairs connected to it. `None`: this service has none.
     fn control(
         &mut self,
         view: &mut AirView<'_>,
@@ -114,7 +116,7 @@ impl Air {
         connection: &Connection,
     ) -> Option<AirIndex> {
         if self.mode == AirMode::Asks {
-            // What is offered more is offered to reliable connections alone.
+            // Other features are offered to reliable connections only.
             return None;
         }
         let air = self.add(connection, None);

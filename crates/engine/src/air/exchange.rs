@@ -1,11 +1,12 @@
-//! What two processes say to each other: hello, its answer, and reports. Which is due, what it says, and what follows from one that came.
+//! Messages between two processes: Hello, its answer, and reports; which one is due, its content,
+//! and its effects.
 //!
 //! | to change | look at |
 //! |---|---|
-//! | how a message looks | [`airdma_wire::air`], and `docs/protocol.md` |
-//! | what is said, and what an answer or a report changes | here |
-//! | when it is said | [`super::peer`] |
-//! | how fast the peer is sent to by what it reports | [`super::pace`] |
+//! | the format of a message | [`airdma_wire::air`], and `docs/protocol.md` |
+//! | its content, and the effects of an answer or a report | here |
+//! | its time | [`super::peer`] |
+//! | the rate to a peer by its reports | [`super::pace`] |
 
 use super::bundling::Bundling;
 use super::identity::tags;
@@ -25,13 +26,14 @@ use airdma_wire::sealed::SEALED_OVERHEAD;
 use airdma_wire::{Bth, Deth, Headers, Neighbour, Opcode, PathMtu, Psn, Qpn};
 use std::time::Duration;
 
-/// Without any of them there is nothing to agree on.
+/// Without any of these features there is nothing to agree on.
 const NEEDED: u64 = feature::SELECTIVE | feature::SACK;
 
-/// A peer that has begun anew, or takes other packets, is asked at once; the next time not sooner than this.
+/// Shortest interval after the first of the Hellos that a peer's new instance, or its new payload,
+/// causes.
 const ASK_BY_HELLO_EVERY: Duration = Duration::from_millis(100);
 
-/// Ranges of one queue pair in one report; the rest is told when these are filled.
+/// Ranges of one queue pair in one report; the others are reported when these are filled.
 pub(crate) const RANGES_MAX: usize = 23;
 
 impl Air {
@@ -43,7 +45,8 @@ impl Air {
         port: &mut dyn Port,
     ) -> Option<[u8; MAD_LEN]> {
         let ours = self.instance(index)?;
-        // A process with very many queue pairs has several ranges: it is known by those of the queue pairs in question.
+        // A process with very many queue pairs has several ranges; the one of the queue pairs
+        // concerned identifies it.
         let user = *self.peer(index).users.first()?;
         let sender = id_of(range_of(view.qps.slot(user)?.qp.qpn()));
         let hello = Hello {
@@ -55,7 +58,7 @@ impl Air {
             number: self.number,
             ..Hello::default()
         };
-        // What is no name of ours was made up: a question in that name would not be answered.
+        // An invalid name of ours was forged: a question in that name would not be answered.
         let called = self.peer(index).asked.map(|asked| asked.as_whom);
         let called = called.filter(|&name| self.is_own_name(view.qps, index, name));
         let peer = self.peer(index);
@@ -98,7 +101,7 @@ impl Air {
         Some(self.report(view, index, report, now, port))
     }
 
-    /// Whether a peer may call us so: by the range of a queue pair that is connected to it.
+    /// Whether a peer may call us by this name: the range of a queue pair connected to it.
     fn is_own_name(&mut self, qps: &mut QpTable, index: AirIndex, name: u32) -> bool {
         let users = &self.peers[index.place()].users;
         users.iter().any(|&user| {
@@ -107,7 +110,8 @@ impl Air {
         })
     }
 
-    /// The peer has agreed by this answer, or it is plain: so are all queue pairs that are connected to it now.
+    /// Applies the peer's answer, to all queue pairs connected to it now: it has agreed, or is
+    /// plain.
     fn agree(
         &mut self,
         view: &mut AirView<'_>,
@@ -139,7 +143,7 @@ impl Air {
             view.counters.count(EngineCounter::AirAgreed);
         }
         let users = std::mem::take(&mut peer.users);
-        // A rate that follows CNPs goes on where buffers are not told of.
+        // A rate that follows CNPs stays if buffers are not reported.
         let goes_on = if paces {
             !is_new && peer.tells_buffers()
         } else {
@@ -173,7 +177,7 @@ impl Air {
         peer.is_told_by_acks = by_acks;
         let window = peer.pace.as_ref().map(Pace::window);
         if agreed.is_some() && !by_acks {
-            // Something may be under way already: then the round trip is to be known.
+            // Packets may be in flight already: then the round trip must be measured.
             let by = peer.report_now(now);
             self.call_at(by);
         }
@@ -182,12 +186,13 @@ impl Air {
         }
     }
 
-    /// How much packets of a queue pair may carry to a peer, and those of the peer to it. More than the path MTU leaves only on its own link:
-    /// what a router behind it can pass on, nobody tells. A program that asked for less than the interface has gets that.
+    /// Chooses the payload of a queue pair's packets to a peer, and of the peer's to it. More than
+    /// the path MTU is used only on the own link: the MTU behind a router is unknown. A program
+    /// that asked for less than the interface's MTU gets that.
     fn choose_payloads(&mut self, qps: &mut QpTable, index: AirIndex, user: QpIndex) {
         let peer = &self.peers[index.place()];
         let ours = self.long_payload(peer.address);
-        // In whole words: packets that follow each other have no padding.
+        // In whole words, so that consecutive packets have no padding.
         let both = ours.min(peer.long_payload) & !3;
         let answers = peer.answers_long_reads;
         let usual = PathMtu::for_interface_mtu(self.interface_mtu);
@@ -201,7 +206,7 @@ impl Air {
         }
     }
 
-    /// What full packets to a peer carry.
+    /// Payload of full packets to a peer.
     fn payload_to(&mut self, qps: &mut QpTable, index: AirIndex) -> u32 {
         let user = self.peer(index).users.first().copied();
         if let Some(user) = user {
@@ -211,8 +216,8 @@ impl Air {
         slot.map_or(PathMtu::M1024.bytes(), |slot| slot.qp.payload_max())
     }
 
-    /// The MTU of the interface is this now. Peers are told with the next Hello, and packets carry the path MTU until that is answered; what
-    /// they were told before is still taken.
+    /// Applies a new MTU of the interface. Peers are told with the next Hello, and packets carry
+    /// the path MTU until that is answered; the earlier payload is still accepted.
     pub(crate) fn note_interface_mtu(&mut self, qps: &mut QpTable, mtu: u32, now: Time) {
         self.interface_mtu = mtu;
         for index in 0..self.peers.len() {
@@ -223,9 +228,9 @@ impl Air {
         }
     }
 
-    /// What packets to a peer may carry has to be agreed on again.
+    /// Starts a new agreement on the payload.
     fn ask_anew(&mut self, qps: &mut QpTable, index: AirIndex, now: Time) {
-        // The peer may have heard what we take, and go by it, before we hear its answer.
+        // The peer may use our offer before its answer arrives here.
         let ours = self.long_payload(self.peers[index.place()].address);
         for user in self.peer(index).users.clone() {
             if let Some(slot) = qps.slot(user) {
@@ -235,7 +240,7 @@ impl Air {
         self.ask_unless_asked(index, now);
     }
 
-    /// A connection has its keys: what was asked before that was lost.
+    /// A connection has its keys: earlier questions were lost.
     pub(crate) fn ask_sealed(&mut self, qps: &mut QpTable, index: QpIndex, now: Time) {
         let slot = qps.slot(index);
         let air = slot.and_then(|slot| slot.connection?.air);
@@ -247,7 +252,7 @@ impl Air {
         }
     }
 
-    /// Whether peers are asked for more than RoCEv2 before they ask.
+    /// Whether this process sends the first Hello.
     pub(crate) fn asks_for_air(&self) -> bool {
         self.mode == AirMode::Asks
     }
@@ -271,7 +276,7 @@ impl Air {
         self.number = self.number.wrapping_add(1).max(1);
         let number = self.number;
         let peer = &mut self.peers[index.place()];
-        // Who only receives has to know how often to tell.
+        // A receiver without requests needs to know how often to report, too.
         let active = under_way || !peer.owing.is_empty();
         let wants_ping = active && peer.wants_ping(now);
         if wants_ping {
@@ -326,7 +331,7 @@ impl Air {
         })
     }
 
-    /// Whether a message from a peer came as its messages do: sealed by a connection to it, if there are such.
+    /// Whether a message came in the peer's way: sealed by a connection to it, if there is one.
     fn comes_as_agreed(
         &mut self,
         qps: &mut QpTable,
@@ -364,11 +369,11 @@ impl Air {
         let found = self.find_caller(view, caller, hello.asks, now);
         let Some(index) = found.filter(|&index| self.comes_as_agreed(view.qps, index, carrier))
         else {
-            // Nobody here is connected to it: it asks again, or is asked, when somebody is.
+            // Without a connected queue pair here: it asks again, or is asked, once there is one.
             return view.counters.count(EngineCounter::DropAir);
         };
         let bundles = hello.features & self.features() & feature::BUNDLES != 0;
-        // No other host has heard either.
+        // No other host knows either.
         let is_ours = hello.answers.is_some() && hello.answers == self.instance(index);
         let asking = self.peer(index).asking;
         let is_answer = is_ours && asking.is_some_and(|asking| asking.nonce == hello.echo);
@@ -381,7 +386,7 @@ impl Air {
             self.agree(view, index, answer, now);
         }
         if !hello.asks {
-            // Who asked twice is answered twice.
+            // Each repetition of a question is answered.
             if !is_ours {
                 view.counters.count(EngineCounter::DropAir);
             }
@@ -393,7 +398,7 @@ impl Air {
             instance: hello.instance,
             nonce: hello.nonce,
         });
-        // A stranger who makes it up lets the peer do what it does not do.
+        // A forger only makes the peer's bundles acceptable.
         peer.may_bundle |= bundles;
         self.call_at(now);
         let peer = self.peer(index);
@@ -408,7 +413,8 @@ impl Air {
         }
     }
 
-    /// The peer that speaks; one that nobody has joined, too, if queue pairs are to `join` it.
+    /// The peer that sent a message; one that no queue pair has joined, too, if they are to `join`
+    /// it.
     fn find_caller(
         &mut self,
         view: &mut AirView<'_>,
@@ -429,8 +435,8 @@ impl Air {
         }
     }
 
-    /// A question that a Hello brings about, which any host can have sent: the first one is due at once, others are not more often
-    /// than [`ASK_BY_HELLO_EVERY`]. Whether it is due now.
+    /// Whether the question that a Hello causes is due now. Any host can have sent the Hello: the
+    /// first question is due at once, further ones not more often than [`ASK_BY_HELLO_EVERY`].
     fn ask_by_hello(&mut self, index: AirIndex, now: Time) -> bool {
         let peer = self.peer(index);
         if peer.asking.is_some() {
@@ -447,7 +453,7 @@ impl Air {
         due == now
     }
 
-    /// Takes a report; `None` if it does not count. Its records come next, then [`Air::take_feedback`].
+    /// Takes a report; `None` if it is ignored. Its records come next, then [`Air::take_feedback`].
     pub(crate) fn take_report(
         &mut self,
         view: &mut AirView<'_>,
@@ -473,10 +479,11 @@ impl Air {
         };
         self.prove(index, now);
         let peer = self.peer(index);
-        // Until it has answered once, it may go by our answer alone: then what it was told is enough.
+        // Until the peer has answered once, our answer alone may be its agreement: then that is
+        // enough.
         let is_known = peer.known.is_none_or(|known| known == report.from);
         let is_taken = is_known && peer.take_number(report.number, now);
-        // It has heard of us, and we not of it; or none of its reports comes in order.
+        // It has agreed and we have not; or none of its reports arrives in order.
         if peer.agreed != Some(report.from) || peer.is_silent(now) {
             self.ask_unless_asked(index, now);
         }
@@ -493,7 +500,7 @@ impl Air {
         let mut due = None;
         if report.ping != 0 {
             peer.pong = Some((report.ping, now));
-            // How long it waits is said in the answer.
+            // The answer has its delay.
             due = Some(peer.report_soon(now));
         }
         let (rtt, told_within) = (peer.rtt(), peer.told_within());
@@ -518,7 +525,7 @@ impl Air {
         })
     }
 
-    /// The records of a report were taken: its peer is sent to as fast as the report says.
+    /// Adapts the rate to the peer, after the records of its report.
     pub(crate) fn take_feedback(
         &mut self,
         view: &mut AirView<'_>,
@@ -538,11 +545,11 @@ pub(crate) struct TakenReport {
     told: Told,
     /// Round trip to the peer.
     pub(crate) rtt: Duration,
-    /// The time within which the peer reports.
+    /// Longest delay of the peer's reports.
     pub(crate) told_within: Duration,
 }
 
-/// What a report says of the receiver's buffers.
+/// Feedback on the receiver's buffers, from a report.
 fn feedback(report: &Report) -> Feedback {
     let reading = |bytes: u32, most: u32| Reading {
         occupancy: Occupancy {
@@ -559,13 +566,13 @@ fn feedback(report: &Report) -> Feedback {
     }
 }
 
-/// What a process is called whose queue pairs' numbers are in this range.
+/// Process id of a range of queue pair numbers.
 fn id_of(range: u8) -> u32 {
     u32::from(range) << 24
 }
 
 impl Air {
-    /// The most that packets may carry to us, and from us to this address.
+    /// The largest payload to us, and from us to this address.
     pub(super) fn long_payload(&self, address: Neighbour) -> u32 {
         airdma_wire::long_payload(self.interface_mtu, address)
     }

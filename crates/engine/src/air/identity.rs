@@ -1,13 +1,16 @@
-//! What this process is to each of its peers, so that a host learns nothing by which it could speak for another.
+//! Identity of this process towards each of its peers, from which a host learns nothing to
+//! impersonate another.
 //!
-//! | what | made of | known to |
+//! | value | derived from | known to |
 //! |---|---|---|
 //! | instance | a key of the process, the address of the peer, ours | the peer, which is told in Hello |
 //! | nonce of a question | the same key, a count | the peer that is asked |
 //! | tag of a queue pair's packets | the instances of both ends, the number of the queue pair that takes them | both ends |
 //!
-//! All are SipHash-2-4, so that neither the key nor one of them follows from any number of others. A host that is not on the path sees none of those of two others.
-//! An instance is the same for all processes at an address: those share a port, so they are of one user, and one process may have several ranges.
+//! All are SipHash-2-4, so neither the key nor a value follows from any number of other values. A
+//! host off the path sees none of two other hosts' values. The instance is the same for all
+//! processes at an address: these share a port, so they belong to one user, and one process may
+//! have several ranges.
 
 use super::AirIndex;
 use crate::random::Random;
@@ -15,7 +18,7 @@ use airdma_transport::{TAG_BITS, Tags};
 use airdma_wire::siphash::siphash;
 use airdma_wire::{Gid, Neighbour, Qpn};
 
-/// Of a process that offers more than RoCEv2.
+/// Keys of a process that offers more than RoCEv2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
     key: [u64; 2],
@@ -31,16 +34,16 @@ impl Identity {
         }
     }
 
-    /// The instance that a peer is told.
+    /// The instance for a peer.
     pub(super) fn instance(&self, peer: Neighbour, local: Neighbour) -> u64 {
         let mut ends = [0; 32];
         ends[..16].copy_from_slice(&Gid::from(peer).0);
         ends[16..].copy_from_slice(&Gid::from(local).0);
-        // 0 is no instance.
+        // 0 is not an instance.
         siphash(self.key, &ends).max(1)
     }
 
-    /// For the next question.
+    /// Nonce of the next question.
     pub(super) fn nonce(&mut self) -> u64 {
         self.questions += 1;
         siphash(self.key, &self.questions.to_le_bytes())
@@ -59,13 +62,13 @@ pub(super) fn tags([ours, theirs]: [u64; 2], own: Qpn, peer: Qpn) -> Tags {
 }
 
 impl super::Air {
-    /// The instance that a peer is told.
+    /// The instance for a peer.
     pub(super) fn instance(&self, index: AirIndex) -> Option<u64> {
         let peer = &self.peers[index.place()];
         self.instance_for(peer.address, peer.local)
     }
 
-    /// The instance that a process at an address is told, if it is offered anything.
+    /// The instance for a process at an address, if anything is offered to it.
     pub(super) fn instance_for(&self, address: Neighbour, local: Neighbour) -> Option<u64> {
         let identity = self.identity.as_ref()?;
         Some(identity.instance(address, local))

@@ -1,7 +1,8 @@
-//! How fast a peer is sent to: its rate controller, its pacer, and whose turn it is.
+//! Rate to a peer: its rate controller, its pacer, and the turns of queue pairs.
 //!
-//! All queue pairs that are connected to the peer share them. One at a time has the turn: it sends what the pacer lets through, as
-//! much of it as its [`Weight`] says, or waits for it, and goes to the end of the line. So all get bytes by their weights.
+//! All queue pairs connected to the peer share them. One at a time has the turn: it sends what the
+//! pacer admits, as much as its [`Weight`] permits, or waits for the pacer, and goes to the end of
+//! the line. So all get bytes by their weights.
 
 use super::application::Taken;
 use crate::index::QpIndex;
@@ -15,29 +16,31 @@ use airdma_transport::rate::{
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Headers of a packet that the transport does not write: Ethernet, IPv4, UDP and ICRC. Queues count them.
+/// Bytes of a packet's headers that the transport does not write: Ethernet, IPv4, UDP and ICRC.
+/// Queues count them.
 pub(crate) const OVERHEAD_BYTES: u64 = 14 + 20 + 8 + 4;
 
-/// What is missed is told in packets. More of them at once were never sent.
+/// Bytes of a missing packet, since reports count packets; and the most at once, beyond which a
+/// report is invalid.
 const LOST_PACKET_BYTES: u64 = 1024;
 pub(super) const MISSED_MAX: u32 = 1 << 16;
-/// What the largest receive socket of an unprivileged process holds, and some network behind it.
+/// Capacity of an unprivileged process's largest receive socket, and of some network behind it.
 const DCTCP_WINDOW_MAX: u64 = 8 << 20;
 
-/// What may leave out of turn: a packet, as who has little asks for.
+/// Most bytes out of turn: a packet.
 const BESIDE_BYTES_MAX: u64 = PACKET_LEN_MAX as u64;
 
-/// The network may mark the packet.
+/// Codepoint of packets that the network may mark.
 pub(super) const ECT_0: u8 = 0b10;
 const ECN: u8 = 0b11;
 
-/// What a queue pair gets in its turn where several want to send: so many quarters of a burst.
+/// Share of a queue pair in its turn if several want to send, in quarters of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight(u64);
 
 impl Weight {
-    /// By the traffic class of its packets, whose upper three bits say into which access category of Wi-Fi they go: background,
-    /// best effort, video or voice.
+    /// Weight by the traffic class, whose upper three bits select the access category of Wi-Fi:
+    /// background, best effort, video or voice.
     pub(crate) const fn of(traffic_class: u8) -> Self {
         match traffic_class >> 5 {
             1 => Weight(1),
@@ -48,24 +51,24 @@ impl Weight {
     }
 }
 
-/// What decides how fast peers are sent to.
+/// Rate control of peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RateControl {
-    /// The buffers of the path: as much as the bottleneck needs to stay busy.
+    /// By the buffers of the path: as many bytes in flight as the bottleneck needs to stay busy.
     #[default]
     Buffers,
-    /// The same, with queues as short as can be.
+    /// As [`Buffers`](Self::Buffers), with the shortest queues.
     Latency,
-    /// The share of packets with congestion marks.
+    /// By the share of packets with congestion marks.
     Dctcp,
-    /// Congestion notification packets, also of hosts that are not airdma's.
+    /// By congestion notification packets, also of other implementations.
     Dcqcn,
-    /// Nothing but the window that all peers have.
+    /// None, except for the window of all peers.
     Window,
 }
 
 impl RateControl {
-    /// By the name that users know.
+    /// Parses the name in `AIRDMA_RATE`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "buffers" => Some(RateControl::Buffers),
@@ -78,58 +81,59 @@ impl RateControl {
     }
 }
 
-/// Why the queue pair whose turn it is does not send.
+/// Reason why the queue pair with the turn does not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     No,
-    /// The pacer lets it through then.
+    /// The pacer admits it at this time.
     Until(Time),
     /// The rate is zero.
     ForRate,
 }
 
-/// One who has the turn, or waits for it.
+/// A queue pair that has the turn, or waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sender {
     queue_pair: QpIndex,
-    /// It asked for so little that it may leave out of turn.
+    /// Whether its small request may be sent out of turn.
     has_little: bool,
 }
 
 pub(crate) struct Pace {
     controller: Box<dyn RateController + Send>,
-    /// In the last two bits of the traffic class (RFC 3168).
+    /// ECN bits of the traffic class (RFC 3168).
     ecn: u8,
     pacer: Pacer,
-    /// Of all that leaves, out of turn or not: as the pacer, but where the peer's program holds that up.
+    /// Pacer of all that leaves, in turn or not: as the pacer, except for the limit of the peer's
+    /// program.
     beside: Pacer,
-    /// When that lets the first of those through who have little to send.
+    /// Time at which that admits the first queue pair with little to send.
     beside_at: Option<Time>,
-    /// Who was admitted last leaves out of turn.
+    /// Whether the queue pair admitted last sends out of turn.
     is_beside: bool,
-    /// Whose turn it is.
+    /// Queue pair with the turn.
     turn: Option<Sender>,
-    /// Bytes of its turn; 0 when it has just begun.
+    /// Bytes left of its turn; 0 at its begin.
     turn_left: u64,
     waiting: Waiting,
-    /// Who comes then.
+    /// Queue pairs that wait for the turn.
     line: VecDeque<Sender>,
-    /// The queue of this host could be looked into when that was tried last.
+    /// Whether the last read of this host's queue succeeded.
     sees_queue: bool,
-    /// The controller goes by what the peer tells of its buffers and counts.
+    /// Whether the controller uses the peer's reports of buffers and counts.
     hears_buffers: bool,
-    /// Each report costs an access to the air: they are rare while much comes.
+    /// Whether reports are rare while many packets come, since each costs an access to the air.
     rare_reports: bool,
-    /// Of the last feedback, by the clock of the peer.
+    /// Clock of the peer in the last feedback.
     told_us: u64,
     received_bytes: u64,
     marked_bytes: u32,
     missed_packets: u32,
-    /// Out of the buffer of the peer's program, if that has one.
+    /// Bytes taken out of the buffer of the peer's program, if that has one.
     taken: Option<Taken>,
 }
 
-/// What a report says besides the readings of buffers.
+/// Content of a report besides the buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) at_us: u32,
@@ -139,7 +143,8 @@ pub(crate) struct Told {
 }
 
 impl Pace {
-    /// By what a peer tells of its buffers and counts, in packets that carry this `payload`. `None` if that is left to the window.
+    /// A pace by the peer's reports, for packets with this `payload`. `None` if only the window
+    /// limits the rate.
     pub(crate) fn new(control: RateControl, payload: u32, now: Time) -> Option<Self> {
         let controller: Box<dyn RateController + Send> = match control {
             RateControl::Buffers => Box::new(BufferOrchestrator::new(Aim::Throughput)),
@@ -159,7 +164,7 @@ impl Pace {
         })
     }
 
-    /// By CNPs, through an interface of this rate.
+    /// A pace by CNPs, through an interface of this rate.
     pub(crate) fn dcqcn(line_rate: Rate, now: Time) -> Self {
         Pace::with(Box::new(Dcqcn::new(line_rate)), ECT_0, now)
     }
@@ -195,8 +200,8 @@ impl Pace {
         self.rare_reports
     }
 
-    /// A queue pair of this `weight` wants to send so many bytes. How many may leave now; `None`: not now, and if it `waits` it is in the
-    /// line and will be called.
+    /// Bytes that a queue pair of this `weight` may send now, of those it wants; `None`: not now,
+    /// and if it `waits`, it is in the line and will be called.
     pub(crate) fn admit(
         &mut self,
         (queue_pair, weight): (QpIndex, Weight),
@@ -255,8 +260,9 @@ impl Pace {
         self.turn.is_some_and(|turn| turn.queue_pair == queue_pair)
     }
 
-    /// Whether a queue pair may send so many bytes out of turn: a packet, where nothing but the buffer of the peer's program holds the
-    /// others up. One with more to send than that fills it, for all we know; one with less may be the one that is to empty it.
+    /// Whether a queue pair may send `wanted` bytes out of turn: a packet, if only the buffer of
+    /// the peer's program delays the others. A queue pair with more to send probably fills that
+    /// buffer; one with less may be the one that empties it.
     fn passes_program(&mut self, queue_pair: QpIndex, wanted: u64, now: Time) -> bool {
         let Some(rate) = self.controller.rate_beside_program() else {
             return false;
@@ -277,21 +283,22 @@ impl Pace {
         }
     }
 
-    /// Who leaves out of turn before all others.
+    /// The first queue pair that sends out of turn before all others.
     fn first_with_little(&self) -> Option<QpIndex> {
         let mut all = self.turn.iter().chain(&self.line);
         let first = all.find(|sender| sender.has_little)?;
         Some(first.queue_pair)
     }
 
-    /// The first of those who wait and have little to send, if nothing but the buffer of the peer's program holds it up.
+    /// The first waiting queue pair with little to send, if only the buffer of the peer's program
+    /// delays it.
     pub(crate) fn ask_beside(&mut self) -> Option<QpIndex> {
         self.beside_at = None;
         self.controller.rate_beside_program()?;
         self.first_with_little()
     }
 
-    /// The same after one left out of turn: whoever comes behind it.
+    /// The next queue pair after one that sent out of turn.
     pub(crate) fn next_beside(&mut self) -> Option<QpIndex> {
         if std::mem::take(&mut self.is_beside) {
             self.ask_beside()
@@ -300,7 +307,7 @@ impl Pace {
         }
     }
 
-    /// The traffic class of a packet that is to have this one.
+    /// The traffic class of a packet that would have `wanted`.
     pub(crate) fn traffic_class(&self, wanted: u8) -> u8 {
         if self.ecn == 0 {
             wanted
@@ -309,7 +316,8 @@ impl Pace {
         }
     }
 
-    /// A queue pair that was admitted has sent so many bytes, in so many packets, and may have more. Who is called, if its turn is over.
+    /// An admitted queue pair has sent `bytes` in `packets`, and may have more. Returns the next in
+    /// turn, if its turn is over.
     pub(crate) fn sent(
         &mut self,
         queue_pair: QpIndex,
@@ -336,14 +344,14 @@ impl Pace {
         self.next()
     }
 
-    /// What leaves out of turn gets what the others leave of the rate of the path, so that all are no more than that.
+    /// Charges bytes to the rate of the path, which in-turn and out-of-turn bytes share.
     fn spend(&mut self, bytes: u64, now: Time) {
         if !self.is_beside {
             self.pacer.spend(bytes);
         }
         match self.controller.rate_beside_program() {
             Some(rate) => {
-                // Filled at the rate of now: a debt of what was sent at another would be paid for a long time.
+                // Filled at the present rate: a debt made at another one would take long to pay.
                 self.beside.poll(now, rate, bytes);
                 self.beside.spend(bytes);
             }
@@ -351,7 +359,8 @@ impl Pace {
         }
     }
 
-    /// A queue pair sends without being admitted, whether it `waited` in the line or had the turn. Whose turn it is now, if it had it.
+    /// A queue pair sends without being admitted, whether it `waited` or had the turn. Returns the
+    /// next in turn, if it had it.
     pub(crate) fn pass(&mut self, queue_pair: QpIndex, waited: bool) -> Option<QpIndex> {
         if waited || self.has_turn(queue_pair) {
             self.leave(queue_pair)
@@ -360,7 +369,7 @@ impl Pace {
         }
     }
 
-    /// A queue pair is gone. Whose turn it is now, if it was its turn.
+    /// Removes a queue pair. Returns the next in turn, if it had the turn.
     pub(crate) fn leave(&mut self, queue_pair: QpIndex) -> Option<QpIndex> {
         self.line.retain(|other| other.queue_pair != queue_pair);
         if self.has_turn(queue_pair) {
@@ -381,18 +390,18 @@ impl Pace {
         self.turn.map(|turn| turn.queue_pair)
     }
 
-    /// How many wait.
+    /// Number of waiting queue pairs.
     pub(crate) fn waiting(&self) -> usize {
         usize::from(self.waiting != Waiting::No) + self.line.len()
     }
 
-    /// All that wait, who are not held back any more.
+    /// All waiting queue pairs, which are no longer limited.
     pub(crate) fn disband(self) -> impl Iterator<Item = QpIndex> {
         let all = self.turn.into_iter().chain(self.line);
         all.map(|sender| sender.queue_pair)
     }
 
-    /// The one who waits for the pacer, if it is time to ask it again.
+    /// The queue pair that waits for the pacer, if it is time to ask it again.
     pub(crate) fn released(&mut self, now: Time) -> Option<QpIndex> {
         match self.waiting {
             Waiting::Until(at) if at <= now => {
@@ -403,13 +412,13 @@ impl Pace {
         }
     }
 
-    /// The one who waits, after the rate has changed.
+    /// The waiting queue pair, after the rate has changed.
     pub(crate) fn ask_again(&mut self) -> Option<QpIndex> {
         let waited = std::mem::replace(&mut self.waiting, Waiting::No);
         self.called().filter(|_| waited != Waiting::No)
     }
 
-    /// When [`Pace::released`], [`Pace::ask_beside`] or [`Pace::tick`] is to be called.
+    /// Time of the next call of [`Pace::released`], [`Pace::ask_beside`] or [`Pace::tick`].
     pub(crate) fn due(&self) -> Option<Time> {
         let release = match self.waiting {
             Waiting::Until(at) => Some(at),
@@ -422,7 +431,7 @@ impl Pace {
             .min()
     }
 
-    /// Whether the controller wants to know what waits on this host.
+    /// Whether the controller needs the length of this host's queue.
     pub(crate) fn is_tick_due(&self, now: Time) -> bool {
         self.controller.poll_timeout().is_some_and(|at| at <= now)
     }
@@ -444,7 +453,7 @@ impl Pace {
         self.controller.handle_cnp(now);
     }
 
-    /// A ping was answered so long after it left, of which the peer `held` it for a part.
+    /// A ping was answered after `sample`, of which the peer `held` it for a part.
     pub(crate) fn take_rtt(&mut self, now: Time, sample: Duration, held: Duration) {
         // A window is spread over the time that its acknowledgement takes.
         let held = if self.rare_reports {
@@ -457,13 +466,13 @@ impl Pace {
 
     pub(crate) fn take_feedback(&mut self, now: Time, told: Told, mut feedback: Feedback) {
         if told.received_bytes == 0 {
-            // Nothing was seen that would say how fast anything gets through.
+            // Nothing shows the throughput yet.
             return;
         }
         let came = told.received_bytes.checked_sub(self.received_bytes);
         let later = told.at_us.wrapping_sub(self.told_us as u32);
         match came {
-            // Reports come in order: a clock that went back began anew.
+            // Reports come in order: a clock that went back was restarted.
             Some(bytes) if later.cast_signed() >= 0 => {
                 self.told_us += u64::from(later);
                 let marked = told.marked_bytes.wrapping_sub(self.marked_bytes);
@@ -478,7 +487,7 @@ impl Pace {
                     self.controller.handle_lost(now, lost);
                 }
             }
-            // It began anew after a pause.
+            // It was restarted after a pause.
             Some(_) | None => {
                 self.told_us = told.at_us.into();
                 self.taken = None;
@@ -499,7 +508,7 @@ impl Pace {
         self.controller.handle_feedback(now, &feedback);
     }
 
-    /// Bytes that may be under way.
+    /// Bytes that may be in flight.
     pub(crate) fn window(&self) -> u64 {
         self.controller.window()
     }
@@ -530,7 +539,7 @@ mod tests {
             long_payload(1500, [192, 0, 2, 1].into()),
         ] {
             let packet = Bth::LEN + payload as usize;
-            // The last one may go beyond what is allowed.
+            // The last packet may exceed the limit.
             let packets = (BURST_BYTES_MAX as usize).div_ceil(packet);
             let bytes = packets * (packet + ICRC_LEN);
             assert!(bytes <= GROUP_BYTES_MAX, "{packets} of {payload}: {bytes}");
@@ -642,12 +651,13 @@ mod tests {
         );
     }
 
-    /// What a peer tells that received at 50 MB/s until its program stopped, 4 ms ago.
+    /// Reports of a peer that received at 50 MB/s until its program stopped 4 ms ago.
     fn stopped(pace: &mut Pace) {
         received(pace, 50_000, 600_000);
     }
 
-    /// What a peer tells that receives at 50 MB/s, of which so many bytes in each ms stay in a buffer of its program that holds so many.
+    /// Reports of a peer that receives at 50 MB/s, of which `stay` bytes a ms stay in its program's
+    /// buffer of `capacity`.
     fn received(pace: &mut Pace, stay: u64, capacity: u64) {
         pace.admit((qp(0), USUAL), u64::MAX, &mut false, NOW);
         pace.sent(qp(0), NOW, (60_000, 60), false);
@@ -680,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_stands_still_holds_up_who_has_much_to_send_and_nobody_else() {
+    fn a_stopped_program_delays_only_queue_pairs_with_much_to_send() {
         let mut pace = pace();
         let now = NOW + Duration::from_millis(17);
         let packet = PACKET_LEN_MAX as u64;
@@ -699,7 +709,7 @@ mod tests {
         }
         assert_eq!(pace.called(), Some(qp(0)), "it is as it was");
         assert_eq!(pace.waiting, Waiting::ForRate);
-        // That one has more than a packet.
+        // That queue pair has more than a packet.
         assert_eq!(
             pace.admit((qp(2), USUAL), packet, &mut waits[2], now),
             Some(packet)
@@ -710,7 +720,7 @@ mod tests {
             None
         );
         assert_eq!(waits, [false, false, true]);
-        // Not faster than the line and the socket take it, either.
+        // Nor faster than the line and the socket accept.
         let passed = (0..1_000).take_while(|_| {
             let admitted = pace.admit((qp(1), USUAL), packet, &mut waits[1], now);
             admitted.is_some() && pace.sent(qp(1), now, (packet, 1), false).is_none()
@@ -719,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_out_of_turn_and_what_does_not_are_no_more_than_the_path_takes() {
+    fn in_and_out_of_turn_bytes_share_the_rate_of_the_path() {
         let mut pace = pace();
         received(&mut pace, 10_000, 1_200_000);
         let [slow, fast] = [
@@ -754,7 +764,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_little_to_send_and_waits_when_the_program_stops_leaves_the_line_in_order() {
+    fn small_senders_leave_the_line_in_order_when_a_program_stops() {
         let mut pace = pace();
         let now = NOW + Duration::from_millis(17);
         let packet = PACKET_LEN_MAX as u64;

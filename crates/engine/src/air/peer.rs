@@ -1,4 +1,4 @@
-//! What is known of one peer, and when it is to be told something.
+//! State of one peer, and the times of messages to it.
 
 use super::bundling::Bundling;
 use super::pace::{OVERHEAD_BYTES, Pace};
@@ -10,36 +10,41 @@ use airdma_wire::air::PAUSE_US;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Before the first is measured.
+/// Round trip before the first measurement.
 const RTT_START: Duration = Duration::from_millis(2);
-/// Reports of a peer are no closer together, whatever the round trip: each costs a system call at both ends.
+/// Shortest interval between reports to a peer, whatever the round trip: each costs a system call
+/// at both ends.
 pub(super) const REPORT_INTERVAL_MIN: Duration = Duration::from_micros(100);
-/// Machines are busy.
+/// Allowance for busy machines.
 const TOLD_SLACK: Duration = Duration::from_millis(1);
-/// Less than this since the last report is told as soon as that is possible: somebody may wait for each message.
+/// Bytes since the last report below which it is sent as soon as possible: a program may wait for
+/// each message.
 const LIGHT_BYTES: u64 = 8 * 1024;
-/// Reports of gaps are no closer together on a path whose rate is controlled.
+/// Shortest interval between reports of gaps on a path with rate control.
 const GAPS_APART: Duration = Duration::from_millis(20);
-/// Nor are those closer together that have this many missing packets to tell of: by themselves they take half of the ranges that one has room for.
-/// Or that come after so many bytes: what is missing holds up all that programs may have under way.
+/// Shortest interval between those with [`MANY_GAPS`] missing packets, which take half of a
+/// report's ranges, or after [`MUCH_BYTES`]: gaps delay all that programs may have in flight.
 const MANY_GAPS_APART: Duration = Duration::from_millis(5);
 const MANY_GAPS: u32 = 12;
 const MUCH_BYTES: u64 = FULL_BYTES / 2;
-/// So much is told at once: half of what may be under way, at a path MTU of 1,024 bytes.
+/// Bytes after which a report is sent at once: half of what may be in flight, at a path MTU of
+/// 1,024 bytes.
 const FULL_BYTES: u64 = 4 << 20;
 const PING_INTERVAL_MIN: Duration = Duration::from_millis(5);
-/// Where a rate controller sees the queue that matters, and the round trip does not stand in for it.
+/// Interval of pings if a rate controller sees the queue that matters, and does not need the round
+/// trip for it.
 const PING_INTERVAL_RARE: Duration = Duration::from_millis(20);
-/// Pings whose answers are waited for, and how many leave in a round trip at most.
+/// Most pings without an answer, and most pings in a round trip.
 const PINGS_MAX: usize = 16;
 const PINGS_IN_RTT: u32 = 8;
-/// Nobody knows a round trip better than to this, and a peer that lies about how long it held a ping gains nothing.
+/// Shortest round trip: measurements are no more exact, and a peer that lies about the hold time
+/// gains nothing.
 const RTT_MIN: Duration = Duration::from_micros(200);
-/// Longer ones are those of a peer that was stopped, or lies.
+/// Longest round trip: more is that of a stopped peer, or a lie.
 const RTT_MAX: Duration = Duration::from_secs(2);
 
-/// How long a question waits for its answer, each time that it is said. The first is worth repeating soon: until both have agreed, they have
-/// RoCEv2. After the last the peer is plain.
+/// Waits for the answer to each repetition of a question. The first is worth an early repetition:
+/// until both have agreed, they use RoCEv2. After the last the peer is plain.
 pub(super) const HELLO_AGAIN: [Duration; 4] = [
     Duration::from_millis(10),
     Duration::from_millis(50),
@@ -47,22 +52,24 @@ pub(super) const HELLO_AGAIN: [Duration; 4] = [
     Duration::from_millis(500),
 ];
 
-/// The number of a report is ahead of the last one by this at most: no process sends more of them, to all its peers, while one of them hears none.
+/// Most that a report's number is ahead of the last one: no process sends more reports to all its
+/// peers while one of them gets none.
 const NUMBERS_AHEAD_MAX: u32 = 1 << 20;
-/// When no report was taken for this long, the next answer to a Hello says which numbers are to come: before the timers of a connection end it.
+/// Time without a report after which the next answer to a Hello resets the expected numbers: before
+/// the timers of a connection end it.
 const SILENCE_MAX: Duration = Duration::from_millis(100);
 
-/// A question that was not answered yet.
+/// A question without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asking {
-    /// How often it was said.
+    /// Number of repetitions.
     pub(super) tries: usize,
     pub(super) again_at: Time,
-    /// What its answer names.
+    /// Nonce that its answer must have.
     pub(super) nonce: u64,
 }
 
-/// A question of the peer's: what it called us, its instance, and its nonce.
+/// A question of the peer's: the name that it used for us, its instance, and its nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) as_whom: u32,
@@ -70,7 +77,7 @@ pub(super) struct Asked {
     pub(super) nonce: u64,
 }
 
-/// What came from a peer since the first packet, or the first after a pause.
+/// Packets from a peer since the first one, or the first after a pause.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrivals {
     began: Time,
@@ -78,9 +85,9 @@ pub(super) struct Arrivals {
     pub(super) bytes: u64,
     pub(super) marked_bytes: u32,
     pub(super) missed_packets: u32,
-    /// Of the bytes, since the last report.
+    /// Bytes since the last report.
     fresh_bytes: u64,
-    /// Of the missed packets.
+    /// Packets missed since the last report.
     fresh_missed: u32,
 }
 
@@ -106,7 +113,7 @@ impl Arrivals {
     }
 }
 
-/// Packets that a queue pair has taken and its peer has not been thanked for.
+/// Packets that a queue pair has accepted and not acknowledged to its peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrived {
     bytes: u64,
@@ -114,7 +121,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// A packet of `len` bytes, BTH to pad.
+    /// Counts a packet of `len` bytes, BTH to pad.
     #[inline]
     pub(crate) fn note(&mut self, len: usize, tos: u8) {
         let bytes = len as u64 + OVERHEAD_BYTES;
@@ -133,61 +140,65 @@ impl Arrived {
 
 pub(super) struct AirPeer {
     pub(super) address: Neighbour,
-    /// Which of our addresses it knows.
+    /// Our address that it knows.
     pub(super) local: Neighbour,
-    /// The range of its queue pairs' numbers. None for a host of which nothing but the rate to it is minded, whatever its processes.
+    /// Range of its queue pair numbers. `None` for a host that only has a rate, whatever its
+    /// processes.
     pub(super) range: Option<u8>,
-    /// Of `local` in the GID table.
+    /// Row of `local` in the GID table.
     pub(super) source_index: u8,
-    /// Queue pairs connected to it; none marks a free entry.
+    /// Queue pairs connected to it; a free entry has none.
     pub(super) users: Vec<QpIndex>,
     /// Its instance, if it has agreed.
     pub(super) agreed: Option<u64>,
-    /// The one that it had when it agreed last: it may go by that still when it answers no more.
+    /// Its instance when it agreed last: it may still use that agreement when it no longer answers.
     pub(super) known: Option<u64>,
-    /// How much packets may carry that go to it, as it said; 0 while there are no reports.
+    /// Largest payload to it, by its own report; 0 while there are no reports.
     pub(super) long_payload: u32,
-    /// It answers READs in packets as long, if it is asked.
+    /// Whether it answers READs in packets as long, on request.
     pub(super) answers_long_reads: bool,
-    /// ACK packets tell it what is missing; it gets no reports.
+    /// Whether ACK packets tell it what is missing; it gets no reports.
     pub(super) is_told_by_acks: bool,
-    /// Set while it has agreed to tell about its buffers, or since it sent a CNP.
+    /// Present while it has agreed to report its buffers, or since it sent a CNP.
     pub(super) pace: Option<Pace>,
-    /// Set while both have agreed on bundles, and it sends reports.
+    /// Present while both have agreed on bundles, and it sends reports.
     pub(super) bundling: Option<Bundling>,
-    /// It takes bundles, and was told that we do, so it may send some.
+    /// Whether it accepts bundles and was told that we do, so it may send some.
     pub(super) may_bundle: bool,
     pub(super) asking: Option<Asking>,
-    /// When a question was due last that a Hello brought about.
+    /// Time of the last question that a Hello caused.
     pub(super) asked_by_hello: Option<Time>,
-    /// The instance that answered last, if there is nothing to agree on with it.
+    /// Instance of its last answer, if there is nothing to agree on with it.
     pub(super) incompatible: Option<u64>,
     pub(super) asked: Option<Asked>,
-    /// It is there; and it is to be asked once that is known ([`super::presence`]).
+    /// Whether it is proven to be there; and whether it must be asked once it is
+    /// ([`super::presence`]).
     pub(super) is_proven: bool,
-    /// A queue pair that is connected to it seals: messages travel as packets of such a connection, and no others count.
+    /// Whether a queue pair connected to it seals: messages are packets of such a connection, and
+    /// no others count.
     pub(super) is_sealed: bool,
     pub(super) wants_asking: bool,
-    /// For what comes from its host before its turn.
+    /// Buffer for packets of its host out of order.
     pub(super) memory: ReorderMemory,
     /// Queue pairs that owe it an acknowledgement, each once.
     pub(super) owing: VecDeque<QpIndex>,
     pub(super) arrivals: Arrivals,
     report_at: Option<Time>,
-    /// From when on it does not wait for more to come together.
+    /// Time from which it does not wait for more packets.
     urgent_at: Option<Time>,
     reported_at: Time,
-    /// Of the last report that was taken, and when.
+    /// Number and time of the last report.
     number_taken: Option<(u32, Time)>,
     rtt: Option<Duration>,
-    /// The last pings, which are the numbers of their reports, and when they left; the last of all first.
+    /// The last pings, which are the numbers of their reports, with their times; the latest first.
     pings: VecDeque<(u32, Time)>,
-    /// Its last ping, and when it came, until it is answered.
+    /// Its last ping with its time of arrival, until it is answered.
     pub(super) pong: Option<(u32, Time)>,
 }
 
 impl AirPeer {
-    /// Whether a question that was not answered yet is to be said now: not if there is none, or it was said often enough.
+    /// Whether an unanswered question must be repeated now: not if there is none, or it was
+    /// repeated often enough.
     pub(super) fn ask_again(&mut self, now: Time) -> bool {
         let Some(asking) = &mut self.asking else {
             return false;
@@ -197,14 +208,14 @@ impl AirPeer {
         };
         *asking = Asking {
             tries: asking.tries + 1,
-            // A question that rides on an answer brings the end no nearer.
+            // A question within an answer does not count as a repetition.
             again_at: (now + wait).max(asking.again_at),
             nonce: asking.nonce,
         };
         true
     }
 
-    /// Whether a question rides on an answer: one that is due, or was said before.
+    /// Whether an answer carries a question: one that is due, or was sent before.
     pub(super) fn asks_with_answer(&mut self, now: Time) -> bool {
         let is_due = |asking: Asking| asking.tries > 0 || asking.again_at <= now;
         self.asking.is_some_and(is_due) && self.ask_again(now)
@@ -254,7 +265,7 @@ impl AirPeer {
         self.rtt.unwrap_or(RTT_START)
     }
 
-    /// Whether it has agreed to tell about its buffers.
+    /// Whether it has agreed to report its buffers.
     pub(super) fn tells_buffers(&self) -> bool {
         self.pace.as_ref().is_some_and(Pace::hears_buffers)
     }
@@ -268,7 +279,7 @@ impl AirPeer {
         self.pace.as_ref().is_some_and(Pace::has_rare_reports)
     }
 
-    /// How long beyond the round trip the peer may wait before it says how far it is: what we would.
+    /// Longest time beyond the round trip until the peer reports: as long as we would take.
     pub(super) fn told_within(&self) -> Duration {
         if self.has_rare_reports() {
             Feedback::INTERVAL + TOLD_SLACK
@@ -281,7 +292,7 @@ impl AirPeer {
         (self.rtt() / 4).min(Feedback::INTERVAL)
     }
 
-    /// A report is to leave at this time, or sooner if one is due already; not too close to the last.
+    /// Schedules a report at this time, unless an earlier one is due; not too close to the last.
     fn report_by(&mut self, at: Time) -> Time {
         let at = at.max(self.reported_at + REPORT_INTERVAL_MIN);
         let by = self.report_at.map_or(at, |before| before.min(at));
@@ -289,7 +300,7 @@ impl AirPeer {
         by
     }
 
-    /// A report is to leave now. Returns when that is.
+    /// Schedules a report now. Returns its time.
     pub(super) fn report_now(&mut self, now: Time) -> Time {
         self.report_urgently(now)
     }
@@ -299,17 +310,19 @@ impl AirPeer {
         self.report_by(at)
     }
 
-    /// A queue pair owes it this. Returns when it is told.
+    /// Schedules the report of a queue pair's debt. Returns its time.
     pub(super) fn report_owed(&mut self, owed: Owed, now: Time) -> Time {
         let gap = owed.has_gap.then(|| self.report_gap(now));
-        // Who waits for an answer has nothing else to send: it hears of gaps with it.
+        // A peer that waits for an answer has nothing else to send: it gets the gaps with the
+        // answer.
         let asked = owed.is_asked.then(|| self.report_asked(now));
         let soonest = gap.into_iter().chain(asked).min();
         soonest.unwrap_or_else(|| self.report_soon(now))
     }
 
-    /// Packets are missing, as is said with all that comes until it is told. The first to be missed are told at once, but where many are, each by
-    /// itself would take more of the air than it saves. Returns when it is told.
+    /// Packets are missing, which every arriving packet shows until it is reported. The first ones
+    /// are reported at once; among many, a report for each would take more of the air than it
+    /// saves. Returns the report's time.
     fn report_gap(&mut self, now: Time) -> Time {
         let apart = if self.has_rare_reports() {
             let arrivals = &self.arrivals;
@@ -322,12 +335,13 @@ impl AirPeer {
         self.report_urgently(now.max(self.reported_at + apart))
     }
 
-    /// The peer waits for an answer, and leaves the air to it. Returns when it is given.
+    /// The peer waits for an answer, and leaves the air to it. Returns the answer's time.
     fn report_asked(&mut self, now: Time) -> Time {
         self.report_urgently(now.max(self.reported_at + self.quarter()))
     }
 
-    /// What it waits for, if anything, is told before something else that makes it give up. Returns when, if so.
+    /// Reports what it waits for, if anything, before a message that makes it give up. Returns the
+    /// time, if so.
     pub(super) fn report_first(&mut self, now: Time) -> Option<Time> {
         if self.agreed.is_none() || self.owing.is_empty() {
             return None;
@@ -337,12 +351,13 @@ impl AirPeer {
         self.report_at
     }
 
-    /// There is something to report. Returns when that is done.
+    /// There is something to report. Returns the report's time.
     pub(super) fn report_soon(&mut self, now: Time) -> Time {
         self.report_by(self.reported_at.max(now) + self.quarter())
     }
 
-    /// The round trip is to be known: when a report asks for it, unless one is due anyway.
+    /// The round trip must be measured: returns the time of a report for it, unless one is due
+    /// anyway.
     pub(super) fn report_for_ping(&mut self, now: Time) -> Option<Time> {
         if self.agreed.is_none() || self.is_told_by_acks || self.report_at.is_some() {
             return None;
@@ -351,7 +366,8 @@ impl AirPeer {
         Some(self.report_by(at))
     }
 
-    /// Whether a report is to leave now. While much comes in it waits for more: each takes an access to the air.
+    /// Whether a report must leave now. While many packets come it waits for more: each takes an
+    /// access to the air.
     pub(super) fn is_report_due(&mut self, now: Time) -> bool {
         if self.report_at.is_none_or(|at| at > now) {
             return false;
@@ -369,10 +385,11 @@ impl AirPeer {
         true
     }
 
-    /// It leaves. While something is under way the round trip is to be known, and what did not fit follows at once.
+    /// A report leaves. While packets are in flight the round trip must be measured, and what did
+    /// not fit follows at once.
     pub(super) fn reported(&mut self, now: Time, under_way: bool) {
         self.reported_at = now;
-        // Who did not fit in may wait for it.
+        // Queue pairs that did not fit in may wait for it.
         self.urgent_at = (!self.owing.is_empty()).then(|| now + REPORT_INTERVAL_MIN);
         self.arrivals.fresh_bytes = 0;
         self.arrivals.fresh_missed = 0;
@@ -385,7 +402,8 @@ impl AirPeer {
         };
     }
 
-    /// It has agreed, as this instance, or it is plain: another one than before has to be told nothing.
+    /// Records its agreement with this instance, or that it is plain: another instance than before
+    /// needs no report.
     pub(super) fn note_agreed(&mut self, agreed: Option<u64>) {
         if self.agreed != agreed {
             self.number_taken = None;
@@ -397,19 +415,20 @@ impl AirPeer {
         self.known = agreed.or(self.known);
     }
 
-    /// It has answered, and said the number of its last report.
+    /// Records the number of its last report, from its answer.
     pub(super) fn note_number(&mut self, number: u32, now: Time) {
         if self.is_silent(now) {
             self.number_taken = Some((number, now));
         }
     }
 
-    /// Whether no report of it was taken for long.
+    /// Whether none of its reports was accepted for long.
     pub(super) fn is_silent(&self, now: Time) -> bool {
         (self.number_taken).is_none_or(|(_, at)| now.duration_since(at) >= SILENCE_MAX)
     }
 
-    /// Whether a report with this number is later than all that were taken, and not so much later that it would silence those that follow.
+    /// Accepts a report's number if it is later than all before, but not by so much that it would
+    /// silence those that follow.
     pub(super) fn take_number(&mut self, number: u32, now: Time) -> bool {
         let ahead = self
             .number_taken
@@ -421,7 +440,7 @@ impl AirPeer {
         is_taken
     }
 
-    /// When it wants to be called.
+    /// Time of the next call.
     pub(super) fn due(&self) -> Option<Time> {
         if self.users.is_empty() {
             return None;
@@ -435,12 +454,13 @@ impl AirPeer {
         [again_at, report_at, pace].into_iter().flatten().min()
     }
 
-    /// Whether the next report is to be a ping.
+    /// Whether the next report must be a ping.
     pub(super) fn wants_ping(&self, now: Time) -> bool {
         self.ping_at(now) <= now
     }
 
-    /// When that is. As many as there may be wait for their answers where the round trip is longer than was thought, but not for ever.
+    /// Time of that. If the round trip is longer than estimated, the most pings wait for answers,
+    /// but not for ever.
     fn ping_at(&self, now: Time) -> Time {
         let Some((_, latest)) = self.pings.front() else {
             return now;
@@ -457,14 +477,14 @@ impl AirPeer {
         self.pings.push_front((number, now));
     }
 
-    /// A ping was answered, after the peer had `held` it. Older ones are not waited for.
+    /// A ping was answered, after the peer had `held` it. Older ones are no longer awaited.
     pub(super) fn take_pong(&mut self, now: Time, number: u32, held: Duration) {
         let place = self.pings.iter().position(|(ping, _)| *ping == number);
         let Some(place) = place else {
             return;
         };
         let (_, left) = self.pings[place];
-        // The last one says when to ask again; it is answered no more than once.
+        // The last one determines when to ask again; it is answered at most once.
         self.pings.truncate(place.max(1));
         if place == 0 {
             self.pings[0].0 = 0;
@@ -505,7 +525,7 @@ mod tests {
             let address = Neighbour::from([192, 0, 2, 1]);
             let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
             let mut under_way = VecDeque::new();
-            // Something is under way all the time.
+            // Packets are in flight all the time.
             for ms in 0..rtt_ms + 2 {
                 let now = Time::from_nanos(ms * MS);
                 if peer.wants_ping(now) {
@@ -520,7 +540,7 @@ mod tests {
         }
     }
 
-    /// A peer of which much has come, and which was told so at 50 ms.
+    /// A peer that sent many packets, and got a report at 50 ms.
     fn busy() -> AirPeer {
         let address = Neighbour::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
@@ -544,7 +564,7 @@ mod tests {
         peer.report_soon(at(at_us));
     }
 
-    /// And one before it is missing.
+    /// A packet arrives, and the one before it is missing.
     fn one_arrives(peer: &mut AirPeer, at_us: u64) {
         let arrived = Arrived {
             bytes: 1024,
@@ -554,7 +574,7 @@ mod tests {
         peer.report_gap(at(at_us));
     }
 
-    /// When it is told, in microseconds, if it is looked at often.
+    /// Time of the report, in microseconds, if it is polled often.
     fn told_at(peer: &mut AirPeer) -> Option<u64> {
         (0..1_000)
             .map(|n| 50_000 + n * 100)

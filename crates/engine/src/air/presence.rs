@@ -1,14 +1,17 @@
-//! Towards an address that has not proven to be there, this process says nothing of air mode by itself: a stranger may have asked for a connection in the
-//! name of another host, which would get all of it.
+//! Proof that a peer is at its address.
 //!
-//! | what proves it | |
+//! To an address without a proof this process sends no message of air mode on its own: a forged
+//! connection request in another host's name would direct all of them there.
+//!
+//! | proof | |
 //! |---|---|
 //! | an answer of connection management | its RTU, or its REP if we asked |
-//! | a packet for the queue pair that is taken in its turn | whose PSN no other host knows |
+//! | a packet for the queue pair that is accepted in order | whose PSN no other host knows |
 //! | a message that names the instance that it was told | which no other host knows |
-//! | a program that connects a queue pair by other means | it says that the peer is there |
+//! | a program that connects a queue pair by other means | it vouches for the peer |
 //!
-//! A question from there is answered, once, by as many bytes; what is to be asked is asked when it has proven to be there.
+//! A question from there is answered, once, with as many bytes; questions to it are sent once it is
+//! proven to be there.
 
 use super::{Air, AirIndex, AirView};
 use crate::index::QpIndex;
@@ -18,7 +21,7 @@ use airdma_transport::Time;
 use airdma_wire::{Gid, Neighbour, Qpn};
 
 impl Air {
-    /// Whether the peer of a queue pair is there, for all that is known when it is connected.
+    /// Whether the peer of a queue pair is proven to be there when it is connected.
     pub(super) fn is_there(
         &self,
         view: &mut AirView<'_>,
@@ -26,14 +29,14 @@ impl Air {
         local: Qpn,
         number: Qpn,
     ) -> bool {
-        // What the connection manager knows nothing of is the program's word.
+        // Without knowledge of the connection manager the program vouches for the peer.
         view.manager.is_none_or(|manager| {
             let remote = Gid::from(connection.remote);
             manager.has_answered(local, remote, number) != Some(false)
         })
     }
 
-    /// Connection management has heard from an address.
+    /// Records a datagram of connection management from an address.
     #[cold]
     pub(crate) fn note_management(
         &mut self,
@@ -65,7 +68,7 @@ impl Air {
         }
     }
 
-    /// Packets have come for a queue pair from an address that has not proven to be there.
+    /// Packets have come for a queue pair from an address without a proof.
     #[cold]
     pub(super) fn note_unproven(
         &mut self,
@@ -82,7 +85,7 @@ impl Air {
 }
 
 impl Air {
-    /// The peer is there: it is asked what was to be asked.
+    /// The peer is proven to be there: postponed questions are sent.
     pub(super) fn prove(&mut self, index: AirIndex, now: Time) {
         let peer = self.peer(index);
         if std::mem::replace(&mut peer.is_proven, true) {

@@ -1,4 +1,4 @@
-//! The parts of a worker that air mode reads and changes beside its own state.
+//! The parts of a worker that air mode reads and changes in addition to its own state.
 
 use crate::index::{AirIndex, PeerIndex, QpIndex};
 use crate::tables::counters::Counters;
@@ -7,7 +7,8 @@ use crate::tables::qp_table::QpTable;
 use airdma_cm::Manager;
 use airdma_wire::Neighbour;
 
-/// What a call into [`Air`](super::Air) may touch. The caller puts `wakes` in line afterwards.
+/// The parts that a call into [`Air`](super::Air) may access. The caller adds `wakes` to the line
+/// afterwards.
 pub(crate) struct AirView<'a> {
     pub(crate) qps: &'a mut QpTable,
     pub(crate) peers: &'a mut Peers,
