@@ -139,7 +139,9 @@ def _says(host: Host, script: str, words: str) -> list[str]:
 
 
 def _sanitized(host: Host, folder: Path, sanitizer: str, words: list[str]) -> list[str]:
-    """AddressSanitizer's runtime ends a program in which another library comes first, unless it is told not to."""
+    """AddressSanitizer's runtime ends a program in which another library comes first, unless an
+    option keeps it from that.
+    """
     source, program = folder / "sanitized.c", folder / "sanitized"
     source.write_text(LISTS, encoding="ascii")
     compiled = host.run(["cc", f"-fsanitize={sanitizer}", "-o", str(program), str(source), "-libverbs"])
