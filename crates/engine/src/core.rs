@@ -102,12 +102,12 @@ impl Core {
     ) -> io::Result<Self> {
         let arena = Arena::new();
         let mut worker = Worker::new(random, config.window);
-        let tables = &mut worker.tables;
+        let tables = &mut worker.state;
         tables
             .air
             .control_rate(config.rate_control, line_rate(&info));
         tables.note_interface_mtu(info.mtu, Time::ZERO);
-        tables.secret = config.secret.clone();
+        tables.device.secret = config.secret.clone();
         let mode = air_mode(&config, &info.interface);
         if mode != AirMode::Off {
             tables.offer(feature::SELECTIVE, mode);
@@ -215,33 +215,33 @@ impl Core {
     pub(crate) fn inventory(&self) -> Inventory {
         Inventory {
             ring_bytes: self.arena.used_bytes(),
-            ..self.visit(|worker| worker.tables.inventory())
+            ..self.visit(|worker| worker.state.inventory())
         }
     }
 
     /// From now on peers whose rate is controlled are sent to as fast as this says.
     pub(crate) fn control_rate(&self, rate_control: RateControl) {
         let line_rate = line_rate(&self.info);
-        self.visit(|worker| worker.tables.air.control_rate(rate_control, line_rate));
+        self.visit(|worker| worker.state.air.control_rate(rate_control, line_rate));
     }
 
     /// From now on peers are offered these features beyond RoCEv2.
     pub(crate) fn offer(&self, features: u64, mode: AirMode) {
-        self.visit(|worker| worker.tables.offer(features, mode));
+        self.visit(|worker| worker.state.offer(features, mode));
     }
 
     /// From now on all connections of new queue pairs are sealed with this secret.
     pub(crate) fn share_secret(&self, secret: Secret) {
-        self.visit(|worker| worker.tables.secret = Some(secret));
+        self.visit(|worker| worker.state.device.secret = Some(secret));
     }
 
     pub(crate) fn asks_for_air(&self) -> bool {
-        self.visit(|worker| worker.tables.air.asks_for_air())
+        self.visit(|worker| worker.state.air.asks_for_air())
     }
 
     /// From now on peers without a rate controller are sent all that there is.
     pub(crate) fn lift_window(&self) {
-        self.visit(|worker| worker.tables.peers.lift());
+        self.visit(|worker| worker.state.scheduler.peers.lift());
     }
 
     /// Somebody polls a completion queue. A count lost between two threads does no harm: it still rises.
@@ -435,7 +435,7 @@ impl Core {
                 return Ok(false);
             }
             let (port, steering) = self.open_port(&state.current.gids)?;
-            worker.tables.counters.share(&self.info.interface);
+            worker.state.counters.share(&self.info.interface);
             if let Some(steering) = &steering {
                 // The first time that it is set: a port is bound once.
                 let _ = self.steering.set(Arc::clone(steering));
@@ -500,13 +500,13 @@ impl Core {
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         self.visit(|worker| {
             self.count(worker);
-            worker.tables.counters.named()
+            worker.state.counters.named()
         })
     }
 
     fn count(&self, worker: &mut Worker) {
         worker.count_port(self.now());
-        worker.tables.counters.flush();
+        worker.state.counters.flush();
     }
 
     /// Adds to those who hear of what happens to the port.

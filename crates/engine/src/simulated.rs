@@ -94,7 +94,7 @@ impl Simulated {
     /// From now on the interface has this MTU.
     pub fn set_interface_mtu(&self, mtu: u32) {
         let core = self.device.core();
-        core.control(|worker, now| worker.tables.note_interface_mtu(mtu, now));
+        core.control(|worker, now| worker.state.note_interface_mtu(mtu, now));
     }
 
     /// From now on peers without a rate controller are sent all that there is, as by NICs that know of no window. Before anything is

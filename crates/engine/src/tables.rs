@@ -3,6 +3,7 @@
 pub(crate) mod counters;
 pub(crate) mod cq_table;
 pub(crate) mod destination;
+pub(crate) mod device_tables;
 pub(crate) mod multicast;
 pub(crate) mod peers;
 pub(crate) mod qp_host;

@@ -1,10 +1,15 @@
 //! The worker of a device: whoever holds it makes the device progress.
 
 mod air_messages;
+mod connections;
 pub(crate) mod gsi;
 mod keying;
+mod posted;
+mod receive;
+mod scheduler;
 pub(crate) mod source_port;
-pub(crate) mod tables;
+pub(crate) mod state;
+mod transmit;
 pub(crate) mod withheld;
 
 use crate::counter_names::EngineCounter;
@@ -14,7 +19,8 @@ use crate::random::Random;
 use crate::sharing::steering::{Ground, Steering};
 use crate::tables::peers::Window;
 use crate::worker::gsi::Gsi;
-use crate::worker::tables::{ROUND_BYTES, Tables};
+use crate::worker::state::WorkerState;
+use crate::worker::transmit::ROUND_BYTES;
 use crate::{DeviceInfo, Error};
 use airdma_cm::Config;
 use airdma_port::{Port, TransmitBatch};
@@ -43,7 +49,7 @@ const COUNTERS_INTERVAL: Duration = Duration::from_millis(10);
 /// Everything that makes progress, behind the device's one lock.
 pub(crate) struct Worker {
     link: Option<Link>,
-    pub(crate) tables: Tables,
+    pub(crate) state: WorkerState,
     port_counted: Time,
     /// Packets came or went since the port was counted.
     port_moved: bool,
@@ -97,7 +103,7 @@ impl Worker {
     pub(crate) fn new(random: Random, window: Window) -> Self {
         Worker {
             link: None,
-            tables: Tables::new(random, window),
+            state: WorkerState::new(random, window),
             port_counted: Time::ZERO,
             port_moved: false,
             flushed: Time::ZERO,
@@ -117,12 +123,12 @@ impl Worker {
         rows: Vec<Option<Neighbour>>,
         steering: Option<Arc<Steering>>,
     ) {
-        self.tables.steering = steering;
+        self.state.device.steering = steering;
         let addresses = rows.len();
         for index in 0..addresses.min(usize::from(u8::MAX) + 1) {
             port.set_active(index as u8, false);
         }
-        self.tables.rows = rows;
+        self.state.device.rows = rows;
         let batch = port.lend_batch(ROUND_BYTES as usize + 2 * PACKET_LEN_MAX, BATCH_PACKETS);
         self.link = Some(Link {
             port,
@@ -149,7 +155,7 @@ impl Worker {
         if link.listeners.len() <= index {
             link.listeners.resize(index + 1, link.everywhere);
         }
-        let rows = &mut self.tables.rows;
+        let rows = &mut self.state.device.rows;
         rows.resize(rows.len().max(index + 1), None);
         rows[index] = None;
         let set = self.with_steering(now, |steering, ground| {
@@ -160,7 +166,7 @@ impl Worker {
             (None, Some(link)) if !self.broken => link.port.set_address(row, address)?,
             (None, _) => {}
         }
-        self.tables.rows[index] = address;
+        self.state.device.rows[index] = address;
         if let Some(link) = &mut self.link {
             link.port.set_active(row, link.listeners[index] > 0);
         }
@@ -175,14 +181,13 @@ impl Worker {
         call: impl FnOnce(&Steering, &mut Ground<'_>) -> R,
     ) -> Option<R> {
         let link = self.link.as_mut().filter(|_| !self.broken)?;
-        let steering = self.tables.steering.clone()?;
-        let tables = &mut self.tables;
+        let steering = self.state.device.steering.clone()?;
+        let mut receiving = self.state.receiving(now);
         let mut ground = Ground {
             port: link.port.shared()?,
-            receive: &mut |received| tables.receive(now, &received),
+            receive: &mut |received| receiving.receive(&received),
         };
         let result = call(&steering, &mut ground);
-        self.tables.settle_received(now);
         Some(result)
     }
 
@@ -191,39 +196,39 @@ impl Worker {
     /// # Errors
     /// `ENOMEM` when all are taken, by this process or together with others.
     pub(crate) fn reserve(&mut self, now: Time) -> Result<(QpIndex, Qpn), Error> {
-        if self.tables.qps.wants_range() {
+        if self.state.qps.wants_range() {
             self.add_range(now);
         }
-        self.tables.qps.reserve()
+        self.state.qps.reserve()
     }
 
     fn add_range(&mut self, now: Time) {
         let leased = self.with_steering(now, |steering, ground| steering.lease(ground));
         match leased {
-            Some(Some(range)) => self.tables.qps.add_range(range),
+            Some(Some(range)) => self.state.qps.add_range(range),
             // There is none any more.
             Some(None) => {}
-            None => self.tables.qps.add_any_range(),
+            None => self.state.qps.add_any_range(),
         }
     }
 
     /// Makes queue pair 1, if that was not done.
     pub(crate) fn open_gsi(&mut self, now: Time, info: &DeviceInfo) {
-        if self.tables.gsi.is_some() {
+        if self.state.gsi.is_some() {
             return;
         }
-        if self.tables.qps.first_range().is_none() {
+        if self.state.qps.first_range().is_none() {
             self.add_range(now);
         }
-        let random = &mut self.tables.random;
+        let random = &mut self.state.random;
         let seed = u64::from(random.next_u32()) << 32 | u64::from(random.next_u32());
-        let id_tag = self.tables.qps.first_range();
+        let id_tag = self.state.qps.first_range();
         let config = Config {
             id_tag,
             path_mtu_max: info.path_mtu,
             ..Config::new(seed, info.guid)
         };
-        self.tables.gsi = Some(Gsi::new(config, info.interface_index));
+        self.state.gsi = Some(Gsi::new(config, info.interface_index));
         self.listen(None, true);
         self.with_steering(now, |steering, ground| steering.manage(ground));
     }
@@ -246,14 +251,14 @@ impl Worker {
 
     /// They are not any more.
     pub(crate) fn give_back_service(&mut self, service: u64, address: Option<Gid>) {
-        if let Some(steering) = &self.tables.steering {
+        if let Some(steering) = &self.state.device.steering {
             steering.close_listener(service, address);
         }
     }
 
     /// Takes no more requests, for whatever service.
     pub(crate) fn close_listeners(&mut self, now: Time) {
-        let Some(gsi) = &mut self.tables.gsi else {
+        let Some(gsi) = &mut self.state.gsi else {
             return;
         };
         let listeners: Vec<_> = gsi.services.keys().copied().collect();
@@ -284,32 +289,32 @@ impl Worker {
     /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.
     pub(crate) fn progress(&mut self, doorbells: &Doorbells, now: Time, work: Work) -> Round {
         let mut round = Round::default();
-        doorbells.drain(|doorbell| self.tables.answer(Doorbell::new(doorbell), now));
+        doorbells.drain(|doorbell| self.state.answer(Doorbell::new(doorbell), now));
         if work == Work::All {
             round.received = self.receive(now, &mut round);
             // What a timer waits for may be among the packets that still wait.
             if round.received < RECEIVE_PACKETS || self.postponed >= POSTPONED_MAX {
                 self.postponed = 0;
-                self.tables.expire(now);
+                self.state.expire(now);
             } else {
                 self.postponed += 1;
             }
         }
         // What is lost is not acknowledged.
-        if self.tables.cqs.has_overrun() {
-            self.tables.fail_overrun(now);
+        if self.state.device.cqs.has_overrun() {
+            self.state.fail_overrun(now);
         }
         self.transmit(now, &mut round);
-        if self.tables.cqs.has_overrun() {
-            self.tables.fail_overrun(now);
+        if self.state.device.cqs.has_overrun() {
+            self.state.fail_overrun(now);
         }
-        self.tables.tell_all(now);
+        self.state.tell_all(now);
         if round.broke {
-            self.tables.fail_all(now);
+            self.state.fail_all(now);
         }
-        round.misrouted = std::mem::take(&mut self.tables.misrouted);
-        round.more = self.tables.has_active() && !round.unsent && !self.broken;
-        round.deadline = self.tables.deadline(!round.unsent);
+        round.misrouted = std::mem::take(&mut self.state.misrouted);
+        round.more = self.state.has_active() && !round.unsent && !self.broken;
+        round.deadline = self.state.deadline(!round.unsent);
         self.port_moved |= round.received > 0;
         // The first quiet round may be the last of all: who sleeps then, or ends without a word, has counted everything.
         if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {
@@ -319,7 +324,7 @@ impl Worker {
         }
         if round.received == 0 || now.duration_since(self.flushed) >= COUNTERS_INTERVAL {
             self.flushed = now;
-            self.tables.counters.flush();
+            self.state.counters.flush();
         }
         round
     }
@@ -328,14 +333,14 @@ impl Worker {
         let Some(link) = self.link.as_mut().filter(|_| !self.broken) else {
             return 0;
         };
-        let tables = &mut self.tables;
-        let result = link.port.receive(RECEIVE_PACKETS, &mut |received| {
-            tables.receive(now, &received)
+        let mut receiving = self.state.receiving(now);
+        let result = (link.port).receive(RECEIVE_PACKETS, &mut |received| {
+            receiving.receive(&received)
         });
-        tables.settle_received(now);
+        drop(receiving);
         let received = self.check(result, round).unwrap_or(0);
         let more_waits = received >= RECEIVE_PACKETS;
-        self.tables.air.note_waiting(more_waits.then_some(now));
+        self.state.air.note_waiting(more_waits.then_some(now));
         received
     }
 
@@ -343,7 +348,7 @@ impl Worker {
         let Some(link) = self.link.as_mut().filter(|_| !self.broken) else {
             return;
         };
-        self.tables.fill(now, &mut *link.port, &mut link.batch);
+        self.state.fill(now, &mut *link.port, &mut link.batch);
         if link.batch.is_empty() {
             return;
         }
@@ -360,7 +365,7 @@ impl Worker {
         if result.is_err() {
             self.broken = true;
             round.broke = true;
-            self.tables.counters.count(EngineCounter::PortFailures);
+            self.state.counters.count(EngineCounter::PortFailures);
         }
         result.ok()
     }
@@ -377,10 +382,10 @@ impl Worker {
     fn take_counters(&mut self) {
         self.port_moved = false;
         if let Some(link) = &self.link {
-            self.tables.counters.take_port(link.port.counters());
+            self.state.counters.take_port(link.port.counters());
         }
-        if let Some(gsi) = &self.tables.gsi {
-            self.tables.counters.take_cm(&gsi.manager);
+        if let Some(gsi) = &self.state.gsi {
+            self.state.counters.take_cm(&gsi.manager);
         }
     }
 
@@ -397,7 +402,7 @@ impl Worker {
     /// `ENOMEM` at the limits; those of the system.
     pub(crate) fn attach(&mut self, group: Neighbour, index: QpIndex) -> Result<(), Error> {
         let link = &mut self.link;
-        self.tables.multicast.attach(group, index, || {
+        self.state.multicast.attach(group, index, || {
             let link = link.as_mut().ok_or(Error::Gone("the port"))?;
             link.port
                 .join(group)
@@ -410,7 +415,7 @@ impl Worker {
     /// # Errors
     /// `EINVAL` when it is not attached.
     pub(crate) fn detach(&mut self, group: Neighbour, index: QpIndex) -> Result<(), Error> {
-        match self.tables.multicast.detach(group, index) {
+        match self.state.multicast.detach(group, index) {
             None => Err(Error::Invalid(
                 "the queue pair is not attached to that multicast group",
             )),

@@ -63,7 +63,7 @@ impl Core {
             let info = self.current();
             self.control(|worker, now| {
                 worker.open_gsi(now, &info);
-                if let Some(gsi) = &mut worker.tables.gsi {
+                if let Some(gsi) = &mut worker.state.gsi {
                     gsi.say(now, &estate.words);
                 }
             });
@@ -98,7 +98,7 @@ impl Core {
             }
         }
         self.relay.peek(|worker| {
-            let gsi = worker.tables.gsi.as_ref();
+            let gsi = worker.state.gsi.as_ref();
             gsi.and_then(Gsi::will_fd).into_iter().for_each(close);
         });
     }

@@ -66,7 +66,7 @@ impl Core {
             return subnet(local) == subnet(remote);
         }
         mask.contains(AttrMask::AV)
-            && self.control(|worker, _| worker.tables.air.offers_more())
+            && self.control(|worker, _| worker.state.air.offers_more())
             && neighbour::is_on_link(self.info.interface_index, local, remote)
     }
 
@@ -123,12 +123,12 @@ impl Core {
         let before = std::mem::replace(&mut state.current, seen);
         let mtu = state.current.mtu;
         if before.mtu != mtu {
-            self.control(|worker, now| worker.tables.note_interface_mtu(mtu, now));
+            self.control(|worker, now| worker.state.note_interface_mtu(mtu, now));
         }
         let path_mtu = state.current.path_mtu;
         if before.path_mtu != path_mtu {
             self.control(|worker, _| {
-                if let Some(gsi) = &mut worker.tables.gsi {
+                if let Some(gsi) = &mut worker.state.gsi {
                     gsi.manager.set_path_mtu_max(path_mtu);
                 }
             });
@@ -176,7 +176,7 @@ impl Core {
             return false;
         }
         self.control(|worker, now| {
-            worker.tables.fail_all(now);
+            worker.state.fail_all(now);
             worker.close_listeners(now);
         });
         // It tells those that asked to be told, while no lock is held.

@@ -66,14 +66,14 @@ impl Device {
         let core = self.core();
         core.check_process()?;
         core.control(|worker, now| {
-            let gsi = worker.tables.gsi.as_mut();
+            let gsi = worker.state.gsi.as_mut();
             let gsi = gsi.ok_or(Error::Gone("the connection"))?;
             let listener = gsi.manager.listen(service, takes, local, backlog)?;
             let channel = Arc::clone(channel);
             gsi.own(Subject::Listener(listener), Owner::new(channel, cookie));
             gsi.services.insert(listener, (service, local));
             let claimed = worker.claim_service(now, service.0, local);
-            if let (Err(_), Some(gsi)) = (&claimed, worker.tables.gsi.as_mut()) {
+            if let (Err(_), Some(gsi)) = (&claimed, worker.state.gsi.as_mut()) {
                 gsi.close(now, listener);
             }
             claimed.map(|()| listener)
@@ -107,7 +107,7 @@ impl Device {
             return;
         }
         core.control(|worker, now| {
-            let Some(gsi) = worker.tables.gsi.as_mut() else {
+            let Some(gsi) = worker.state.gsi.as_mut() else {
                 return;
             };
             if let Some((service, local)) = gsi.close(now, listener) {
@@ -220,7 +220,7 @@ impl Device {
     fn report_first(&self) {
         let core = self.core();
         if core.check_process().is_ok() {
-            core.control(|worker, now| worker.tables.air.report_first(now));
+            core.control(|worker, now| worker.state.air.report_first(now));
         }
     }
 
@@ -257,10 +257,10 @@ impl Device {
         }
         let _ending = Ending::begin();
         core.control_within(FAREWELL_TIME_MAX, |worker, now| {
-            worker.tables.air.report_first(now);
+            worker.state.air.report_first(now);
             // Whoever asks from now on is refused, and need not find out that nobody answers.
             worker.close_listeners(now);
-            let Some(gsi) = worker.tables.gsi.as_mut() else {
+            let Some(gsi) = worker.state.gsi.as_mut() else {
                 return;
             };
             for id in gsi.connections() {
@@ -360,7 +360,7 @@ impl Device {
         // Whoever waits for an answer to an address that is gone is to hear of that now.
         core.take_news();
         core.control(|worker, now| {
-            let gsi = worker.tables.gsi.as_mut();
+            let gsi = worker.state.gsi.as_mut();
             let gsi = gsi.ok_or(Error::Gone("the connection"))?;
             let result = call(gsi, now);
             gsi.fill_outbox();
@@ -381,7 +381,7 @@ impl Core {
         loop {
             let is_time = since.elapsed() >= FAREWELL_AGAIN;
             let is_ending = self.control_within(FAREWELL_TIME_MAX, |worker, _| {
-                let gsi = worker.tables.gsi.as_mut().filter(|gsi| gsi.is_ending());
+                let gsi = worker.state.gsi.as_mut().filter(|gsi| gsi.is_ending());
                 let is_ending = gsi.is_some();
                 if let Some(gsi) = gsi.filter(|_| is_time && again < FAREWELLS_AGAIN_MAX) {
                     gsi.end_again();

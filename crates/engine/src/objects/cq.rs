@@ -174,7 +174,7 @@ impl Cq {
                     to.publish(1);
                 }
             }
-            worker.tables.cqs.replace(self.index, to);
+            worker.state.device.cqs.replace(self.index, to);
             Ok(())
         })?;
         *consumer = from_now_on;
@@ -194,7 +194,7 @@ impl Cq {
                     kept.push(cqe);
                 }
             }
-            worker.tables.cqs.refill(self.index, &kept);
+            worker.state.device.cqs.refill(self.index, &kept);
         });
     }
 
@@ -213,7 +213,7 @@ impl Cq {
         if !self.users.destroy("the completion queue")? {
             return Ok(());
         }
-        core.control(|worker, _| worker.tables.cqs.remove(self.index));
+        core.control(|worker, _| worker.state.device.cqs.remove(self.index));
         let id = self.shared.id;
         self.device
             .events

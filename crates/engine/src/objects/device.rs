@@ -306,8 +306,13 @@ impl Device {
             Arc::clone(&self.events),
             options,
         ));
-        let inserted =
-            core.control(|worker, _| worker.tables.cqs.insert(producer, Arc::clone(&shared)));
+        let inserted = core.control(|worker, _| {
+            worker
+                .state
+                .device
+                .cqs
+                .insert(producer, Arc::clone(&shared))
+        });
         let channel = channel.map(|(channel, _)| channel);
         match inserted {
             Ok(index) => Ok(Arc::new(Cq::new(

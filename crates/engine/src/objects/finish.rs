@@ -24,9 +24,9 @@ impl Qp {
         let mut pause = FINISH_PAUSE_MIN;
         loop {
             let is_finished = core.control(|worker, now| {
-                worker.tables.take_work(self.shared.index, now);
+                worker.state.take_work(self.shared.index, now);
                 let gone = self.is_destroyed();
-                let slot = worker.tables.qps.slot(self.shared.index).filter(|_| !gone);
+                let slot = worker.state.qps.slot(self.shared.index).filter(|_| !gone);
                 slot.is_none_or(|slot| {
                     slot.qp.state() != QpState::ReadyToSend || !slot.qp.awaits_answers()
                 })

@@ -87,7 +87,7 @@ impl Mr {
         to.users.acquire("the protection domain")?;
         let can_be_cut = !access.contains(Access::ON_DEMAND) && files::can_be_cut(range.0, range.1);
         let changed = core.control(|worker, _| {
-            let memory = &mut worker.tables.memory;
+            let memory = &mut worker.state.device.memory;
             memory.reregister(self.key, to.id, change)?;
             if can_be_cut {
                 memory.may_go(self.key);
@@ -119,7 +119,7 @@ impl Mr {
         if state.deregistered {
             return Ok(());
         }
-        core.control(|worker, _| worker.tables.memory.deregister(self.key))?;
+        core.control(|worker, _| worker.state.device.memory.deregister(self.key))?;
         state.deregistered = true;
         state.pd.users.release();
         if let Some(dm) = &self.dm {
@@ -138,7 +138,7 @@ impl Drop for Mr {
         // Nobody can deregister it any more, and its memory may go at once: windows must not keep it open.
         if let Err(Error::Busy(_)) = self.deregister() {
             let core = Arc::clone(self.lock().pd.device.core());
-            core.control(|worker, _| worker.tables.memory.close_windows(self.key));
+            core.control(|worker, _| worker.state.device.memory.close_windows(self.key));
             self.deregister().ok();
         }
     }

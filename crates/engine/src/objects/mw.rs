@@ -65,13 +65,13 @@ impl Mw {
         };
         let bound = pd.device.core().control(|worker, _| {
             qp.check_alive()?;
-            let tables = &mut worker.tables;
+            let tables = &mut worker.state;
             let side = tables.qps.slot(qp.shared.index).map(|slot| &slot.side);
             let serial = side.filter(|side| side.pd == pd.id).map(|side| side.serial);
             let serial = serial.ok_or(Error::Invalid(
                 "the queue pair belongs to another protection domain",
             ))?;
-            let bound = tables.memory.bind(pd.id, serial, &bind);
+            let bound = tables.device.memory.bind(pd.id, serial, &bind);
             bound.map_err(|_| Error::Invalid("the region does not hold such a window"))
         });
         bound.map(|()| (window, bind.new_key))
@@ -95,7 +95,7 @@ impl Mw {
         let core = self.pd.device.core();
         core.check_process()?;
         if !self.destroyed.swap(true, Ordering::AcqRel) {
-            core.control(|worker, _| worker.tables.memory.free_window(self.key));
+            core.control(|worker, _| worker.state.device.memory.free_window(self.key));
             self.pd.users.release();
         }
         Ok(())

@@ -176,7 +176,8 @@ impl Pd {
         } else {
             presence::check(range.0, range.1, access)
         };
-        let key = present.and_then(|()| core.control(|worker, _| enter(&mut worker.tables.memory)));
+        let key =
+            present.and_then(|()| core.control(|worker, _| enter(&mut worker.state.device.memory)));
         let key = key.inspect_err(|_| self.users.release())?;
         Ok(Arc::new(Mr::new(Arc::clone(self), key, range, access, dm)))
     }
@@ -195,7 +196,7 @@ impl Pd {
         };
         for sge in sges {
             let known = core.control(|worker, _| {
-                let memory = &worker.tables.memory;
+                let memory = &worker.state.device.memory;
                 memory.address_of(self.id, sge.lkey, sge.addr, sge.length, right)
             });
             let here = match known {
@@ -222,7 +223,7 @@ impl Pd {
         core.check_process()?;
         self.users.acquire("the protection domain")?;
         let two = mw_type == MwType::Two;
-        let key = core.control(|worker, _| worker.tables.memory.alloc_window(self.id, two));
+        let key = core.control(|worker, _| worker.state.device.memory.alloc_window(self.id, two));
         let key = key.inspect_err(|_| self.users.release())?;
         Ok(Arc::new(Mw::new(Arc::clone(self), mw_type, key)))
     }

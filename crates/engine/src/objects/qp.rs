@@ -211,7 +211,7 @@ impl Qp {
         }
         self.core().control(|worker, _| {
             let gone = self.destroyed.load(Ordering::Acquire);
-            let slot = worker.tables.qps.slot(self.shared.index);
+            let slot = worker.state.qps.slot(self.shared.index);
             slot.filter(|_| !gone)
                 .map_or(QpState::Error, |slot| slot.qp.state())
         })
@@ -246,7 +246,7 @@ impl Qp {
         }
         self.core().control(|worker, _| {
             self.check_alive()?;
-            let slot = worker.tables.qps.slot(self.shared.index);
+            let slot = worker.state.qps.slot(self.shared.index);
             let slot = slot.filter(|slot| slot.connection.is_none());
             let slot = slot.ok_or(Error::Invalid("the queue pair is connected"))?;
             slot.seals = true;
@@ -272,7 +272,7 @@ impl Qp {
         }
         self.core().control(|worker, _| {
             self.check_alive()?;
-            let slot = worker.tables.qps.slot(self.shared.index);
+            let slot = worker.state.qps.slot(self.shared.index);
             let slot = slot.ok_or(Error::Gone("the queue pair"))?;
             if !matches!(slot.qp.state(), QpState::Reset | QpState::Init) {
                 return Err(Error::Invalid("the queue pair is beyond INIT"));
@@ -287,7 +287,7 @@ impl Qp {
     /// both has made two connections, whose values differ. `None` until the keys are exchanged.
     pub fn sealed_binding(&self) -> Option<[u8; 32]> {
         self.core().control(|worker, _| {
-            let slot = worker.tables.qps.slot(self.shared.index)?;
+            let slot = worker.state.qps.slot(self.shared.index)?;
             slot.seal.as_ref()?.binding()
         })
     }
@@ -305,7 +305,7 @@ impl Qp {
             self.core().control(|worker, now| {
                 if self.check_alive().is_ok() {
                     let index = self.shared.index;
-                    let tables = &mut worker.tables;
+                    let tables = &mut worker.state;
                     tables
                         .air
                         .note_application_buffer(&mut tables.qps, index, now);
@@ -340,9 +340,9 @@ impl Qp {
         let changed = core.control(|worker, now| {
             self.check_alive()?;
             let index = self.shared.index;
-            let before = worker.tables.source_index(index);
-            worker.tables.modify(index, attributes, mask, source, now)?;
-            let after = worker.tables.source_index(index);
+            let before = worker.state.source_index(index);
+            worker.state.modify(index, attributes, mask, source, now)?;
+            let after = worker.state.source_index(index);
             if let Some(before) = before {
                 worker.listen(Some(before), false);
             }
@@ -367,7 +367,7 @@ impl Qp {
         self.core().check_process()?;
         self.core().control(|worker, _| {
             let gone = self.destroyed.load(Ordering::Acquire);
-            let slot = worker.tables.qps.slot(self.shared.index).filter(|_| !gone);
+            let slot = worker.state.qps.slot(self.shared.index).filter(|_| !gone);
             slot.map(|slot| *slot.qp.attributes())
                 .ok_or(Error::Gone("the queue pair"))
         })
@@ -419,7 +419,7 @@ impl Qp {
             if self.destroyed.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            if worker.tables.multicast.is_attached(index) {
+            if worker.state.multicast.is_attached(index) {
                 return Err(Error::Busy("the queue pair (a multicast group has it)"));
             }
             self.destroyed.store(true, Ordering::Release);
@@ -431,19 +431,19 @@ impl Qp {
         self.shared.state.set_gone();
         // What it still owes its peer, acknowledgements above all, leaves first.
         for _ in 0..FAREWELLS {
-            core.control(|worker, now| worker.tables.farewell(self.shared.index, now));
+            core.control(|worker, now| worker.state.farewell(self.shared.index, now));
         }
         core.control(|worker, now| {
             match self.shared.qp_type {
                 QpType::Ud => worker.listen(None, false),
                 QpType::RawPacket => {}
                 QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => {
-                    if let Some(source) = worker.tables.source_index(self.shared.index) {
+                    if let Some(source) = worker.state.source_index(self.shared.index) {
                         worker.listen(Some(source), false);
                     }
                 }
             }
-            worker.tables.remove(self.shared.index, now);
+            worker.state.remove(self.shared.index, now);
         });
         let number = self.shared.number;
         self.device
@@ -467,13 +467,13 @@ impl Qp {
         let index = self.shared.index;
         if !self
             .core()
-            .control(|worker, _| worker.tables.multicast.is_attached(index))
+            .control(|worker, _| worker.state.multicast.is_attached(index))
         {
             return;
         }
         self.core().control_sockets(|worker, _| {
             while self.check_alive().is_ok()
-                && let Some(group) = worker.tables.multicast.group_of(index)
+                && let Some(group) = worker.state.multicast.group_of(index)
             {
                 worker.detach(group, index).ok();
             }
@@ -600,7 +600,7 @@ fn insert(
         let (index, number) = worker.reserve(now)?;
         let sizes = (qp_type, granted, signal_all);
         let mut shared = QpShared::new(number, index, sizes, send, recv);
-        shared.seals_datagrams = worker.tables.secret.is_some() && qp_type == QpType::Ud;
+        shared.seals_datagrams = worker.state.device.secret.is_some() && qp_type == QpType::Ud;
         let shared = Arc::new(shared);
         let config = QpConfig {
             qp_type,
@@ -623,10 +623,10 @@ fn insert(
         };
         let mut slot = QpSlot::new(QueuePair::new(config), side);
         slot.raw = raw;
-        slot.seals = worker.tables.secret.is_some() && qp_type.is_connected();
+        slot.seals = worker.state.device.secret.is_some() && qp_type.is_connected();
         let datagrams = || Box::new(DatagramSeals::new(number));
         slot.datagrams = shared.seals_datagrams.then(datagrams);
-        worker.tables.qps.insert(index, slot);
+        worker.state.qps.insert(index, slot);
         if qp_type == QpType::Ud {
             worker.listen(None, true);
         }

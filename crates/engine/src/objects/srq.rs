@@ -82,7 +82,7 @@ impl Srq {
             shared: Arc::clone(&shared),
             events: Arc::clone(&device.events),
         };
-        match core.control(|worker, _| worker.tables.srqs.insert(slot)) {
+        match core.control(|worker, _| worker.state.device.srqs.insert(slot)) {
             Ok(number) => Ok(Arc::new(Srq {
                 pd: Arc::clone(pd),
                 number,
@@ -138,7 +138,7 @@ impl Srq {
         }
         core.control(|worker, _| {
             self.shared.limit.store(limit, Ordering::Relaxed);
-            if let Some(slot) = worker.tables.srqs.slot(self.number) {
+            if let Some(slot) = worker.state.device.srqs.slot(self.number) {
                 slot.watch_limit();
             }
         });
@@ -160,7 +160,7 @@ impl Srq {
         let mut producer = self.lock();
         let (mut to, consumer) = memory(&self.pd, max_wr, self.max_sge)?;
         core.control(|worker, _| {
-            let Some(slot) = worker.tables.srqs.slot(self.number) else {
+            let Some(slot) = worker.state.device.srqs.slot(self.number) else {
                 return Err(Error::Gone("the shared receive queue"));
             };
             if slot.ring.available() > to.capacity() {
@@ -204,7 +204,7 @@ impl Srq {
             return Ok(());
         }
         self.destroyed.store(true, Ordering::Release);
-        core.control(|worker, _| worker.tables.remove_srq(self.number));
+        core.control(|worker, _| worker.state.remove_srq(self.number));
         let id = self.shared.id;
         self.pd
             .device

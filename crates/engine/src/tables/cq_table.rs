@@ -83,7 +83,7 @@ impl CqTable {
         }
     }
 
-    /// A queue that overflowed, each once: [`Tables::fail_overrun`](crate::worker::tables::Tables::fail_overrun) is to be called in this round.
+    /// Whether queues overflowed: their queue pairs must fail in this round.
     #[inline]
     pub(crate) fn has_overrun(&self) -> bool {
         !self.overrun.is_empty()

@@ -7,8 +7,8 @@ use crate::queues::attached_counters::AttachedCounters;
 use crate::queues::qp_shared::QpShared;
 use crate::queues::sge_list::list_bytes;
 use crate::tables::counters::Counters;
-use crate::tables::cq_table::CqTable;
-use crate::tables::srq_table::{Held, SrqTable};
+use crate::tables::device_tables::DeviceTables;
+use crate::tables::srq_table::Held;
 use crate::{Access, AsyncEvent, LIMITS};
 use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
@@ -54,9 +54,7 @@ pub(crate) enum Receives {
 /// A [`Host`] for one call of one queue pair.
 pub(crate) struct QpHost<'a> {
     pub(crate) side: &'a mut QpSide,
-    pub(crate) memory: &'a mut MemoryTable,
-    pub(crate) srqs: &'a mut SrqTable,
-    pub(crate) cqs: &'a mut CqTable,
+    pub(crate) device: &'a mut DeviceTables,
     pub(crate) counters: &'a mut Counters,
 }
 
@@ -66,7 +64,9 @@ impl QpHost<'_> {
         // The slot first: who sees the completion may post at once.
         self.side.send.release(1);
         if let Some(completion) = completion {
-            self.cqs.push(self.side.send_cq, &completion, self.counters);
+            self.device
+                .cqs
+                .push(self.side.send_cq, &completion, self.counters);
         }
     }
 
@@ -80,7 +80,7 @@ impl QpHost<'_> {
             cq = named.unwrap_or(cq);
             self.side.held.release(slot);
         }
-        self.cqs.push(cq, &completion, self.counters);
+        self.device.cqs.push(cq, &completion, self.counters);
     }
 
     /// Here and below a function of its own: a queue pair without counters saves no registers for it.
@@ -120,7 +120,7 @@ impl QpHost<'_> {
         for index in 0..u32::from(header.sge_count) {
             let sge = slot.sge::<SendWqe>(index);
             let sge = sge.map_err(|_: Corrupt| LocalFault)?;
-            if let Some(span) = self.memory.span(self.side.pd, &sge)? {
+            if let Some(span) = self.device.memory.span(self.side.pd, &sge)? {
                 let free = spans.list.get_mut(spans.count).ok_or(LocalFault)?;
                 *free = span;
                 spans.count += 1;
@@ -161,7 +161,9 @@ impl Host for QpHost<'_> {
         let pieces = Pieces::new(list, u32::from(header.sge_count), offset, out.len());
         for piece in pieces {
             let (place, range) = piece?.at(pd);
-            self.memory.read(place, Access::empty(), &mut out[range])?;
+            self.device
+                .memory
+                .read(place, Access::empty(), &mut out[range])?;
         }
         Ok(())
     }
@@ -183,7 +185,10 @@ impl Host for QpHost<'_> {
                 && piece.range.len() == spread.bytes()
             {
                 let (place, _) = piece.at(self.side.pd);
-                return Ok(self.memory.read_run(place, Access::empty(), out, spread)?);
+                return Ok(self
+                    .device
+                    .memory
+                    .read_run(place, Access::empty(), out, spread)?);
             }
         }
         spread.fill(out, |before, part| {
@@ -199,7 +204,7 @@ impl Host for QpHost<'_> {
         }
         let list = InSlot::<SendWqe>::new(slot);
         let pieces = Pieces::new(list, u32::from(header.sge_count), offset, data.len());
-        scatter(self.memory, self.side.pd, pieces, data)
+        scatter(&self.device.memory, self.side.pd, pieces, data)
     }
 
     /// One memory that the application has mapped twice is taken for two.
@@ -215,7 +220,7 @@ impl Host for QpHost<'_> {
         match self.side.receives {
             Receives::Own => {}
             Receives::Shared(number) => {
-                return self.srqs.slot(number)?.take(&mut self.side.held);
+                return self.device.srqs.slot(number)?.take(&mut self.side.held);
             }
             Receives::Domain(_) => return None,
         }
@@ -235,7 +240,7 @@ impl Host for QpHost<'_> {
         let Receives::Domain(domain) = self.side.receives else {
             return Err(RemoteFault::Access);
         };
-        let slot = self.srqs.of_domain(SrqIndex::new(srqn), domain);
+        let slot = self.device.srqs.of_domain(SrqIndex::new(srqn), domain);
         let slot = slot.ok_or(RemoteFault::Access)?;
         Ok(slot.take(&mut self.side.held))
     }
@@ -244,13 +249,13 @@ impl Host for QpHost<'_> {
         if self.side.receives != Receives::Own {
             let held = self.side.held.get(slot).ok_or(LocalFault)?;
             let pieces = Pieces::new(&held.sges[..], held.sges.len() as u32, offset, data.len());
-            return scatter(self.memory, held.pd, pieces, data);
+            return scatter(&self.device.memory, held.pd, pieces, data);
         }
         let slot = self.side.recv.slot(slot.0);
         let header: RecvWqe = slot.read_header();
         let list = InSlot::<RecvWqe>::new(slot);
         let pieces = Pieces::new(list, header.sge_count, offset, data.len());
-        scatter(self.memory, self.side.pd, pieces, data)
+        scatter(&self.device.memory, self.side.pd, pieces, data)
     }
 
     fn check_remote(
@@ -260,22 +265,33 @@ impl Host for QpHost<'_> {
         length: u32,
         access: RemoteAccess,
     ) -> Result<(), RemoteFault> {
-        self.memory.check(self.place(rkey, va), length, access)
+        self.device
+            .memory
+            .check(self.place(rkey, va), length, access)
     }
 
     /// The answer to a READ of an extended connection may be read while another packet, which names another queue, was
     /// in hand last. The peer could have named any queue of the domain, so the domains of all of them are tried.
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
         let place = self.place(rkey, va);
-        let read = self.memory.read(place, Access::REMOTE_READ, out);
+        let read = self.device.memory.read(place, Access::REMOTE_READ, out);
         let Receives::Domain(domain) = self.side.receives else {
             return Ok(read?);
         };
         if read.is_ok() {
             return Ok(());
         }
-        let mut others = self.srqs.domains(domain).map(|pd| Place { pd, ..place });
-        let read = others.any(|place| self.memory.read(place, Access::REMOTE_READ, out).is_ok());
+        let mut others = self
+            .device
+            .srqs
+            .domains(domain)
+            .map(|pd| Place { pd, ..place });
+        let read = others.any(|place| {
+            self.device
+                .memory
+                .read(place, Access::REMOTE_READ, out)
+                .is_ok()
+        });
         if read {
             Ok(())
         } else {
@@ -292,12 +308,14 @@ impl Host for QpHost<'_> {
     ) -> Result<(), RemoteFault> {
         let right = Access::REMOTE_READ;
         Ok(self
+            .device
             .memory
             .read_run(self.place(rkey, va), right, out, spread)?)
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {
         Ok(self
+            .device
             .memory
             .write(self.place(rkey, va), Access::REMOTE_WRITE, data)?)
     }
@@ -308,26 +326,26 @@ impl Host for QpHost<'_> {
         va: u64,
         operation: AtomicOperation,
     ) -> Result<u64, RemoteFault> {
-        self.memory.atomic(self.place(rkey, va), operation)
+        self.device.memory.atomic(self.place(rkey, va), operation)
     }
 
     fn write_atomic(&mut self, rkey: Rkey, va: u64, data: [u8; 8]) -> Result<(), RemoteFault> {
-        self.memory.write_atomic(self.place(rkey, va), data)
+        self.device.memory.write_atomic(self.place(rkey, va), data)
     }
 
     fn invalidate_local(&mut self, rkey: Rkey) -> Result<(), LocalFault> {
         let qp = self.side.serial;
-        Ok(self.memory.invalidate(self.side.pd, qp, rkey.0)?)
+        Ok(self.device.memory.invalidate(self.side.pd, qp, rkey.0)?)
     }
 
     fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault> {
         let qp = self.side.serial;
-        Ok(self.memory.bind(self.side.pd, qp, bind)?)
+        Ok(self.device.memory.bind(self.side.pd, qp, bind)?)
     }
 
     fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault> {
         let qp = self.side.serial;
-        Ok(self.memory.invalidate(self.side.pd, qp, rkey.0)?)
+        Ok(self.device.memory.invalidate(self.side.pd, qp, rkey.0)?)
     }
 
     fn complete_send(&mut self, slot: Slot, completion: Option<Completion>) {

@@ -11,7 +11,7 @@ pub(crate) const QUANTUM_BYTES: i64 = 64 * 1024;
 
 /// The line, by index in the table of queue pairs.
 #[derive(Default)]
-pub(crate) struct Active {
+pub(crate) struct RoundRobin {
     line: VecDeque<QpIndex>,
 }
 
@@ -30,7 +30,7 @@ impl Turn {
     }
 }
 
-impl Active {
+impl RoundRobin {
     /// Puts a queue pair at the end of the line, unless it stands there already.
     pub(crate) fn join(&mut self, index: QpIndex, turn: &mut Turn) {
         if !turn.queued {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn big_and_small_packets_get_equal_bytes() {
-        let mut active = Active::default();
+        let mut active = RoundRobin::default();
         let mut turns = [Turn::default(); 2];
         let packet = [4096, 100];
         let mut sent = [0usize; 2];
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn who_has_nothing_to_send_leaves_and_may_come_back() {
-        let mut active = Active::default();
+        let mut active = RoundRobin::default();
         let mut turns = [Turn::default(); 2];
         active.join(qp(0), &mut turns[0]);
         active.join(qp(1), &mut turns[1]);

@@ -1,6 +1,6 @@
 //! Messages of air mode that arrive, and the queue pairs that they are about.
 
-use super::tables::Tables;
+use super::state::WorkerState;
 use crate::air::{Air, AirView, RANGES_MAX};
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
@@ -10,22 +10,22 @@ use airdma_wire::mad::GSI_QKEY;
 use airdma_wire::{Opcode, Packet, Psn};
 use std::time::Duration;
 
-impl Tables {
+impl WorkerState {
     /// Calls air mode with the parts of the worker that it may touch, and puts the queue pairs that
     /// it wakes in line.
     pub(crate) fn with_air<R>(&mut self, call: impl FnOnce(&mut Air, &mut AirView<'_>) -> R) -> R {
         let mut wakes = std::mem::take(&mut self.wakes);
         let mut view = AirView {
             qps: &mut self.qps,
-            peers: &mut self.peers,
+            peers: &mut self.scheduler.peers,
             counters: &mut self.counters,
-            rows: &self.rows,
+            rows: &self.device.rows,
             manager: self.gsi.as_ref().map(|gsi| &gsi.manager),
             wakes: &mut wakes,
         };
         let result = call(&mut self.air, &mut view);
         for index in wakes.drain(..) {
-            self.join_line(index);
+            self.scheduler.join(&mut self.qps, index);
         }
         self.wakes = wakes;
         result
@@ -120,10 +120,8 @@ impl Tables {
         if !slot.is_some_and(|slot| slot.accepts(arrival.source, arrival.destination)) {
             return self.counters.count(EngineCounter::DropAir);
         }
-        self.with(index, |qp, host| {
-            qp.handle_acknowledgement(now, &told, host)
-        });
-        self.settle(index, now);
+        self.change(index, now)
+            .call(|qp, host| qp.handle_acknowledgement(now, &told, host));
     }
 
     /// A CNP came for a queue pair.

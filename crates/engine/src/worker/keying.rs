@@ -1,6 +1,7 @@
 //! Keys of sealed connections: when a queue pair exchanges them, and what is sealed and opened.
 
-use super::tables::Tables;
+use super::receive::Receiving;
+use super::state::WorkerState;
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
 use crate::seal::datagrams::{Name, Unopened};
@@ -13,7 +14,7 @@ use airdma_wire::air::{self, KeyOffer};
 use airdma_wire::mad::MAD_LEN;
 use airdma_wire::{Gid, Qpn};
 
-impl Tables {
+impl WorkerState {
     /// A queue pair was connected: if it seals, it exchanges keys for this connection.
     pub(crate) fn begin_keying(&mut self, index: QpIndex, now: Time) {
         let slot = self.qps.slot(index);
@@ -22,7 +23,7 @@ impl Tables {
             if let Some(connection) = &mut slot.connection {
                 connection.source_port = NO_PORT;
             }
-            self.keying.set(index, Some(now));
+            self.scheduler.keying.set(index, Some(now));
         }
     }
 
@@ -32,7 +33,7 @@ impl Tables {
         now: Time,
         out: &mut [u8],
     ) -> Option<(usize, Destination)> {
-        while let Some(index) = self.keying.pop_due(now) {
+        while let Some(index) = self.scheduler.keying.pop_due(now) {
             let Some(slot) = self.qps.slot(index) else {
                 continue;
             };
@@ -44,10 +45,10 @@ impl Tables {
             } = slot;
             if let Some(datagrams) = datagrams.as_deref_mut() {
                 let next = datagrams.next_offer(now).filter(|_| qp.state().receives());
-                self.keying.set(index, datagrams.due(now));
+                self.scheduler.keying.set(index, datagrams.due(now));
                 let Some((to, offer)) = next else {
                     // What waits for the keys may have waited long enough.
-                    self.settle(index, now);
+                    self.change(index, now).settle();
                     continue;
                 };
                 return Some((self.air.emit(&air::key(&offer), out), to));
@@ -59,7 +60,7 @@ impl Tables {
                 continue;
             }
             let next = seal.next_key_offer(now, qp.qpn(), qp.attributes().dest_qpn);
-            self.keying.set(index, seal.due(now));
+            self.scheduler.keying.set(index, seal.due(now));
             let path = &qp.attributes().path;
             let is_there = self.gsi.as_ref().is_none_or(|gsi| {
                 let asked_by =
@@ -73,10 +74,10 @@ impl Tables {
             }
             let Some(offer) = next else {
                 // What waits for the keys may have waited long enough.
-                self.settle(index, now);
+                self.change(index, now).settle();
                 continue;
             };
-            let destination = destination(&qp.attributes().path, &self.rows);
+            let destination = destination(&qp.attributes().path, &self.device.rows);
             return Some((self.air.emit(&air::key(&offer), out), destination));
         }
         None
@@ -84,8 +85,12 @@ impl Tables {
 
     /// Takes an offer of a key.
     pub(crate) fn take_key(&mut self, now: Time, arrival: &Arrival, offer: &KeyOffer) {
-        let secret = self.secret.as_ref().map_or(&[][..], Secret::of_sessions);
-        let mut rows = self.rows.iter();
+        let secret = self
+            .device
+            .secret
+            .as_ref()
+            .map_or(&[][..], Secret::of_sessions);
+        let mut rows = self.device.rows.iter();
         let row = rows.position(|row| *row == Some(arrival.destination));
         let taken = self.qps.find(offer.receiver).and_then(|index| {
             let slot = self.qps.slot(index)?;
@@ -97,21 +102,21 @@ impl Tables {
                 };
                 let from = (name, answer_to(arrival, row? as u8));
                 let is_new = datagrams.take(from, offer, secret, now, &mut self.random)?;
-                self.keying.set(index, datagrams.due(now));
+                self.scheduler.keying.set(index, datagrams.due(now));
                 return Some((index, is_new));
             }
             let is_peer = slot.accepts(arrival.source, arrival.destination)
                 && slot.qp.attributes().dest_qpn == offer.sender;
             let seal = slot.seal.as_deref_mut().filter(|_| is_peer)?;
             let is_new = seal.take(offer, secret)?;
-            self.keying.set(index, seal.due(now));
+            self.scheduler.keying.set(index, seal.due(now));
             Some((index, is_new))
         });
         match taken {
             Some((index, true)) => {
                 self.counters.count(EngineCounter::SealsAgreed);
                 self.air.ask_sealed(&mut self.qps, index, now);
-                self.settle(index, now);
+                self.change(index, now).settle();
             }
             Some((_, false)) => {}
             None => self.counters.count(EngineCounter::DropAir),
@@ -121,8 +126,8 @@ impl Tables {
     /// Appends to a datagram for queue pair 1 (BTH to payload) what shows that it comes from a host that knows the secret, if there is
     /// one. Returns its length then.
     pub(crate) fn sign(&self, packet: &mut [u8], len: usize, to: &Destination) -> usize {
-        let row = self.rows.get(usize::from(to.source_index)).copied();
-        let (Some(secret), Some(from)) = (&self.secret, row.flatten()) else {
+        let row = self.device.rows.get(usize::from(to.source_index)).copied();
+        let (Some(secret), Some(from)) = (&self.device.secret, row.flatten()) else {
             return len;
         };
         let mad = &packet[len - MAD_LEN..len];
@@ -137,7 +142,7 @@ impl Tables {
         arrival: &Arrival,
         payload: &'a [u8],
     ) -> Option<&'a [u8]> {
-        let Some(secret) = &self.secret else {
+        let Some(secret) = &self.device.secret else {
             return Some(payload);
         };
         let (from, to) = (arrival.source, arrival.destination);
@@ -157,61 +162,63 @@ impl Tables {
             gsi.data_arrived(now, qp.qpn());
         }
     }
+}
 
+impl Receiving<'_> {
     /// Takes a sealed packet.
     #[inline(never)] // packets in the clear do not pay for it
     pub(crate) fn receive_sealed(&mut self, now: Time, received: &Received<'_>) {
         let Some(number) = sealed_number(received.bytes) else {
-            return self.counters.count(EngineCounter::DropTruncated);
+            return self.state.counters.count(EngineCounter::DropTruncated);
         };
-        let Some(index) = self.qps.find(number) else {
+        let Some(index) = self.state.qps.find(number) else {
             return self.receive_unknown(now, received, number);
         };
-        let Some(slot) = self.qps.slot(index) else {
+        let Some(slot) = self.state.qps.slot(index) else {
             return;
         };
         if slot.datagrams.is_some() {
             return self.receive_sealed_datagram(index, now, received);
         }
         if !slot.accepts(received.source, received.destination) {
-            return self.counters.count(EngineCounter::DropBadSource);
+            return self.state.counters.count(EngineCounter::DropBadSource);
         }
         let Some(seal) = slot.seal.as_deref_mut() else {
-            return self.counters.count(EngineCounter::DropUnsealed);
+            return self.state.counters.count(EngineCounter::DropUnsealed);
         };
         let Some(session) = seal.session() else {
-            return self.counters.count(EngineCounter::DropUnkeyed);
+            return self.state.counters.count(EngineCounter::DropUnkeyed);
         };
-        let mut opened = std::mem::take(&mut self.opened);
+        let mut opened = std::mem::take(&mut self.state.opened);
         let len = session.open(received.bytes, &mut opened);
         match len {
             Some(len) => {
-                self.note_authentic(index, now);
+                self.state.note_authentic(index, now);
                 let bytes = &opened[..len];
                 self.receive_for(index, now, &Received { bytes, ..*received });
             }
-            None => self.counters.count(EngineCounter::DropUnsealed),
+            None => self.state.counters.count(EngineCounter::DropUnsealed),
         }
-        self.opened = opened;
+        self.state.opened = opened;
     }
 
     /// Takes a sealed packet for a queue pair of datagrams.
     fn receive_sealed_datagram(&mut self, index: QpIndex, now: Time, received: &Received<'_>) {
-        let slot = self.qps.slot(index);
+        let slot = self.state.qps.slot(index);
         let Some(datagrams) = slot.and_then(|slot| slot.datagrams.as_deref_mut()) else {
             return;
         };
-        let mut opened = std::mem::take(&mut self.opened);
+        let mut opened = std::mem::take(&mut self.state.opened);
         match datagrams.open(received, &mut opened, now) {
             Ok((len, number)) => {
                 let bytes = &opened[..len];
                 let received = Received { bytes, ..*received };
                 self.receive_datagram_of(index, now, &received, number);
             }
-            Err(Unopened::NoKeys) => self.counters.count(EngineCounter::DropUnkeyed),
-            Err(Unopened::Forged) => self.counters.count(EngineCounter::DropUnsealed),
+            Err(Unopened::NoKeys) => self.state.counters.count(EngineCounter::DropUnkeyed),
+            Err(Unopened::Forged) => self.state.counters.count(EngineCounter::DropUnsealed),
         }
-        self.opened = opened;
+        self.state.opened = opened;
     }
 }
 

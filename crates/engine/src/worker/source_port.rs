@@ -8,9 +8,9 @@
 //! A peer that sends from 4791 is held to that. Another may have its reasons to change: where it is not heard from any more, another port
 //! is tried, and is the new one if what comes from there is good.
 
+use super::state::WorkerState;
 use crate::index::QpIndex;
 use crate::tables::qp_table::{QpSlot, Silence};
-use crate::worker::tables::Tables;
 use airdma_port::Received;
 use airdma_transport::{Progress, Time};
 use airdma_wire::{Opcode, ROCE_PORT};
@@ -29,7 +29,7 @@ pub(crate) struct Candidate {
     before: Progress,
 }
 
-impl Tables {
+impl WorkerState {
     /// Whether a queue pair takes a packet that is not from its peer's address and port.
     #[cold]
     pub(crate) fn takes_from(

@@ -34,7 +34,7 @@ fn await_nobody(device: &Device) {
             remote_qpn: Qpn::new(79),
             is_proven: true,
         };
-        worker.tables.gsi.as_mut().unwrap().say(now, &[words]);
+        worker.state.gsi.as_mut().unwrap().say(now, &[words]);
     });
 }
 

@@ -1,6 +1,7 @@
-//! What becomes of a packet that arrives: whose it is, and what is drawn from it.
+//! The way of a packet that arrives to the queue pair that it is for.
 
-use super::Tables;
+use super::state::WorkerState;
+use crate::air::Arrived;
 use crate::counter_names::EngineCounter;
 use crate::index::{PdIndex, QpIndex, SrqIndex};
 use crate::sharing::steering::Member;
@@ -10,12 +11,46 @@ use airdma_transport::{Arrival, Time};
 use airdma_wire::sealed::is_sealed;
 use airdma_wire::{Bth, Opcode, Packet, ParseError, Qpn, split_middle};
 
-impl Tables {
-    /// Takes one packet that the port has verified. What is wrong with it is counted by reason. After the last comes
-    /// [`settle_received`](Self::settle_received).
-    pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
-        if received.bundled && !self.air.may_bundle(&mut self.qps, received.bytes) {
-            return self.counters.count(EngineCounter::DropAir);
+/// Packets that arrive together. When the guard goes out of scope, the queue pair that took the last
+/// of them is settled.
+pub(crate) struct Receiving<'a> {
+    pub(super) state: &'a mut WorkerState,
+    now: Time,
+    /// The queue pair that took packets last.
+    unsettled: Option<QpIndex>,
+    /// Its packets.
+    arrived: Arrived,
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        self.settle_received(self.now);
+    }
+}
+
+impl WorkerState {
+    /// Begins to receive packets.
+    pub(crate) fn receiving(&mut self, now: Time) -> Receiving<'_> {
+        Receiving {
+            state: self,
+            now,
+            unsettled: None,
+            arrived: Arrived::default(),
+        }
+    }
+}
+
+impl Receiving<'_> {
+    /// Takes one packet that the port has verified. A packet that is dropped is counted by reason.
+    pub(crate) fn receive(&mut self, received: &Received<'_>) {
+        let now = self.now;
+        if received.bundled
+            && !self
+                .state
+                .air
+                .may_bundle(&mut self.state.qps, received.bytes)
+        {
+            return self.state.counters.count(EngineCounter::DropAir);
         }
         if let Some((bth, payload)) = split_middle(received.bytes)
             && self.receive_middle(now, received, &bth, payload)
@@ -37,27 +72,27 @@ impl Tables {
         if number == Qpn::GSI {
             return self.receive_management(now, received, &arrival, &packet);
         }
-        let Some(index) = self.qps.find(number) else {
+        let Some(index) = self.state.qps.find(number) else {
             return self.receive_unknown(now, received, number);
         };
-        let Some(slot) = self.qps.slot(index) else {
+        let Some(slot) = self.state.qps.slot(index) else {
             return;
         };
         let is_from_peer = slot.knows(received);
         if !is_from_peer {
             let reason = slot.why_not_plain();
-            if !self.takes_from(index, now, received) {
-                return self.counters.count(reason);
+            if !self.state.takes_from(index, now, received) {
+                return self.state.counters.count(reason);
             }
         }
         self.deliver::<false>(index, now, received, &arrival, &packet);
         if !is_from_peer {
-            self.resolve_candidate(now);
+            self.state.resolve_candidate(now);
         }
     }
 
     /// Takes a packet that was sealed, for the queue pair that opened it.
-    pub(crate) fn receive_for(&mut self, index: QpIndex, now: Time, received: &Received<'_>) {
+    pub(super) fn receive_for(&mut self, index: QpIndex, now: Time, received: &Received<'_>) {
         if let Some((bth, payload)) = split_middle(received.bytes)
             && self.take_middle::<true>(index, now, received, &bth, payload)
         {
@@ -65,8 +100,11 @@ impl Tables {
         }
         match Packet::parse(received.bytes) {
             Ok(packet) if packet.headers.bth.opcode == Opcode::UdSendOnly => {
-                if !self.receive_air(now, &arrival(received), &packet, Some(index)) {
-                    self.counters.count(EngineCounter::DropAir);
+                if !self
+                    .state
+                    .receive_air(now, &arrival(received), &packet, Some(index))
+                {
+                    self.state.counters.count(EngineCounter::DropAir);
                 }
             }
             Ok(packet) => self.deliver::<true>(index, now, received, &arrival(received), &packet),
@@ -75,7 +113,7 @@ impl Tables {
     }
 
     /// Takes a datagram that was sealed by the queue pair of this number.
-    pub(crate) fn receive_datagram_of(
+    pub(super) fn receive_datagram_of(
         &mut self,
         index: QpIndex,
         now: Time,
@@ -92,7 +130,7 @@ impl Tables {
             {
                 self.deliver::<true>(index, now, received, &arrival(received), &packet);
             }
-            Ok(_) => self.counters.count(EngineCounter::DropUnsealed),
+            Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
             Err(error) => self.drop_malformed(error),
         }
     }
@@ -113,20 +151,20 @@ impl Tables {
         }
         self.takes_packets(index, now);
         if packet.headers.bth.opcode == Opcode::Cnp {
-            return self.receive_cnp(index, now, arrival, packet);
+            return self.state.receive_cnp(index, now, arrival, packet);
         }
         self.arrived.note(received.bytes.len(), received.tos);
-        self.with(index, |qp, host| {
+        self.state.with(index, |qp, host| {
             qp.handle_packet(now, arrival, packet, host)
         });
     }
 
     /// A packet names a shared receive queue: what it asks for is in the protection domain of that.
     fn enter_domain(&mut self, index: QpIndex, srqn: SrqIndex) {
-        if let Some(slot) = self.qps.slot(index)
+        if let Some(slot) = self.state.qps.slot(index)
             && let Receives::Domain(domain) = slot.side.receives
         {
-            let srq = self.srqs.of_domain(srqn, domain);
+            let srq = self.state.device.srqs.of_domain(srqn, domain);
             slot.side.pd = srq.map_or(PdIndex::NONE, |srq| srq.pd);
         }
     }
@@ -139,10 +177,10 @@ impl Tables {
         bth: &Bth,
         payload: &[u8],
     ) -> bool {
-        let Some(index) = self.qps.find(bth.dest_qpn) else {
+        let Some(index) = self.state.qps.find(bth.dest_qpn) else {
             return false;
         };
-        let slot = self.qps.slot(index);
+        let slot = self.state.qps.slot(index);
         if !slot.is_some_and(|slot| slot.knows(received)) {
             return false;
         }
@@ -161,7 +199,9 @@ impl Tables {
         payload: &[u8],
     ) -> bool {
         self.takes_packets(index, now);
-        let taken = self.with(index, |qp, host| qp.take_middle(now, bth, payload, host));
+        let taken = self
+            .state
+            .with(index, |qp, host| qp.take_middle(now, bth, payload, host));
         if taken == Some(true) {
             self.arrived.note(received.bytes.len(), received.tos);
         }
@@ -176,36 +216,38 @@ impl Tables {
         }
     }
 
-    /// Draws the consequences of the packets that were taken. Most packets follow one for the same queue pair, so that is
-    /// done when one comes for another, and to be done after the last.
-    pub(crate) fn settle_received(&mut self, now: Time) {
+    /// Settles the queue pair that took packets last. Most packets follow one for the same queue
+    /// pair, so that is done when a packet comes for another one, and after the last.
+    fn settle_received(&mut self, now: Time) {
         if let Some(index) = self.unsettled.take() {
             let arrived = std::mem::take(&mut self.arrived);
-            self.settle(index, now);
+            self.state.change(index, now).settle();
             if arrived.has_marks() {
-                self.air.note_marked(&mut self.qps, index, now);
+                self.state.air.note_marked(&mut self.state.qps, index, now);
             }
-            self.air.note_arrived(&mut self.qps, index, arrived, now);
-            self.air.note_owed(&mut self.qps, index, now);
+            self.state
+                .air
+                .note_arrived(&mut self.state.qps, index, arrived, now);
+            self.state.air.note_owed(&mut self.state.qps, index, now);
         }
     }
 
     /// Nobody here has that number; another process may.
     #[cold]
-    pub(crate) fn receive_unknown(&mut self, now: Time, received: &Received<'_>, number: Qpn) {
-        let steering = self.steering.as_ref();
+    pub(super) fn receive_unknown(&mut self, now: Time, received: &Received<'_>, number: Qpn) {
+        let steering = self.state.device.steering.as_ref();
         match steering.and_then(|steering| steering.owner_of_number(number)) {
             Some(owner) => self.receive_misrouted(now, received, owner),
-            None => self.counters.count(EngineCounter::DropUnknownQp),
+            None => self.state.counters.count(EngineCounter::DropUnknownQp),
         }
     }
 
     /// Hands a packet on to the process that it is for.
     fn receive_misrouted(&mut self, now: Time, received: &Received<'_>, owner: Member) {
-        self.counters.count(EngineCounter::RxMisrouted);
-        if let Some(steering) = &self.steering {
+        self.state.counters.count(EngineCounter::RxMisrouted);
+        if let Some(steering) = &self.state.device.steering {
             steering.forward(received, owner);
-            self.misrouted |= steering.note_misrouted(now);
+            self.state.misrouted |= steering.note_misrouted(now);
         }
     }
 
@@ -217,51 +259,54 @@ impl Tables {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) {
-        let manages = self.gsi.is_some();
-        if let Some(steering) = &self.steering
+        let manages = self.state.gsi.is_some();
+        if let Some(steering) = &self.state.device.steering
             && let Some(owner) =
                 steering.owner_of_datagram(arrival.destination, packet.payload, manages)
         {
             return self.receive_misrouted(now, received, owner);
         }
-        let Some(payload) = self.check_signed(arrival, packet.payload) else {
-            return self.counters.count(EngineCounter::DropUnsealed);
+        let Some(payload) = self.state.check_signed(arrival, packet.payload) else {
+            return self.state.counters.count(EngineCounter::DropUnsealed);
         };
         let packet = &Packet { payload, ..*packet };
-        if self.receive_air(now, arrival, packet, None) {
+        if self.state.receive_air(now, arrival, packet, None) {
             return;
         }
-        let gsi = self.gsi.as_mut();
+        let gsi = self.state.gsi.as_mut();
         if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, received.source_port, packet)) {
-            self.counters.count(EngineCounter::DropUnknownQp);
+            self.state.counters.count(EngineCounter::DropUnknownQp);
         }
         let (remote, local) = (arrival.source, arrival.destination);
-        self.with_air(|air, view| air.note_management(view, remote, local, now));
+        self.state
+            .with_air(|air, view| air.note_management(view, remote, local, now));
     }
 
     /// Gives each queue pair that is attached to the group a copy.
     fn receive_multicast(&mut self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
         let group = arrival.destination;
         let is_for_groups = packet.headers.bth.dest_qpn == Qpn::MULTICAST;
-        if !is_for_groups || self.multicast.member(group, 0).is_none() {
-            return self.counters.count(EngineCounter::DropUnknownQp);
+        if !is_for_groups || self.state.multicast.member(group, 0).is_none() {
+            return self.state.counters.count(EngineCounter::DropUnknownQp);
         }
         let mut nth = 0;
-        while let Some(index) = self.multicast.member(group, nth) {
-            self.with(index, |qp, host| {
-                qp.handle_packet(now, arrival, packet, host)
-            });
-            self.settle(index, now);
+        while let Some(index) = self.state.multicast.member(group, nth) {
+            self.state
+                .change(index, now)
+                .call(|qp, host| qp.handle_packet(now, arrival, packet, host));
             nth += 1;
         }
     }
 
     fn drop_malformed(&mut self, error: ParseError) {
         match error {
-            ParseError::Truncated => self.counters.count(EngineCounter::DropTruncated),
-            ParseError::UnknownOpcode(_) => self.counters.count(EngineCounter::DropUnknownOpcode),
+            ParseError::Truncated => self.state.counters.count(EngineCounter::DropTruncated),
+            ParseError::UnknownOpcode(_) => {
+                self.state.counters.count(EngineCounter::DropUnknownOpcode)
+            }
             ParseError::BadVersion(_) | ParseError::BadPad | ParseError::BadLength => {
-                self.counters
+                self.state
+                    .counters
                     .count_transport(airdma_transport::Counter::DropMalformed);
             }
         }

@@ -1,0 +1,85 @@
+//! Work requests that programs posted.
+
+use super::state::WorkerState;
+use crate::index::{Doorbell, QpIndex};
+use crate::objects::send_wqe;
+use crate::tables::qp_host::QpHost;
+use crate::{AttrMask, QpAttributes, QpState, QpType};
+use airdma_transport::{
+    Completion, CompletionOpcode, Host, QpEvent, QueuePair, Slot, Status, Time,
+};
+
+impl WorkerState {
+    /// A doorbell rang: takes what was posted to the queue pairs that share it.
+    pub(crate) fn answer(&mut self, doorbell: Doorbell, now: Time) {
+        for index in doorbell.sharers(self.qps.end()) {
+            self.take_work(index, now);
+        }
+    }
+
+    /// Takes what was posted to a queue pair.
+    pub(crate) fn take_work(&mut self, index: QpIndex, now: Time) {
+        self.change(index, now).state().take_posted(index);
+    }
+
+    pub(super) fn take_posted(&mut self, index: QpIndex) {
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        match slot.qp.state() {
+            QpState::Reset | QpState::Init | QpState::ReadyToReceive => {
+                // Posted while another thread took the queue pair back: forgotten, as by the change itself.
+                slot.side.send.discard();
+            }
+            QpState::ReadyToSend
+            | QpState::SendQueueDrain
+            | QpState::SendQueueError
+            | QpState::Error => {
+                while self.take_request(index) {}
+                self.with(index, |qp, host| qp.flush_receives(host));
+            }
+        }
+    }
+
+    /// Takes one posted request; false when there is none.
+    fn take_request(&mut self, index: QpIndex) -> bool {
+        let Some(slot) = self.qps.slot(index) else {
+            return false;
+        };
+        let Some(number) = slot.side.send.take() else {
+            return false;
+        };
+        let is_datagram = slot.qp.qp_type() == QpType::Ud;
+        let request = send_wqe::decode(
+            slot.side.send.slot(number),
+            number,
+            is_datagram,
+            slot.side.shared.signal_all,
+        );
+        let mut raw = (slot.qp.state() == QpState::ReadyToSend)
+            .then(|| slot.raw.take())
+            .flatten();
+        self.with(index, |qp, host| match (request, &mut raw) {
+            (Ok(request), None) => qp.post_send(request, host),
+            (Ok(request), Some(raw)) => raw.send(&request, qp, host),
+            (Err(_), _) => refuse_request(qp, number, host),
+        });
+        if let (Some(raw), Some(slot)) = (raw, self.qps.slot(index)) {
+            slot.raw = Some(raw);
+        }
+        true
+    }
+}
+
+/// A request that no poster of ours writes: the queue pair is done for.
+fn refuse_request(qp: &mut QueuePair, number: u32, host: &mut QpHost<'_>) {
+    let error = QpAttributes {
+        state: QpState::Error,
+        ..QpAttributes::default()
+    };
+    qp.modify(&error, AttrMask::STATE, host).ok();
+    let status = Status::LocalQpOperationError;
+    let completion = Completion::with_status(0, CompletionOpcode::Send, status, qp.qpn());
+    host.complete_send(Slot(number), Some(completion));
+    host.event(QpEvent::Fatal);
+}

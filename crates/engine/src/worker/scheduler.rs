@@ -1,0 +1,229 @@
+//! Which queue pair of a worker sends next, and when each wants to be called.
+//!
+//! After any change to a queue pair its timer, its share of the peer's window and its place in the line
+//! are brought up to date. [`WorkerState::change`] lends the queue pair for that: the update happens when
+//! the guard goes out of scope.
+
+use super::gsi::Gsi;
+use super::state::WorkerState;
+use crate::counter_names::EngineCounter;
+use crate::index::{PeerIndex, QpIndex};
+use crate::tables::peers::{Peers, Window};
+use crate::tables::qp_host::QpHost;
+use crate::tables::qp_table::{Connection, QpTable};
+use crate::tables::round_robin::RoundRobin;
+use crate::tables::timers::Timers;
+use airdma_transport::{Loss, QpState, QueuePair, Time};
+
+/// The line of queue pairs that send, their timers, and the windows to their peers.
+pub(crate) struct Scheduler {
+    pub(super) line: RoundRobin,
+    timers: Timers,
+    /// When a queue pair offers its public key, or its packets have waited long enough for keys.
+    pub(super) keying: Timers,
+    pub(crate) peers: Peers,
+}
+
+impl Scheduler {
+    /// `window`: to each peer.
+    pub(super) fn new(window: Window) -> Self {
+        Scheduler {
+            line: RoundRobin::default(),
+            timers: Timers::default(),
+            keying: Timers::default(),
+            peers: Peers::new(window),
+        }
+    }
+
+    /// Puts a queue pair at the end of the line.
+    pub(super) fn join(&mut self, qps: &mut QpTable, index: QpIndex) {
+        if let Some(slot) = qps.slot(index) {
+            self.line.join(index, &mut slot.turn);
+        }
+    }
+
+    /// Puts a queue pair in line that the window of its peer holds back no longer.
+    fn release(&mut self, qps: &mut QpTable, index: QpIndex) {
+        if let Some(slot) = qps.slot(index) {
+            slot.blocked = false;
+        }
+        self.join(qps, index);
+    }
+
+    /// Releases the next queue pair that the window of `peer` holds back, if there is room now.
+    #[inline]
+    pub(super) fn unblock(&mut self, qps: &mut QpTable, peer: PeerIndex) {
+        if let Some(index) = self.peers.unblock(peer) {
+            self.release(qps, index);
+        }
+    }
+
+    /// Puts a queue pair in line whose turn it is at the pacer of its peer.
+    pub(super) fn give_turn(&mut self, qps: &mut QpTable, index: QpIndex) {
+        if let Some(slot) = qps.slot(index) {
+            slot.waits = false;
+        }
+        self.join(qps, index);
+    }
+
+    /// Removes a queue pair that is destroyed.
+    pub(super) fn forget(&mut self, index: QpIndex) {
+        self.line.remove(index);
+        self.timers.remove(index);
+        self.keying.remove(index);
+    }
+
+    /// How many timers are set.
+    pub(super) fn timers(&self) -> usize {
+        self.timers.count()
+    }
+}
+
+/// A queue pair that is being changed. When the guard goes out of scope, the scheduler is brought up
+/// to date.
+pub(crate) struct Change<'a> {
+    state: &'a mut WorkerState,
+    index: QpIndex,
+    now: Time,
+}
+
+impl Change<'_> {
+    /// Calls the queue pair with what it may touch; `None` if it is gone.
+    #[inline(always)]
+    pub(crate) fn call<R>(
+        &mut self,
+        call: impl FnOnce(&mut QueuePair, &mut QpHost<'_>) -> R,
+    ) -> Option<R> {
+        self.state.with(self.index, call)
+    }
+
+    /// The rest of the worker.
+    pub(super) fn state(&mut self) -> &mut WorkerState {
+        self.state
+    }
+
+    /// Ends the change.
+    pub(crate) fn settle(self) {}
+}
+
+impl Drop for Change<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.state.settle(self.index, self.now);
+    }
+}
+
+impl WorkerState {
+    /// Lends a queue pair for a change.
+    #[inline(always)]
+    pub(crate) fn change(&mut self, index: QpIndex, now: Time) -> Change<'_> {
+        Change {
+            state: self,
+            index,
+            now,
+        }
+    }
+
+    /// Calls the queue pairs whose time has come.
+    #[inline]
+    pub(crate) fn expire(&mut self, now: Time) {
+        if let Some(gsi) = &mut self.gsi {
+            gsi.expire(now);
+        }
+        while let Some(index) = self.scheduler.timers.pop_due(now) {
+            let Some(slot) = self.qps.slot(index) else {
+                continue;
+            };
+            let is_due = slot.qp.poll_timeout().is_some_and(|due| due <= now);
+            let mut change = self.change(index, now);
+            if is_due {
+                change.call(|qp, host| qp.handle_timeout(now, host));
+            }
+        }
+    }
+
+    /// When [`WorkerState::expire`] wants to be called next, and [`WorkerState::fill`] if the port takes packets.
+    #[inline]
+    pub(crate) fn deadline(&self, can_send: bool) -> Option<Time> {
+        let management = self.gsi.as_ref().and_then(Gsi::next);
+        let air = self.air.due().filter(|_| can_send);
+        let keying = self.scheduler.keying.next().filter(|_| can_send);
+        let all = [self.scheduler.timers.next(), management, air, keying];
+        all.into_iter().flatten().min()
+    }
+
+    /// Whether something is to be sent.
+    pub(crate) fn has_active(&self) -> bool {
+        !self.scheduler.line.is_empty() || self.gsi.as_ref().is_some_and(Gsi::has_transmits)
+    }
+
+    /// Brings the scheduler up to date after a change to a queue pair.
+    fn settle(&mut self, index: QpIndex, now: Time) {
+        self.note(index, now);
+        if let Some(slot) = self.qps.slot(index)
+            && slot.qp.wants_transmit()
+        {
+            self.scheduler.line.join(index, &mut slot.turn);
+        }
+    }
+
+    /// As `settle`, without a place in the line.
+    pub(super) fn note(&mut self, index: QpIndex, now: Time) {
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        self.scheduler.timers.set(index, slot.qp.poll_timeout());
+        let (before, after) = (slot.in_flight, slot.qp.in_flight_bytes());
+        let lost = slot.qp.take_loss();
+        slot.in_flight = after;
+        slot.side.shared.urgency.set_busy(after > 0);
+        let state = slot.qp.state();
+        let entered = slot.side.shared.state.set(state);
+        if let Some(Connection { peer, air, .. }) = slot.connection
+            && (lost.is_some() || before != after)
+        {
+            if let Some(air) = air
+                && before == 0
+            {
+                self.air.note_under_way(air, now);
+            }
+            let acknowledged = lost.is_none() && state.sends();
+            let mtu = slot.qp.attributes().path_mtu.bytes();
+            if let Some(loss) = lost {
+                self.note_loss(peer, loss, now);
+                if loss == Loss::Timeout
+                    && let Some(next) = air.and_then(|air| self.air.ask_again(air))
+                {
+                    // The peer is silent: the line is let go, one by one.
+                    self.scheduler.join(&mut self.qps, next);
+                }
+            }
+            self.scheduler
+                .peers
+                .update(peer, before, after, acknowledged, mtu);
+            if after < before {
+                self.scheduler.unblock(&mut self.qps, peer);
+            }
+        }
+        if entered && state == QpState::Error {
+            // A receive whose poster did not see the state is seen here.
+            self.with(index, |qp, host| qp.flush_receives(host));
+        }
+    }
+
+    fn note_loss(&mut self, peer: PeerIndex, loss: Loss, now: Time) {
+        if self.scheduler.peers.lost(peer, now) {
+            self.counters.count(EngineCounter::WindowDecreases);
+        }
+        match loss {
+            Loss::Gap => self.scheduler.peers.answered(peer),
+            Loss::Timeout => {
+                for _ in 0..self.scheduler.peers.fell_silent(peer) {
+                    if let Some(index) = self.scheduler.peers.let_go(peer) {
+                        self.scheduler.release(&mut self.qps, index);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The state of a worker: its queue pairs, their peers, air mode, queue pair 1, and the scheduler.
+//!
+//! | to change | look at |
+//! |---|---|
+//! | which queue pair sends next, and what follows from a change | [`super::scheduler`] |
+//! | how packets are sent, and how many | [`super::transmit`] |
+//! | what happens to a packet that arrives | [`super::receive`] |
+//! | how posted requests are taken | [`super::posted`] |
+//! | states and connections | [`super::connections`] |
+
+use super::gsi::Gsi;
+use super::scheduler::Scheduler;
+use super::source_port::Candidate;
+use crate::air::{Air, AirMode};
+use crate::index::QpIndex;
+use crate::inventory::Inventory;
+use crate::random::Random;
+use crate::seal::OPENED_LEN_MAX;
+use crate::tables::counters::Counters;
+use crate::tables::device_tables::DeviceTables;
+use crate::tables::multicast::Multicast;
+use crate::tables::peers::Window;
+use crate::tables::qp_host::QpHost;
+use crate::tables::qp_table::{QpSlot, QpTable};
+use airdma_transport::{QueuePair, Time};
+
+/// The state of a worker.
+pub(crate) struct WorkerState {
+    /// What other workers of the device would share.
+    pub(crate) device: DeviceTables,
+    pub(crate) qps: QpTable,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) air: Air,
+    /// Queue pairs that air mode has woken; empty but for the time of a call.
+    pub(super) wakes: Vec<QpIndex>,
+    /// Queue pair 1, while it is open.
+    pub(crate) gsi: Option<Gsi>,
+    pub(crate) multicast: Multicast,
+    /// Added to the counters of the device.
+    pub(crate) counters: Counters,
+    /// A packet came that is for another process, and the reason must be found.
+    pub(super) misrouted: bool,
+    /// The source of the packet in hand, if it is not the connection's yet.
+    pub(super) candidate: Option<Candidate>,
+    /// Room for a packet that was sealed.
+    pub(super) opened: Box<[u8]>,
+    /// For nonces and seeds.
+    pub(super) random: Random,
+}
+
+impl WorkerState {
+    /// `window`: the ceiling of the window to one peer.
+    pub(crate) fn new(mut random: Random, window: Window) -> Self {
+        WorkerState {
+            qps: QpTable::new(random.fork()),
+            device: DeviceTables::new(random.fork()),
+            scheduler: Scheduler::new(window),
+            air: Air::new(),
+            wakes: Vec::new(),
+            gsi: None,
+            multicast: Multicast::default(),
+            counters: Counters::new(),
+            misrouted: false,
+            candidate: None,
+            opened: vec![0; OPENED_LEN_MAX].into_boxed_slice(),
+            random,
+        }
+    }
+
+    /// From now on peers are offered these features beyond RoCEv2.
+    pub(crate) fn offer(&mut self, features: u64, mode: AirMode) {
+        self.air.offer(features, mode, &mut self.random);
+    }
+
+    /// The MTU of the interface.
+    pub(crate) fn note_interface_mtu(&mut self, mtu: u32, now: Time) {
+        self.air.note_interface_mtu(&mut self.qps, mtu, now);
+    }
+
+    /// Tells of connections what has happened to them.
+    #[inline]
+    pub(crate) fn tell_all(&mut self, now: Time) {
+        if let Some(gsi) = &mut self.gsi {
+            gsi.tell_all(now, &mut self.qps, &mut self.device.cqs);
+        }
+    }
+
+    /// What is held on to, but for memory of rings.
+    pub(crate) fn inventory(&self) -> Inventory {
+        Inventory {
+            queue_pairs: self.qps.count(),
+            regions: self.device.memory.count(),
+            completion_queues: self.device.cqs.count(),
+            shared_queues: self.device.srqs.count(),
+            timers: self.scheduler.timers(),
+            waiting: self.scheduler.line.count() + self.air.waiting() + self.qps.wait_for_keys(),
+            peers: self.scheduler.peers.count(),
+            ring_bytes: 0,
+        }
+    }
+
+    /// Calls a queue pair with what it may touch.
+    pub(crate) fn with<R>(
+        &mut self,
+        index: QpIndex,
+        call: impl FnOnce(&mut QueuePair, &mut QpHost<'_>) -> R,
+    ) -> Option<R> {
+        let QpSlot { qp, side, .. } = self.qps.slot(index)?;
+        let mut host = QpHost {
+            side,
+            device: &mut self.device,
+            counters: &mut self.counters,
+        };
+        Some(call(qp, &mut host))
+    }
+}

@@ -1,0 +1,404 @@
+//! Whose turn it is to transmit, and how much.
+
+use super::state::WorkerState;
+use crate::air::Weight;
+use crate::counter_names::EngineCounter;
+use crate::index::{AirIndex, QpIndex};
+use crate::limits::PACKET_LEN_MAX;
+use crate::random::Random;
+use crate::seal::datagrams::{DatagramSeals, Name, Readiness};
+use crate::seal::{SEALED_LEN_MAX, Seal};
+use crate::tables::destination::destination;
+use crate::tables::qp_host::QpHost;
+use crate::tables::qp_table::{Connection, QpSlot};
+use crate::worker::gsi::Gsi;
+use airdma_port::{Port, TransmitBatch};
+use airdma_transport::{QueuePair, Run, RunLimits, Time};
+use airdma_wire::sealed::SEALED_OVERHEAD;
+use airdma_wire::{Bth, Neighbour};
+
+/// Why a turn to transmit ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TurnEnd {
+    /// All was sent that it may send.
+    Used,
+    /// There is nothing to send, or no room in the peer's window.
+    NothingToSend,
+    BatchFull,
+    /// The rate to the peer does not allow it now.
+    Paced,
+}
+
+/// What a queue pair may send in its turn.
+struct Admitted {
+    /// The peer, if its rate is controlled.
+    air: Option<AirIndex>,
+    /// Bytes; the last packet may go beyond.
+    allowance: i64,
+    /// The packets leave in bundles.
+    bundles: bool,
+}
+
+/// What a queue pair sent in its turn.
+#[derive(Clone, Copy)]
+struct Sent {
+    bytes: i64,
+    packets: u64,
+    end: TurnEnd,
+}
+
+/// Bytes that one round transmits at most, so that packets to receive do not wait: two segmented
+/// sends.
+pub(super) const ROUND_BYTES: i64 = 128 * 1024;
+
+impl WorkerState {
+    /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
+    #[inline]
+    pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
+        let mut budget = ROUND_BYTES;
+        let is_due = self.air.is_due(now)
+            || self.scheduler.keying.next().is_some_and(|due| due <= now)
+            || self.gsi.as_ref().is_some_and(Gsi::has_transmits);
+        if is_due {
+            match self.fill_management(now, port, batch) {
+                Some(sent) => budget -= sent,
+                None => return,
+            }
+        }
+        while budget > 0 {
+            let Some(index) = self.scheduler.line.first() else {
+                return;
+            };
+            let (sent, end) = self.take_turn(index, now, budget, batch);
+            budget -= sent;
+            if end == TurnEnd::BatchFull {
+                return;
+            }
+        }
+    }
+
+    /// Adds the messages to peers in air mode, those that agree on keys, and those of queue pair 1, and returns their bytes; `None` when the batch is full.
+    #[inline(never)] // most rounds have none
+    fn fill_management(
+        &mut self,
+        now: Time,
+        port: &mut dyn Port,
+        batch: &mut TransmitBatch,
+    ) -> Option<i64> {
+        let mut bytes = 0;
+        while self.air.is_due(now) {
+            let out = batch.reserve(PACKET_LEN_MAX)?;
+            let Some((len, destination)) =
+                self.with_air(|air, view| air.poll_transmit(view, now, port, out))
+            else {
+                break;
+            };
+            batch.commit(len, destination);
+            bytes += len as i64;
+        }
+        while self.scheduler.keying.next().is_some_and(|due| due <= now) {
+            let out = batch.reserve(PACKET_LEN_MAX)?;
+            let Some((len, destination)) = self.poll_keying(now, out) else {
+                break;
+            };
+            let len = self.sign(out, len, &destination);
+            batch.commit(len, destination);
+            bytes += len as i64;
+        }
+        while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
+            let out = batch.reserve(PACKET_LEN_MAX)?;
+            if let Some((len, destination)) = gsi.poll_transmit(now, &self.device.rows, out) {
+                let len = self.sign(out, len, &destination);
+                batch.commit(len, destination);
+                bytes += len as i64;
+            }
+        }
+        Some(bytes)
+    }
+
+    /// Lets the first queue pair in line transmit `budget` bytes at most, and its last packet beyond;
+    /// returns how many bytes it sent.
+    #[inline(never)] // a round in which none is in line saves no registers for it
+    fn take_turn(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        budget: i64,
+        batch: &mut TransmitBatch,
+    ) -> (i64, TurnEnd) {
+        match self.admit(index, now, budget) {
+            Ok(admitted) => {
+                let sent = self.fill_turn(index, now, &admitted, batch);
+                self.conclude(index, now, admitted.air, sent);
+                (sent.bytes, sent.end)
+            }
+            Err(end) => (0, end),
+        }
+    }
+
+    /// Whether the queue pair whose turn it is may send, and how much: by its deficit, and by the
+    /// pacer of its peer. If not, it leaves the line.
+    #[inline(always)]
+    fn admit(&mut self, index: QpIndex, now: Time, budget: i64) -> Result<Admitted, TurnEnd> {
+        let air = self.paced_by(index);
+        let Some(slot) = self.qps.slot(index) else {
+            self.scheduler.line.leave(None);
+            return Err(TurnEnd::NothingToSend);
+        };
+        if let Some(seal) = &mut slot.seal
+            && seal.waits(now, &slot.qp)
+        {
+            let due = seal.due(now);
+            self.scheduler.keying.set(index, due);
+            self.scheduler.line.leave(Some(&mut slot.turn));
+            self.note(index, now);
+            return Err(TurnEnd::NothingToSend);
+        }
+        let permit = air.map_or(Some(u64::MAX), |air| {
+            // With much to send it waits for a whole burst, which leaves in one segmented send.
+            let wanted = if slot.hungry {
+                u64::MAX
+            } else {
+                PACKET_LEN_MAX as u64
+            };
+            let weight = Weight::of(slot.qp.attributes().path.traffic_class);
+            let asks = (index, weight);
+            self.air.admit(air, asks, wanted, &mut slot.waits, now)
+        });
+        let Some(permit) = permit else {
+            self.scheduler.line.leave(Some(&mut slot.turn));
+            return Err(TurnEnd::Paced);
+        };
+        let permit = i64::try_from(permit).unwrap_or(i64::MAX);
+        Ok(Admitted {
+            air,
+            allowance: budget.min(slot.turn.deficit()).min(permit),
+            bundles: air.is_some_and(|air| self.air.bundles(air)) && slot.qp.sends_new(),
+        })
+    }
+
+    /// Fills the batch with packets of a queue pair, until its allowance or the window of its peer
+    /// is used.
+    #[inline(always)]
+    fn fill_turn(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        admitted: &Admitted,
+        batch: &mut TransmitBatch,
+    ) -> Sent {
+        let mut sent = Sent {
+            bytes: 0,
+            packets: 0,
+            end: TurnEnd::NothingToSend,
+        };
+        let Some(slot) = self.qps.slot(index) else {
+            return sent;
+        };
+        let QpSlot {
+            qp,
+            side,
+            seal,
+            datagrams,
+            ..
+        } = slot;
+        let mut host = QpHost {
+            side,
+            device: &mut self.device,
+            counters: &mut self.counters,
+        };
+        let path_mtu = qp.attributes().path_mtu.bytes() as usize;
+        let mut last_path = None;
+        let takes_runs = batch.takes_runs();
+        let mut full = false;
+        let seals = seal.is_some() || datagrams.is_some();
+        sent.end = loop {
+            if sent.bytes >= admitted.allowance {
+                break TurnEnd::Used;
+            }
+            let credit = slot.connection.map_or(u32::MAX, |connection| {
+                let in_flight = (slot.in_flight, qp.in_flight_bytes());
+                self.scheduler
+                    .peers
+                    .credit(connection.peer, in_flight, slot.blocked)
+            });
+            if full {
+                let allowance = admitted.allowance - sent.bytes;
+                if let Some(run) = fill_run(qp, &mut host, seal, batch, (now, credit, allowance)) {
+                    sent.bytes += (run.packets * run.len) as i64;
+                    sent.packets += run.packets as u64;
+                    full = false;
+                    continue;
+                }
+            }
+            let Some(out) = batch.reserve(SEALED_LEN_MAX) else {
+                break TurnEnd::BatchFull;
+            };
+            let mut peer = None;
+            if seals && let Some(datagrams) = datagrams {
+                let keys = next_keys(qp, datagrams, &host.device.rows, now, &mut self.random);
+                if let Some((name, ready, due)) = keys {
+                    self.scheduler.keying.set(index, due);
+                    if ready == Readiness::Waits {
+                        break TurnEnd::NothingToSend;
+                    }
+                    peer = Some(name);
+                }
+            }
+            let room = &mut out[..PACKET_LEN_MAX];
+            let Some(mut transmit) = qp.poll_transmit(now, credit, &mut host, room) else {
+                break TurnEnd::NothingToSend;
+            };
+            // Only a packet of full length may be followed by a run of its message.
+            full = transmit.len > path_mtu && takes_runs;
+            if seals {
+                let len = seal_packet(seal, datagrams, peer, out, transmit.len);
+                let Some(len) = len else {
+                    // The peer did not agree on keys: it gets nothing.
+                    host.counters.count(EngineCounter::DropUnkeyed);
+                    full = false;
+                    sent.bytes += transmit.len as i64;
+                    continue;
+                };
+                transmit.len = len;
+            }
+            if last_path == Some(transmit.path) {
+                batch.commit_another(transmit.len);
+            } else {
+                let mut destination = destination(&transmit.path, &host.device.rows);
+                if let Some(air) = admitted.air {
+                    destination.tos = self.air.traffic_class(air, destination.tos);
+                    destination.bundles = admitted.bundles;
+                }
+                batch.commit(transmit.len, destination);
+                last_path = Some(transmit.path);
+            }
+            sent.bytes += transmit.len as i64;
+            sent.packets += 1;
+        };
+        sent
+    }
+
+    /// Charges the line, the window and the pacer with what a queue pair sent in its turn.
+    #[inline(always)]
+    fn conclude(&mut self, index: QpIndex, now: Time, air: Option<AirIndex>, sent: Sent) {
+        let Sent {
+            bytes,
+            packets,
+            end,
+        } = sent;
+        if let Some(slot) = self.qps.slot(index) {
+            slot.hungry = end == TurnEnd::Used && air.is_some() && slot.qp.wants_transmit();
+            self.scheduler.line.charge(&mut slot.turn, bytes);
+        }
+        match end {
+            TurnEnd::NothingToSend => self.end_turn(index, now),
+            TurnEnd::Used | TurnEnd::BatchFull | TurnEnd::Paced => self.note(index, now),
+        }
+        if let Some(air) = air {
+            let has_more = end != TurnEnd::NothingToSend;
+            let sent = (bytes as u64, packets);
+            if let Some(next) = self.air.sent(air, index, now, sent, has_more) {
+                self.scheduler.give_turn(&mut self.qps, next);
+            }
+            if let Some(next) = self.air.next_beside(air) {
+                self.scheduler.join(&mut self.qps, next);
+            }
+        }
+    }
+
+    /// The peer whose pacer the queue pair has to ask. None to one that is silent: each finds out by its own timer if nobody is there,
+    /// and one packet of each is no burden.
+    fn paced_by(&mut self, index: QpIndex) -> Option<AirIndex> {
+        let slot = self.qps.slot(index)?;
+        let Connection { peer, air, .. } = slot.connection?;
+        let air = air?;
+        if !self.scheduler.peers.is_silent(peer) {
+            return Some(air);
+        }
+        let waited = std::mem::take(&mut slot.waits);
+        if let Some(next) = self.air.pass(air, index, waited) {
+            self.scheduler.give_turn(&mut self.qps, next);
+        }
+        None
+    }
+
+    /// The first in line has nothing to send now, or no room in its peer's window.
+    fn end_turn(&mut self, index: QpIndex, now: Time) {
+        let Some(slot) = self.qps.slot(index) else {
+            return self.scheduler.line.leave(None);
+        };
+        self.scheduler.line.leave(Some(&mut slot.turn));
+        if let Some(Connection { peer, .. }) = slot.connection {
+            if !slot.qp.wants_transmit() {
+                self.scheduler.unblock(&mut self.qps, peer);
+            } else if !std::mem::replace(&mut slot.blocked, true) {
+                self.scheduler.peers.block(peer, index);
+            }
+        }
+        self.note(index, now);
+    }
+}
+
+/// The peer of the next sealed datagram, whether it has keys, and when to come again for them.
+fn next_keys(
+    qp: &QueuePair,
+    datagrams: &mut DatagramSeals,
+    rows: &[Option<Neighbour>],
+    now: Time,
+    random: &mut Random,
+) -> Option<(Name, Readiness, Option<Time>)> {
+    let (path, number) = qp.next_datagram()?;
+    let to = destination(&path, rows);
+    let local = rows.get(usize::from(to.source_index)).copied().flatten()?;
+    let name = Name {
+        local,
+        remote: to.address,
+        number,
+    };
+    let (ready, due) = datagrams.prepare(name, to, now, random);
+    Some((name, ready, due))
+}
+
+/// Adds further full packets of the message of the last one to the batch: up to `allowance` bytes,
+/// and the last packet beyond.
+#[inline(always)]
+fn fill_run(
+    qp: &mut QueuePair,
+    host: &mut QpHost<'_>,
+    seal: &mut Option<Box<Seal>>,
+    batch: &mut TransmitBatch,
+    (now, credit, allowance): (Time, u32, i64),
+) -> Option<Run> {
+    let spare = seal.as_ref().map_or(0, |_| SEALED_OVERHEAD);
+    let len = Bth::LEN + qp.payload_max() as usize;
+    let limits = RunLimits {
+        packets: (allowance as usize).div_ceil(len),
+        spare,
+    };
+    let out = batch.reserve_run(len + spare, limits.packets);
+    let run = qp.poll_run(now, credit, limits, host, out)?;
+    if let Some(session) = seal.as_deref_mut().and_then(Seal::session) {
+        session.seal_run(out, &run);
+    }
+    batch.commit_run(run.len + spare, run.packets);
+    Some(run)
+}
+
+/// Seals a packet of `len` bytes with the keys of the connection, or of the `peer` of a datagram.
+/// `None`: there are no keys.
+#[inline(always)]
+fn seal_packet(
+    seal: &mut Option<Box<Seal>>,
+    datagrams: &mut Option<Box<DatagramSeals>>,
+    peer: Option<Name>,
+    out: &mut [u8],
+    len: usize,
+) -> Option<usize> {
+    let session = match (seal.as_deref_mut(), datagrams.as_deref_mut()) {
+        (Some(seal), _) => seal.session(),
+        (None, Some(datagrams)) => peer.and_then(|peer| datagrams.session(peer)),
+        (None, None) => None,
+    };
+    session?.seal(out, len)
+}
