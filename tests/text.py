@@ -31,14 +31,14 @@ NAME_MAX = 60
 """Letters of a test's name."""
 
 LIMITS = {
-    "who": 42,
-    "nobody": 136,
-    "fragment": 26,
-    "so many": 29,
-    "calque": 62,
-    "people": 7,
-    "wide": 667,
-    "name": 112,
+    "who": 34,
+    "nobody": 114,
+    "fragment": 22,
+    "so many": 26,
+    "calque": 49,
+    "people": 3,
+    "wide": 574,
+    "name": 108,
 }
 """Finds of each pattern in all sources."""
 

@@ -1,4 +1,4 @@
-//! What the kernel is asked: interfaces, addresses, neighbours, routes, and their changes.
+//! Requests to the kernel: interfaces, addresses, neighbours, routes, and their changes.
 
 pub(crate) mod devices;
 pub(crate) mod gids;

@@ -1,4 +1,5 @@
-//! Who runs a worker: the lock that polling threads and the progress thread hand on, sleeping and waking.
+//! Running a worker: the lock that polling threads and the progress thread pass on, sleeping and
+//! waking.
 
 pub(crate) mod eventfd;
 pub(crate) mod poll_set;

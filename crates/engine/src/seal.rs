@@ -1,15 +1,16 @@
-//! Sealed connections: every packet of the connection is encrypted and authenticated (`docs/protocol.md`, "Sealed packets").
+//! Sealed connections: every packet is encrypted and authenticated (`docs/protocol.md`).
 //!
-//! A queue pair that seals exchanges public keys with its peer as soon as it is connected ([`KeyOffer`], to queue pair 1). It sends
-//! nothing before it has the keys, and takes no packet that is not sealed, so there is no way back to RoCEv2: against a peer that does not
-//! answer it fails as against a dead one.
+//! A queue pair that seals exchanges public keys with its peer as soon as it is connected
+//! ([`KeyOffer`], to queue pair 1). Before that it sends no data and accepts no unsealed packet, so
+//! there is no fallback to RoCEv2: against a peer that does not answer it fails as against a dead
+//! one.
 //!
 //! | to change | look at |
 //! |---|---|
-//! | what is done to a packet, and how keys are derived | [`session`] |
-//! | when keys are exchanged, and with which peer | here |
-//! | the same of a queue pair of datagrams, which has many | [`datagrams`] |
-//! | how it looks | [`airdma_wire::sealed`], [`airdma_wire::air`] |
+//! | operations on packets, and the derivation of keys | [`session`] |
+//! | times and peers of the key exchange | here |
+//! | the same for a datagram queue pair, which has many peers | [`datagrams`] |
+//! | the format | [`airdma_wire::sealed`], [`airdma_wire::air`] |
 
 pub(crate) mod datagrams;
 mod secret;
@@ -27,13 +28,13 @@ use airdma_wire::{Qpn, ack_timeout};
 use session::{PrivateKey, PublicKey, Session};
 use std::time::Duration;
 
-/// Room for any packet while it is sealed.
+/// Most bytes of a packet while it is sealed.
 pub(crate) const SEALED_LEN_MAX: usize = PACKET_LEN_MAX + SEALED_OVERHEAD;
-/// Room to open one.
+/// Buffer size for opening one.
 pub(crate) const OPENED_LEN_MAX: usize = SEALED_LEN_MAX + SEALED_TAG_LEN;
 
-/// How long an offer waits for its answer, each time; the last is repeated. A peer that connects its queue pair later than we do
-/// hears one of them, and asks itself.
+/// Waits for the answer to each repetition of an offer; the last is repeated. A peer that connects
+/// its queue pair later gets one of them, and sends its own.
 const OFFER_AGAIN: [Duration; 5] = [
     Duration::from_millis(10),
     Duration::from_millis(50),
@@ -41,26 +42,26 @@ const OFFER_AGAIN: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
 ];
-/// After this the peer is not asked any more. It may ask.
+/// Time after which the peer is no longer asked. It may still ask.
 const KEYING_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// What is sent over an unreliable connection waits as long for the keys: nothing tells later that it was lost.
+/// Longest wait for keys on an unreliable connection, which has no later sign of a loss.
 const UNRELIABLE_WAIT: Duration = Duration::from_millis(100);
 
-/// What a queue pair that seals has of its keys.
+/// State of a queue pair's key exchange.
 pub(crate) struct Seal {
     public_key: PublicKey,
-    /// Until the session is agreed.
+    /// Present until the session is agreed.
     private: Option<PrivateKey>,
     session: Option<Box<Session>>,
-    /// The peer's public key, which is to be answered.
+    /// The peer's public key, which must be answered.
     answer: Option<PublicKey>,
     offers: usize,
     again_at: Option<Time>,
     give_up_at: Time,
-    /// Packets wait for the keys until then.
+    /// Time until which packets wait for the keys.
     hold_until: Option<Time>,
-    /// A packet of the peer's has come.
+    /// Whether a packet of the peer has come.
     is_heard: bool,
 }
 
@@ -80,7 +81,7 @@ impl Seal {
         }
     }
 
-    /// One that answers, and asks nothing itself until it is to.
+    /// A state that answers, and asks nothing before [`Seal::ask`].
     fn passive(now: Time, random: &mut Random) -> Self {
         Seal {
             again_at: None,
@@ -88,7 +89,7 @@ impl Seal {
         }
     }
 
-    /// The peer is asked from now on, if it has not been.
+    /// Starts to ask the peer, unless it was asked.
     fn ask(&mut self, now: Time) {
         if self.session.is_none() && self.again_at.is_none() && self.offers == 0 {
             self.again_at = Some(now);
@@ -105,8 +106,10 @@ impl Seal {
         self.session
     }
 
-    /// Whether packets that a queue pair wants to send wait for the keys. They wait as long as the first of them would for its acknowledgement,
-    /// and then leave for nowhere: so a peer that is not there is found out as on RoCEv2.
+    /// Whether packets of a queue pair wait for the keys.
+    ///
+    /// They wait as long as the first of them would for its acknowledgement, and are then dropped:
+    /// so an absent peer is detected as on RoCEv2.
     pub(crate) fn waits(&mut self, now: Time, qp: &QueuePair) -> bool {
         if self.session.is_some() {
             return false;
@@ -121,7 +124,7 @@ impl Seal {
         self.holds_for(now, hold)
     }
 
-    /// Whether packets wait, from the first one on for so long.
+    /// Whether packets wait, for `hold` from the first one on.
     fn holds_for(&mut self, now: Time, hold: Duration) -> bool {
         now < *self.hold_until.get_or_insert(now + hold)
     }
@@ -143,12 +146,12 @@ impl Seal {
         self.session.as_ref().map(|session| session.binding())
     }
 
-    /// A packet of the peer's was opened. True for the first one.
+    /// Records an opened packet of the peer. True for the first one.
     pub(crate) fn note_heard(&mut self) -> bool {
         !std::mem::replace(&mut self.is_heard, true)
     }
 
-    /// When something is to be done.
+    /// Time of the next action.
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         let hold = self
             .hold_until
@@ -157,8 +160,8 @@ impl Seal {
         offer.into_iter().chain(hold).min()
     }
 
-    /// What is to be said to the peer now, if anything: whether it asks, and the key of the peer that it names. Answers do not ask: two ends
-    /// would answer each other for ever.
+    /// The offer that is due now, if any: whether it asks, and the peer's key that it names.
+    /// Answers do not ask: two ends would answer each other for ever.
     fn next_offer(&mut self, now: Time) -> Option<(bool, Option<PublicKey>)> {
         if let Some(peer) = self.answer.take() {
             return Some((false, Some(peer)));
@@ -175,7 +178,7 @@ impl Seal {
         Some((true, seen))
     }
 
-    /// The same as an offer from one queue pair to another.
+    /// The offer that is due now, from one queue pair to another.
     pub(crate) fn next_key_offer(
         &mut self,
         now: Time,
@@ -193,7 +196,8 @@ impl Seal {
         })
     }
 
-    /// Takes the peer's half. Returns whether the session is new; `None` if the offer is not one that counts.
+    /// Takes the peer's half. Returns whether the session is new; `None` if the offer does not
+    /// count.
     pub(crate) fn take(&mut self, offer: &KeyOffer, secret: &[u8]) -> Option<bool> {
         let session = self.session.as_ref();
         // A second key for the connection is another host's.
@@ -207,7 +211,7 @@ impl Seal {
             return None;
         }
         if !names_us {
-            // Anyone can have sent it.
+            // Any host can have sent it.
             return Some(false);
         }
         let is_new = self.session.is_none();
@@ -215,7 +219,7 @@ impl Seal {
             let private = self.private.take()?;
             let session = Session::agree(private, &self.public_key, &offer.public_key, secret);
             self.session = Some(Box::new(session?));
-            // The peer has the keys when it hears that we have its public key.
+            // The peer has the keys once it learns that its public key has arrived.
             self.answer = Some(offer.public_key);
         }
         if offer.has_keys {

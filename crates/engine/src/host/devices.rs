@@ -1,4 +1,4 @@
-//! Which interfaces are RDMA devices.
+//! RDMA devices, by network interface.
 
 use crate::DeviceConfig;
 use crate::config::path_mtu_asked_for;
@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What is known of a device.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Name of the RDMA device: `airdma_` and the interface's name.
@@ -23,17 +23,21 @@ pub struct DeviceInfo {
     pub mtu: u32,
     /// MAC address; zero where the interface has none.
     pub mac: [u8; 6],
-    /// Node GUID, an EUI-64 from the MAC address (from the first address where there is none), as a number:
-    /// `guid.to_be_bytes()` is what goes over the wire.
+    /// Node GUID as a number: an EUI-64 from the MAC address, or from the first address if there is
+    /// none.
+    ///
+    /// `guid.to_be_bytes()` is its form on the wire.
     pub guid: u64,
-    /// The GID table: at first the IPv4 addresses, then global IPv6, then link-local IPv6. While the device is open, rows keep
-    /// their place: those of addresses that are gone are empty, and those of new ones lie where there was room.
+    /// The GID table: at first the IPv4 addresses, then global IPv6, then link-local IPv6.
+    ///
+    /// While the device is open, rows keep their index: those of removed addresses are empty, and
+    /// new addresses take free rows.
     pub gids: Vec<GidEntry>,
     /// Active path MTU: the largest that the interface's MTU carries.
     pub path_mtu: PathMtu,
     /// Whether the interface is up and has a carrier.
     pub up: bool,
-    /// Speed of the link in Mb/s where the driver tells.
+    /// Speed of the link in Mb/s, if the driver reports it.
     pub speed_mbps: Option<u32>,
 }
 
@@ -63,11 +67,13 @@ pub(crate) fn describe_all(
     Ok(devices)
 }
 
-/// What an opened device's interface is like now; `gids` holds its addresses, without empty rows. One that is gone is down
-/// and has none.
+/// Present properties of an opened device's interface; `gids` holds its addresses, without empty
+/// rows.
+///
+/// An interface that is gone is down and has none.
 ///
 /// # Errors
-/// Whatever `getifaddrs(3)` fails with.
+/// Errors of `getifaddrs(3)`.
 pub(crate) fn look_at(opened: &DeviceInfo, config: &DeviceConfig) -> io::Result<DeviceInfo> {
     let mut seen = DeviceInfo {
         gids: Vec::new(),
@@ -93,13 +99,13 @@ pub(crate) fn look_at(opened: &DeviceInfo, config: &DeviceConfig) -> io::Result<
     Ok(seen)
 }
 
-/// Addresses that nothing can be bound to yet, or ever.
+/// Addresses that cannot be bound yet, or ever.
 fn unusable_now() -> Vec<Ipv6Addr> {
     std::fs::read_to_string("/proc/thread-self/net/if_inet6")
         .map_or_else(|_| Vec::new(), |text| unusable(&text))
 }
 
-/// One interface as `getifaddrs(3)` shows it.
+/// One interface of `getifaddrs(3)`.
 #[derive(Default)]
 struct Interface {
     up: bool,
@@ -147,7 +153,7 @@ fn gid_table(mut addresses: Vec<IpAddr>, unusable: &[Ipv6Addr]) -> Vec<GidEntry>
     addresses.into_iter().map(GidEntry::from).collect()
 }
 
-/// Modified EUI-64 of a MAC address (RFC 4291 appendix A), or something like it.
+/// Modified EUI-64 of a MAC address (RFC 4291 appendix A), or a substitute without one.
 fn guid(mac: [u8; 6], gid: Gid) -> u64 {
     let [a, b, c, d, e, f] = mac;
     if mac != [0; 6] {
@@ -159,11 +165,11 @@ fn guid(mac: [u8; 6], gid: Gid) -> u64 {
             .iter()
             .fold(0, |word, &byte| word << 8 | u64::from(byte))
     };
-    // The local bit: no manufacturer gave it.
+    // The local bit: not assigned by a manufacturer.
     (word(high) ^ word(low)) | 2 << 56
 }
 
-/// IPv6 addresses that nothing can be bound to yet, or ever, from the text of `/proc/net/if_inet6`.
+/// IPv6 addresses that cannot be bound yet, or ever, from the text of `/proc/net/if_inet6`.
 fn unusable(text: &str) -> Vec<Ipv6Addr> {
     let tentative = |flags: u32| flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) != 0;
     let optimistic = |flags: u32| flags & libc::IFA_F_OPTIMISTIC != 0;
@@ -179,7 +185,7 @@ fn unusable(text: &str) -> Vec<Ipv6Addr> {
 /// The name of an interface.
 pub(crate) fn name_of(index: u32) -> Option<String> {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: there is room for any interface's name and its end.
+    // SAFETY: the buffer holds any interface's name and its end.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
     if found.is_null() {
         return None;
@@ -217,18 +223,18 @@ fn interfaces() -> io::Result<BTreeMap<String, Interface>> {
         interface.up |= has(libc::IFF_UP);
         interface.running |= has(libc::IFF_RUNNING);
         interface.loopback |= has(libc::IFF_LOOPBACK);
-        // SAFETY: null, or a socket address whose family says its type.
+        // SAFETY: null, or a socket address whose family tells its type.
         interface
             .addresses
             .extend(unsafe { address_of(element.ifa_addr) });
     }
-    // SAFETY: the list that getifaddrs made; nothing borrows from it any more.
+    // SAFETY: the list of getifaddrs; no reference to it is left.
     unsafe { libc::freeifaddrs(head) };
     Ok(interfaces)
 }
 
 /// # Safety
-/// `address` is null or points to a socket address as long as its family says.
+/// `address` is null or points to a socket address of its family's length.
 unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: the caller's promise; every socket address begins with its family.
     let family = unsafe { address.as_ref() }?.sa_family;

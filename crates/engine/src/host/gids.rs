@@ -34,13 +34,14 @@ impl From<IpAddr> for GidEntry {
     }
 }
 
-/// GIDs of one device at most: a GID index is a byte.
+/// Most GIDs of a device: a GID index is a byte.
 pub(crate) const GIDS_MAX: usize = 256;
 
-/// What a table has to do to follow the addresses of its interface: rows do not move, a row whose address is gone becomes
-/// empty, and a new address takes its own former row if that is free, or else the first empty one, or else a new one.
+/// Changes of a table that follow the addresses of its interface.
 ///
-/// `rows` is the table, `former` the address that each row had last, `addresses` what the interface has now.
+/// Rows do not move: a row whose address is gone becomes empty, and a new address takes its own
+/// former row if that is free, else the first empty one, else a new one. `rows` is the table,
+/// `former` the last address of each row, `addresses` the interface's present ones.
 pub(crate) fn changes(
     rows: &[GidEntry],
     former: &[IpAddr],
@@ -90,7 +91,7 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    /// A table that is brought up to date as the engine does.
+    /// A table that is updated as by the engine.
     #[derive(Default)]
     struct Table {
         rows: Vec<GidEntry>,

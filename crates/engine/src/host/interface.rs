@@ -1,12 +1,13 @@
-//! What the kernel says of one network interface, by `ioctl(2)` on any socket: that works in every network namespace, while
-//! `/sys/class/net` may show those of another one.
+//! Properties of a network interface, by `ioctl(2)` on any socket.
+//!
+//! This works in every network namespace, while `/sys/class/net` may show those of another one.
 
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Asks about interfaces.
+/// A socket for requests about interfaces.
 pub(crate) struct InterfaceQuery {
     socket: UdpSocket,
 }
@@ -53,7 +54,7 @@ const ARPHRD_ETHER: u16 = 1;
 
 impl InterfaceQuery {
     pub(crate) fn new() -> io::Result<Self> {
-        // Any socket will do; without IPv4 there is IPv6.
+        // Any socket suffices; without IPv4 there is IPv6.
         let socket = UdpSocket::bind(("0.0.0.0", 0)).or_else(|_| UdpSocket::bind(("::", 0)))?;
         Ok(InterfaceQuery { socket })
     }
@@ -79,7 +80,7 @@ impl InterfaceQuery {
         Ok(std::array::from_fn(|index| address.sa_data[index] as u8))
     }
 
-    /// Whether the kernel asks on the link for the addresses of others there (ARP, neighbour discovery).
+    /// Whether the kernel resolves addresses on the link (ARP, neighbour discovery).
     pub(crate) fn asks_for_addresses(&self, name: &str) -> io::Result<bool> {
         let mut request = request(name)?;
         self.call(libc::SIOCGIFFLAGS, &mut request)?;
@@ -88,7 +89,7 @@ impl InterfaceQuery {
         Ok(flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) == 0)
     }
 
-    /// Speed in Mb/s, where the driver knows.
+    /// Speed in Mb/s, if the driver knows it.
     pub(crate) fn speed_mbps(&self, name: &str) -> Option<u32> {
         let mut command = EthtoolCommand {
             cmd: ETHTOOL_GSET,
@@ -130,7 +131,8 @@ impl InterfaceQuery {
     }
 
     fn call(&self, number: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
-        // SAFETY: these requests read and write an ifreq (and what `ifru_data` points to, which outlives the call).
+        // SAFETY: these requests read and write an ifreq (and what `ifru_data` points to, which
+        // outlives the call).
         let result = unsafe {
             libc::ioctl(
                 self.socket.as_raw_fd(),

@@ -1,25 +1,28 @@
-//! Hearing of changes at network interfaces, by `rtnetlink(7)`: no privilege, no thread.
+//! Notifications of changes at network interfaces, by `rtnetlink(7)`: no privilege, no thread.
 
 use airdma_port::descriptors;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// A socket that gets a message whenever an interface or its addresses change. What the messages say is not looked at:
-/// whoever finds one asks the kernel for everything, so that none can be missed.
+/// A socket that gets a message whenever an interface or its addresses change.
+///
+/// The content is ignored: after a message all properties are read again, so that no change can be
+/// missed.
 pub struct News(OwnedFd);
 
-/// Messages thrown away at once at most.
+/// Most messages discarded at once.
 const MESSAGES_MAX: usize = 1 << 16;
 
-/// Where the index of the interface lies in messages about links and addresses alike: behind a header of 16 bytes and 4 more.
+/// Offset of the interface's index in messages about links and addresses alike: behind a header of
+/// 16 bytes and 4 more.
 const INDEX_AT: u32 = 20;
 
 impl News {
-    /// Begins to listen for one interface, in the network namespace of the calling thread.
+    /// Starts to monitor one interface, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// Those of the system: descriptors, memory, a sandbox that forbids it.
+    /// The system's: descriptors, memory, a sandbox that forbids it.
     pub(crate) fn new(interface_index: u32) -> io::Result<Self> {
         let news = Self::socket()?;
         news.pass_only(interface_index)?;
@@ -27,7 +30,7 @@ impl News {
         Ok(news)
     }
 
-    /// The same for all interfaces, those that do not exist yet among them.
+    /// Starts to monitor all interfaces, including future ones.
     ///
     /// # Errors
     /// As [`News::new`].
@@ -47,7 +50,7 @@ impl News {
     /// Sleeps until something has changed.
     ///
     /// # Errors
-    /// Those of `poll(2)`.
+    /// Errors of `poll(2)`.
     pub fn wait(&self) -> io::Result<()> {
         loop {
             let mut fd = libc::pollfd {
@@ -71,7 +74,7 @@ impl News {
         self.0.as_raw_fd()
     }
 
-    /// Throws the messages away, and says whether there were any.
+    /// Discards the messages; returns whether there were any.
     pub fn drain(&self) -> bool {
         let mut any = false;
         for _ in 0..MESSAGES_MAX {
@@ -84,7 +87,7 @@ impl News {
                 continue;
             }
             match io::Error::last_os_error().raw_os_error() {
-                // Some were lost: all the more reason to look.
+                // Messages were lost: a change all the same.
                 Some(libc::ENOBUFS) => any = true,
                 Some(libc::EINTR) => {}
                 _ => break,
@@ -93,7 +96,7 @@ impl News {
         any
     }
 
-    /// Messages about other interfaces do not even wake anybody.
+    /// Installs a filter, so that messages about other interfaces wake no thread.
     fn pass_only(&self, interface_index: u32) -> io::Result<()> {
         let statement = |code, jump_true, jump_false, k| libc::sock_filter {
             code,
@@ -101,7 +104,7 @@ impl News {
             jf: jump_false,
             k,
         };
-        // The filter reads words as the network's, but the index is in the host's byte order.
+        // The filter reads words in network order, but the index is in the host's byte order.
         let wanted = u32::from_be_bytes(interface_index.to_ne_bytes());
         let mut program = [
             statement(

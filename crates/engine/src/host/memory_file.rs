@@ -4,13 +4,14 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// A new one that can be sealed, and cannot be executed, whoever gets it (`memfd_create(2)`). `name` is what `/proc` shows.
+/// Makes a memory file that can be sealed and never executed (`memfd_create(2)`). `name` is shown
+/// in `/proc`.
 ///
 /// # Errors
 /// The system's.
 pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Systems may demand it (vm.memfd_noexec); kernels before 6.3 do not know the flag.
+    // Systems may require it (vm.memfd_noexec); kernels before 6.3 do not know the flag.
     match with_flags(name, flags | libc::MFD_NOEXEC_SEAL) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => with_flags(name, flags),
         outcome => outcome,
@@ -23,7 +24,7 @@ fn with_flags(name: &CStr, flags: libc::c_uint) -> io::Result<OwnedFd> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was made just now, and is nobody else's.
+    // SAFETY: the new descriptor has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 

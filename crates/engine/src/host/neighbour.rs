@@ -1,5 +1,8 @@
-//! The Ethernet address behind an IP address, as the kernel's routes and neighbour table have it, by `rtnetlink(7)`: no privilege
-//! is needed to read them. A destination that is not in the table is sent an empty datagram, so that the kernel asks for it.
+//! The Ethernet address behind an IP address, from the kernel's routes and neighbour table, by
+//! `rtnetlink(7)` without privilege.
+//!
+//! For a destination that is not in the table an empty datagram is sent, so that the kernel
+//! resolves it.
 
 use crate::Error;
 use crate::host::devices::name_of;
@@ -12,19 +15,20 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// For how long a destination may be asked for (the kernel asks three times, once a second), and how often the table is looked at
-/// meanwhile.
+/// Longest time to resolve a destination (the kernel asks three times, once a second), and interval
+/// of the checks meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The same for a path, as the kernel has it (`rdma_addr_find_l2_eth_by_grh`); most neighbours answer within a millisecond.
+/// Longest time to resolve a path's next hop, as in the kernel (`rdma_addr_find_l2_eth_by_grh`),
+/// and interval of the checks; most neighbours answer within a millisecond.
 const PATIENCE_OF_PATHS: Duration = Duration::from_secs(1);
 const LOOK_SOON: Duration = Duration::from_micros(200);
 
-/// The discard port (RFC 863): where the empty datagram goes.
+/// The discard port (RFC 863), destination of the empty datagram.
 const DISCARD: u16 = 9;
 
-/// Answers of one request at most: what comes endlessly comes from nobody's kernel.
+/// Most messages in answer to one request: an endless answer is not the kernel's.
 const MESSAGES_MAX: usize = 1 << 20;
 
 /// Bytes of `struct nlmsghdr`, `struct rtmsg` and `struct ndmsg`, `struct rtattr`.
@@ -32,10 +36,11 @@ const HEADER: usize = 16;
 const BODY: usize = 12;
 const ATTRIBUTE: usize = 4;
 
-/// The neighbour through which `source` reaches `destination` on an interface, and its address there.
+/// The neighbour through which `source` reaches `destination` on an interface, and its address
+/// there.
 ///
 /// # Errors
-/// What the kernel says of the route (`ENETUNREACH`), `EHOSTUNREACH` if nobody answers, and those of the system.
+/// The kernel's for the route (`ENETUNREACH`), `EHOSTUNREACH` without an answer, and the system's.
 pub(crate) fn resolve(
     interface: u32,
     source: IpAddr,
@@ -91,11 +96,11 @@ impl Resolver for NextHops {
     }
 }
 
-/// Whether a packet from `source` to `destination` can leave at once: where the kernel need not ask for an address on the link,
-/// or has it already. `interface` counts for link-local destinations only.
+/// Whether a packet from `source` to `destination` can leave at once: the kernel need not resolve
+/// an address on the link, or has it already. `interface` counts for link-local destinations only.
 ///
 /// # Errors
-/// What the kernel says of the route (`ENETUNREACH`, `EHOSTUNREACH`), and those of the system.
+/// The kernel's for the route (`ENETUNREACH`, `EHOSTUNREACH`), and the system's.
 pub(crate) fn is_known(interface: u32, source: IpAddr, destination: IpAddr) -> io::Result<bool> {
     if group(destination).is_some() {
         return Ok(true);
@@ -110,11 +115,12 @@ pub(crate) fn is_known(interface: u32, source: IpAddr, destination: IpAddr) -> i
     Ok(found.is_some())
 }
 
-/// Waits until a packet from `source` to `destination` can leave, as the kernel does for a path of RoCE: a second at most. What keeps this
-/// host from asking (a sandbox) is no reason against the path.
+/// Waits until a packet from `source` to `destination` can leave, as the kernel does for a path of
+/// RoCE: at most a second. Without permission to send (a sandbox) the path counts as usable.
 ///
 /// # Errors
-/// `ENETUNREACH`, `EHOSTUNREACH` and others that the kernel says of the route; `ETIMEDOUT` if no host answers to the address.
+/// `ENETUNREACH`, `EHOSTUNREACH` and other errors of the kernel for the route; `ETIMEDOUT` if no
+/// host has the address.
 pub(crate) fn wait_for(interface: u32, source: IpAddr, destination: IpAddr) -> Result<(), Error> {
     let error = |error: io::Error| {
         let what = format!("no path leads from {source} to {destination}");
@@ -147,7 +153,8 @@ fn is_of_route(error: &io::Error) -> bool {
     )
 }
 
-/// Whether `destination` is on the link of its interface, and no router is in between. Where the kernel does not say, one may be.
+/// Whether `destination` is on the link of its interface, without a router in between. False if the
+/// kernel does not tell.
 pub(crate) fn is_on_link(interface: u32, source: IpAddr, destination: IpAddr) -> bool {
     let route = Rtnetlink::new().and_then(|socket| socket.route(interface, source, destination));
     route.is_ok_and(|route| {
@@ -155,7 +162,7 @@ pub(crate) fn is_on_link(interface: u32, source: IpAddr, destination: IpAddr) ->
     })
 }
 
-/// Lets the kernel ask for what is behind `destination`; nobody waits for the answer here.
+/// Makes the kernel resolve `destination`, without waiting for the answer.
 pub(crate) fn ask(interface: u32, source: IpAddr, destination: IpAddr) {
     let at = |ip: IpAddr, port| match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
@@ -169,7 +176,7 @@ pub(crate) fn ask(interface: u32, source: IpAddr, destination: IpAddr) {
         }
         socket.send_to(&[], at(destination, DISCARD))
     });
-    // If it cannot be sent, nobody will answer: who waits finds that out.
+    // If it cannot be sent, no answer comes, and the wait for it ends.
     drop(sent);
 }
 
@@ -217,12 +224,12 @@ fn group(address: IpAddr) -> Option<[u8; 6]> {
     }
 }
 
-/// Where the first link of a path leads.
+/// The first link of a route.
 struct RouteFound {
     /// The gateway, or the destination itself.
     next: IpAddr,
     interface: u32,
-    /// The destination is another host's, which has an address on the link.
+    /// Whether the destination is another host's, which has an address on the link.
     has_neighbours: bool,
 }
 
@@ -236,9 +243,9 @@ impl Rtnetlink {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `socket` just returned it, and nobody else knows it.
+        // SAFETY: `socket` just returned it, so it has no other owner.
         let socket = Rtnetlink(unsafe { OwnedFd::from_raw_fd(fd) });
-        // The kernel answers before `send` returns; should it not, nobody waits for ever.
+        // The kernel answers before `send` returns; the timeout bounds the wait all the same.
         let patience = libc::timeval {
             tv_sec: 1,
             tv_usec: 0,
@@ -283,7 +290,7 @@ impl Rtnetlink {
         Ok(next)
     }
 
-    /// The way from one of our addresses to a destination, as a socket bound to the address has it.
+    /// The route from one of our addresses to a destination, as for a socket bound to the address.
     fn route(&self, interface: u32, source: IpAddr, destination: IpAddr) -> io::Result<RouteFound> {
         let (to, from, oif) = (octets(destination), octets(source), interface.to_ne_bytes());
         let mut body = [0; BODY];
@@ -332,7 +339,7 @@ impl Rtnetlink {
         Ok(found)
     }
 
-    /// What the table has of a neighbour.
+    /// The table's entry of a neighbour.
     fn neighbour(&self, interface: u32, address: IpAddr) -> io::Result<Option<[u8; 6]>> {
         let mut body = [0; BODY];
         body[0] = family(address);
@@ -348,7 +355,7 @@ impl Rtnetlink {
         Ok(found)
     }
 
-    /// Sends a request, and hands out the answers.
+    /// Sends a request, and passes on the answers.
     fn ask(&self, request: &[u8], mut answer: impl FnMut(u16, &[u8])) -> io::Result<()> {
         let is_dump = u16_at(request, 6) & libc::NLM_F_DUMP as u16 != 0;
         // SAFETY: the request may be read.
@@ -488,12 +495,12 @@ fn ip(value: &[u8]) -> Option<IpAddr> {
     v4().or_else(v6)
 }
 
-/// Two bytes that are there.
+/// Two bytes at an offset in range.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Four bytes that are there.
+/// Four bytes at an offset in range.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

@@ -8,12 +8,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 pub(crate) struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// One whose descriptor blocks when it is read, as an application expects that sees it.
+    /// A blocking one, as a program expects that reads it.
     pub(crate) fn blocking() -> io::Result<Self> {
         Self::new(0)
     }
 
-    /// One that any number of threads may clear at once, and that no program sees.
+    /// A non-blocking one, which any number of threads may clear at once, and which no program
+    /// sees.
     pub(crate) fn nonblocking() -> io::Result<Self> {
         let EventFd(fd) = Self::new(libc::EFD_NONBLOCK)?;
         Ok(EventFd(descriptors::keep_away(fd)))
@@ -25,7 +26,7 @@ impl EventFd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call above just opened `fd`, and nobody else knows it.
+        // SAFETY: the call above just opened `fd`, which has no other owner.
         Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -41,8 +42,8 @@ impl EventFd {
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Makes it unreadable. Looks first, because the descriptor may be a blocking one. Those are cleared by one thread at
-    /// a time.
+    /// Makes it unreadable. Polls first, because the descriptor may be a blocking one; those are
+    /// cleared by one thread at a time.
     pub(crate) fn clear(&self) {
         let _whole = Uncancelled::new();
         let mut poll = libc::pollfd {

@@ -14,11 +14,11 @@ impl PollSet {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `epoll_create1` just returned it, and nobody else knows it.
+        // SAFETY: `epoll_create1` just returned it, so it has no other owner.
         Ok(PollSet(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// One that no program sees.
+    /// A set that no program sees.
     pub(crate) fn out_of_sight() -> io::Result<Self> {
         let Self(fd) = Self::new()?;
         Ok(Self(descriptors::keep_away(fd)))

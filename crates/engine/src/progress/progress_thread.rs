@@ -1,5 +1,5 @@
-//! The progress thread of a device: starting, waking and stopping it. When it runs the worker is decided in
-//! [`crate::core::progress_loop`].
+//! The progress thread of a device: starting, waking and stopping it.
+//! [`crate::core::progress_loop`] decides when it runs the worker.
 
 use crate::progress::eventfd::EventFd;
 use crate::progress::poll_set::PollSet;
@@ -12,17 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The application's side of the helper.
+/// The application's side of the progress thread.
 pub(crate) struct Helper {
     thread: Mutex<Option<JoinHandle<()>>>,
     pub(crate) exit: AtomicBool,
     /// Threads that run the worker while they are blocked.
     pub(crate) standby: Standby,
-    /// Wakes it, and it alone.
+    /// Wakes the progress thread, and no other one.
     pub(crate) wake: EventFd,
-    /// Readable when `wake` is, or something else that the helper is to see to.
+    /// Readable when `wake` is, or another descriptor that the thread must handle.
     pub(crate) alarm: PollSet,
-    /// Readable when packets wait. A socket that is closed leaves it by itself: a sleep on this need not end before.
+    /// Readable when packets wait. A closed socket leaves the set automatically: a sleep on it need
+    /// not end before.
     pub(crate) packets: PollSet,
 }
 
@@ -41,7 +42,7 @@ impl Helper {
         })
     }
 
-    /// Starts the thread, which calls `run`, unless it runs.
+    /// Starts the thread, which calls `run`, unless it is running.
     pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
@@ -57,17 +58,17 @@ impl Helper {
         Ok(())
     }
 
-    /// Wakes it when `fd` is readable: [`Core::look_around`] will see to it.
+    /// Wakes the thread when `fd` is readable: [`Core::look_around`] handles it.
     pub(crate) fn watch(&self, fd: RawFd) -> io::Result<()> {
         self.alarm.add(fd)
     }
 
-    /// Makes it look whether there is something for it to do, whatever it waits for.
+    /// Makes the thread check for work, whatever it waits for.
     pub(crate) fn wake(&self) {
         self.wake.signal();
     }
 
-    /// Ends the thread and waits until it is gone.
+    /// Ends the thread and waits for its end.
     pub(crate) fn stop(&self) {
         self.exit.store(true, Ordering::SeqCst);
         self.wake.signal();
@@ -76,7 +77,7 @@ impl Helper {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        // What it does when the interface is gone may drop the last of the device.
+        // If the interface is gone, the thread itself may drop the device's last reference.
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -85,8 +86,10 @@ impl Helper {
     }
 }
 
-/// What the instruction of a thread causes. Blocked in that thread it would end the process, whatever handler the application has: one that makes
-/// memory accessible which was registered and then protected, or one that says where the fault was.
+/// Signals caused by an instruction of a thread.
+///
+/// Blocked in that thread they would end the process, whatever handler the application has: one
+/// that makes registered and then protected memory accessible, or one that reports the fault.
 const FAULTS: [libc::c_int; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -96,11 +99,14 @@ const FAULTS: [libc::c_int; 6] = [
     libc::SIGSYS,
 ];
 
-/// Runs `spawn` with all signals blocked but those of faults, which the new thread inherits: the application's handlers run in its own threads.
+/// Runs `spawn` with all signals blocked except those of faults, which the new thread inherits.
+///
+/// The application's handlers run in its own threads.
 pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both point to a sigset_t, of which the first call fills the first and the second the other.
+    // SAFETY: both point to a sigset_t, of which the first call fills the first and the second the
+    // other.
     let blocked = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         for fault in FAULTS {

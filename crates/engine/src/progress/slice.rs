@@ -1,10 +1,13 @@
-//! Short scheduling slices for threads that run the worker. A thread that asks for less at a time gets its turn sooner (EEVDF, Linux 6.12), and no
-//! more of the processor: beside busy threads it waits for milliseconds, where one of low weight otherwise waits for hundreds.
+//! Short scheduling slices for threads that run the worker.
+//!
+//! A thread with shorter slices gets its turn sooner (EEVDF, Linux 6.12), and no larger share of
+//! the processor: beside busy threads it waits for milliseconds, where one of low weight otherwise
+//! waits for hundreds.
 
 use std::cell::Cell;
 use std::mem::size_of;
 
-/// The shortest that the kernel takes.
+/// Shortest slice that the kernel accepts.
 const SLICE_NS: u64 = 100_000;
 
 /// `struct sched_attr` of `sched_setattr(2)`.
@@ -23,13 +26,15 @@ struct SchedAttr {
     util_max: u32,
 }
 
-/// From now on this thread has short slices, if the kernel knows them and the thread is an ordinary one. Threads and processes that it makes later inherit
-/// that, as they inherit its `nice` value.
+/// Gives the calling thread short slices, if the kernel knows them and the thread has the default
+/// policy. Threads and processes that it makes later inherit them, as they inherit its `nice`
+/// value.
 pub(crate) fn shorten() {
     thread_local! {
         static SHORT: Cell<bool> = const { Cell::new(false) };
     }
-    // A thread that ends, and waits in a destructor of another such value, keeps what it has.
+    // A thread that ends, and waits in a destructor of another thread-local value, keeps its
+    // slices.
     if SHORT.try_with(|short| short.replace(true)).unwrap_or(true) {
         return;
     }
@@ -41,13 +46,13 @@ pub(crate) fn shorten() {
         i32::try_from(attr.policy),
         Ok(libc::SCHED_OTHER | libc::SCHED_BATCH)
     );
-    // Kernels before 6.12 say 0: they have no slices that could be asked for.
+    // Kernels before 6.12 return 0: they have no slices to request.
     if got != 0 || !is_ordinary || attr.runtime <= SLICE_NS {
         return;
     }
     attr.size = size;
     attr.runtime = SLICE_NS;
-    // SAFETY: `attr` is one sched_attr of `size` bytes. Where this is forbidden, all stays as it is.
+    // SAFETY: `attr` is one sched_attr of `size` bytes. If this is forbidden, nothing changes.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 

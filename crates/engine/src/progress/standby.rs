@@ -1,5 +1,7 @@
-//! Threads that are blocked on a completion channel run the worker meanwhile, and the helper thread stands by until the last of
-//! them leaves, or until packets wait and none of them gets its turn: a starved machine runs a thread half a second late.
+//! Threads blocked on a completion channel run the worker.
+//!
+//! The progress thread stands by until the last of them leaves, or until packets wait and none of
+//! them is scheduled: a starved machine may run a thread half a second late.
 
 use crate::progress::eventfd::EventFd;
 use crate::progress::worker_lock::Relay;
@@ -8,23 +10,24 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) struct Standby {
     /// Blocked threads.
     waiters: AtomicU32,
-    /// The helper sleeps until there are none.
+    /// Whether the progress thread sleeps until there are none.
     standing_by: AtomicBool,
-    /// Rounds that they ran.
+    /// Rounds that the blocked threads ran.
     rounds: AtomicU64,
 }
 
-/// What the helper does while it stands by. All but the last return whether it was called: then it stands by no more.
+/// Actions of the progress thread while it stands by. All but the last return whether it was
+/// called, which ends the standby.
 pub(crate) trait Watch {
-    /// Gives the waiters the time that they need to see to what comes.
+    /// Gives the waiters the time that they need to handle events.
     fn give_time(&mut self) -> bool;
-    /// Sleeps until something is to be done.
+    /// Sleeps until there is work.
     fn sleep(&mut self) -> bool;
     /// Runs the worker, if no other thread does.
     fn run(&mut self) -> bool;
     /// Whether packets wait, or a timer is due.
     fn has_work(&mut self) -> bool;
-    /// Rises while threads that do not wait run the worker.
+    /// A count that rises while threads other than waiters run the worker.
     fn rounds_of_others(&self) -> u64;
 }
 
@@ -37,21 +40,23 @@ impl Standby {
         }
     }
 
-    /// A thread is going to run the worker until it leaves.
+    /// A thread starts to run the worker, until it leaves.
     pub(crate) fn enter(&self) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It has run it. What the helper sees too late makes it run the worker once more than need be.
+    /// Records a round. If the progress thread reads it too late, it runs the worker once more than
+    /// necessary.
     pub(crate) fn note_round(&self) {
         self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It leaves: the others, or the helper, which `helper` wakes, go on.
+    /// A thread leaves: the others, or the progress thread, which `helper` wakes, continue.
     pub(crate) fn leave<W>(&self, relay: &Relay<W>, helper: &EventFd) {
         let is_last = self.waiters.fetch_sub(1, Ordering::Relaxed) == 1;
-        // What woke us may have been meant for all of us: the others look for themselves. The helper may be one of them. The fence
-        // in here pairs with the one in `stand_by`, too.
+        // The wake-up may have been meant for all sleepers: the others check for work themselves.
+        // The progress thread may be one of them. The fence in here pairs with the one in
+        // `stand_by`, too.
         if relay.has_sleepers() {
             relay.wake_sleepers();
         }
@@ -60,18 +65,18 @@ impl Standby {
         }
     }
 
-    /// Whether there are any.
+    /// Whether threads are blocked.
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) > 0
     }
 
-    /// The helper stands by until it is called, unless the last of them has left.
+    /// Stands by until called, unless the last of the threads has left.
     pub(crate) fn stand_by<W>(&self, relay: &Relay<W>, watch: &mut impl Watch) {
         self.standing_by.store(true, Ordering::Relaxed);
-        // Pairs with the fence of `leave`: who leaves sees the flag, or is seen here.
+        // Pairs with the fence of `leave`: a leaving thread sees the flag, or is seen here.
         fence(Ordering::SeqCst);
         if self.has_waiters() {
-            // What woke the helper may have been meant for them.
+            // The wake-up of the progress thread may have been meant for them.
             if relay.has_sleepers() {
                 relay.wake_sleepers();
             }

@@ -4,18 +4,18 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Descriptors to wait for. Kept between waits, so that waiting does not allocate.
+/// Descriptors to wait for. Kept between waits, so that a wait does not allocate.
 #[derive(Default)]
 pub(crate) struct Descriptors {
     entries: Vec<libc::pollfd>,
 }
 
-/// Why a wait ended.
+/// Reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// A descriptor is ready.
     Ready,
-    /// The time is over.
+    /// The timeout has expired.
     TimedOut,
 }
 
@@ -42,7 +42,7 @@ impl Descriptors {
         });
     }
 
-    /// All of them, for `ppoll(2)`.
+    /// All descriptors, for `ppoll(2)`.
     pub(crate) fn entries(&mut self) -> &mut [libc::pollfd] {
         &mut self.entries
     }
@@ -52,17 +52,18 @@ impl Descriptors {
         self.entries[index].revents != 0
     }
 
-    /// Sleeps until one is ready or `timeout` is over (`None`: for ever).
+    /// Sleeps until one is ready or `timeout` has expired (`None`: for ever).
     ///
     /// # Errors
-    /// `EINTR` when a signal came that is to be seen (see [`signal_restarts`]).
+    /// `EINTR` after a signal that the program must see (see [`signal_restarts`]).
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Waited> {
         let timespec = timeout.map(timespec_of);
         let timespec = timespec
             .as_ref()
             .map_or(std::ptr::null(), std::ptr::from_ref);
         let count = self.entries.len() as libc::nfds_t;
-        // SAFETY: `entries` holds `count` pollfds; `timespec` is null or points to a local that outlives the call.
+        // SAFETY: `entries` holds `count` pollfds; `timespec` is null or points to a local that
+        // outlives the call.
         let ready =
             unsafe { libc::ppoll(self.entries.as_mut_ptr(), count, timespec, std::ptr::null()) };
         match ready {
@@ -80,16 +81,18 @@ pub(crate) fn timespec_of(time: Duration) -> libc::timespec {
     }
 }
 
-/// Whether a call that a signal interrupted is to go on, as the `read(2)` of a kernel's completion channel would:
-/// with `SA_RESTART` it is restarted, without it fails with `EINTR`. `ppoll(2)` always fails, and which signal it
-/// was cannot be asked, so one handler without the flag is enough for `EINTR`. Handlers of faults do not count: language
-/// runtimes install them without the flag, and a fault does not happen in `ppoll(2)`.
+/// Whether an interrupted call continues, as the `read(2)` of a kernel's completion channel would.
+///
+/// With `SA_RESTART` that is restarted, without it fails with `EINTR`. `ppoll(2)` always fails,
+/// without telling which signal it was, so one handler without the flag suffices for `EINTR`.
+/// Handlers of faults do not count: language runtimes install them without the flag, and a fault
+/// does not happen in `ppoll(2)`.
 pub(crate) fn signal_restarts() -> bool {
     (1..=libc::SIGRTMAX())
         .filter(|signal| !FAULTS.contains(signal))
         .all(|signal| {
             let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: a null new action only asks; the old one is written to `action`.
+            // SAFETY: a null new action only queries; the old one is written to `action`.
             let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
             if asked != 0 {
                 return true;

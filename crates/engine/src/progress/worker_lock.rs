@@ -1,22 +1,23 @@
-//! Who runs the worker of a device, and how those are woken who should.
+//! The worker lock: which thread runs a device's worker, and how sleeping threads are woken.
 //!
-//! Whoever wants something of the device and finds the worker free runs it: a thread that polls a completion queue, one that
-//! posts while nothing is under way, one that waits on a completion channel. The helper thread ([`crate::progress::progress_thread`]) does when
-//! nobody else comes.
+//! A thread that needs progress runs the worker if the lock is free: it polls a completion queue,
+//! posts with nothing in flight, or waits on a completion channel. Otherwise the progress thread
+//! ([`crate::progress::progress_thread`]) does.
 //!
 //! # Nothing is lost
 //!
-//! - A doorbell rung while somebody else has the worker: whoever had it, for whatever reason, looks at the doorbells after it
-//!   has unlocked. Ringing and looking for the lock on one side, unlocking and looking for doorbells on the other, with a
-//!   SeqCst fence between on both: one of them sees the other. The lock is not to be had in any other way.
-//! - A doorbell rung while everybody sleeps: a sleeper announces itself (`sleepers`), fences, and looks at the doorbells
-//!   once more. A poster that does not run the worker itself knows that packets are under way, whose answer (or timer)
-//!   wakes a sleeper; or, for datagrams, it fences and finds no sleeper.
-//! - A timer set for earlier than the sleepers know: who ran the worker compares it with `sleep_until`.
-//! - A wake that the wrong one took: all sleepers share it, and the first that is up clears it. Whoever was up goes to bed again
-//!   knowing what there is to know; or wakes the others when it does not come back ([`crate::progress::standby`]).
+//! - A doorbell rung while the lock is held: every holder checks the doorbells after unlocking. The
+//!   poster rings, fences (SeqCst), tries the lock; the holder unlocks, fences, checks: one sees
+//!   the other. Only this type takes the lock.
+//! - A doorbell rung while all threads sleep: a sleeper registers in `sleepers`, fences and checks
+//!   again. A poster that does not run the worker has packets in flight, whose response or timer
+//!   wakes a sleeper; for datagrams, it fences and finds no sleeper.
+//! - A timer earlier than the sleepers expect: each round compares it with `sleep_until`.
+//! - A wake-up taken by the wrong thread: sleepers share `wake`, and the first one up clears it. It
+//!   sleeps again with the current state or, if it leaves, wakes the others
+//!   ([`crate::progress::standby`]).
 //!
-//! Fences, not orderings of the flags, decide who sees whom; `tests/loom` goes through all ways that this can go.
+//! Fences, not the flags' orderings, provide visibility; `tests/loom` runs every interleaving.
 
 use crate::progress::eventfd::EventFd;
 use crate::sync::{
@@ -25,45 +26,47 @@ use crate::sync::{
 use std::os::fd::RawFd;
 use std::sync::{PoisonError, TryLockError};
 
-/// Rounds that one caller runs at most before it goes back to its own business.
+/// Most rounds that one caller runs before it continues with its own work.
 const ROUNDS_MAX: usize = 8;
 
-/// Of [`Left::unsent`]: no packets wait for room.
+/// [`Left::unsent`]: no packets wait for room.
 pub(crate) const NO_ROOM_WANTED: RawFd = -1;
-/// They wait for it at any descriptor.
+/// [`Left::unsent`]: any descriptor.
 pub(crate) const ROOM_ANYWHERE: RawFd = -2;
-/// Of [`Left::due`]: never by itself.
+/// [`Left::due`]: no timer.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// What a round left to do.
+/// Work that a round left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
-    /// When the worker wants to be run again: 0 for at once, or [`NEVER`].
+    /// Time of the worker's next run: 0 for at once, or [`NEVER`].
     pub(crate) due: u64,
-    /// The descriptor at which packets wait for room, [`NO_ROOM_WANTED`] or [`ROOM_ANYWHERE`].
+    /// Descriptor at which packets wait for room, [`NO_ROOM_WANTED`] or [`ROOM_ANYWHERE`].
     pub(crate) unsent: RawFd,
 }
 
-/// What is done with the worker of type `W`.
+/// Actions on the worker of type `W`.
 pub(crate) trait Rounds<W> {
     /// Runs one round.
     fn run(&mut self, worker: &mut W) -> Left;
-    /// Draws consequences of it that need no worker.
+    /// Applies its results that need no worker.
     fn settle(&mut self);
     /// Whether a doorbell was rung.
     fn is_rung(&self) -> bool;
-    /// Whether the caller goes to bed next: it knows then what this round left, and nobody need be woken for that. Two who did
-    /// so nevertheless would wake each other again and again while a timer runs.
+    /// Whether the caller sleeps next: it knows what this round left, so no thread need be woken
+    /// for that. Two such callers would otherwise wake each other again and again while a timer
+    /// runs.
     fn goes_to_bed(&self) -> bool;
 }
 
 pub(crate) struct Relay<W> {
     worker: Mutex<W>,
-    /// What those sleep on is about to change: nobody may sleep.
+    /// Set while the descriptors of a sleep change: no thread may sleep.
     changing: AtomicBool,
     /// Threads that sleep on the port's descriptors and `wake`.
     sleepers: AtomicU32,
-    /// One of them wakes by itself no later than this, in nanoseconds, or is up and will know better when it goes to bed.
+    /// One of them wakes no later than this, in nanoseconds, or is awake and reads the current
+    /// state before it sleeps.
     sleep_until: AtomicU64,
     /// [`Left::due`] and [`Left::unsent`] of the last round.
     next_due: AtomicU64,
@@ -85,25 +88,27 @@ impl<W> Relay<W> {
         }
     }
 
-    /// What all sleepers sleep on, among others.
+    /// The descriptor on which all sleepers sleep, among others.
     pub(crate) fn wake(&self) -> &EventFd {
         &self.wake
     }
 
-    /// When the worker wants to be run again by itself, as of the last round.
+    /// Time of the worker's next run, by the last round.
     pub(crate) fn due(&self) -> u64 {
         self.next_due.load(Ordering::SeqCst)
     }
 
-    /// Where packets wait for room, as of the last round.
+    /// Descriptor at which packets wait for room, by the last round.
     pub(crate) fn unsent(&self) -> RawFd {
         self.unsent.load(Ordering::SeqCst)
     }
 
-    /// Runs the worker until no doorbell is rung, if nobody has it. Whoever has it will see to what was done before this call.
+    /// Runs the worker until no doorbell is rung, if the lock is free. Its holder otherwise handles
+    /// all that was done before this call.
     pub(crate) fn try_run(&self, rounds: &mut impl Rounds<W>) {
         for _ in 0..ROUNDS_MAX {
-            // Pairs with the fence in `round` and `give_back` of the thread that has the worker now.
+            // Pairs with the fence in `round` and `give_back` of the thread that holds the lock
+            // now.
             fence(Ordering::SeqCst);
             let Some(worker) = self.try_lock() else {
                 return;
@@ -113,16 +118,17 @@ impl<W> Relay<W> {
                 return;
             }
         }
-        // Others ring faster than we run: somebody else has to go on.
+        // Doorbells ring faster than this thread runs: another one must continue.
         self.wake_sleepers();
     }
 
-    /// Does something with the worker, whoever has it now, and draws the consequences at once.
+    /// Waits for the lock, calls `call` on the worker, and runs a round.
     pub(crate) fn with<R>(&self, rounds: &mut impl Rounds<W>, call: impl FnOnce(&mut W) -> R) -> R {
         self.call(self.lock(), rounds, call)
     }
 
-    /// As [`Relay::with`], unless somebody keeps the worker for as long as `pause` says to go on waiting.
+    /// As [`Relay::with`], unless a thread holds the lock for as long as `pause` continues the
+    /// wait.
     pub(crate) fn with_within<R>(
         &self,
         rounds: &mut impl Rounds<W>,
@@ -139,7 +145,8 @@ impl<W> Relay<W> {
         }
     }
 
-    /// As [`Relay::with`], while nobody sleeps; at least, for as long as `pause` says to go on waiting for that.
+    /// As [`Relay::with`], while no thread sleeps; waits for that for as long as `pause` continues
+    /// the wait.
     pub(crate) fn with_nobody_asleep<R>(
         &self,
         rounds: &mut impl Rounds<W>,
@@ -148,7 +155,8 @@ impl<W> Relay<W> {
     ) -> R {
         let worker = self.lock();
         self.changing.store(true, Ordering::SeqCst);
-        // Pairs with the fence in `fall_asleep`: who falls asleep has seen the flag, or is seen here.
+        // Pairs with the fence in `fall_asleep`: a thread that falls asleep has seen the flag, or
+        // is seen here.
         fence(Ordering::SeqCst);
         while self.sleepers.load(Ordering::SeqCst) > 0 {
             self.wake_sleepers();
@@ -164,7 +172,7 @@ impl<W> Relay<W> {
         self.call(worker, rounds, changed)
     }
 
-    /// Looks at the worker, or does something with it that leaves nothing to do.
+    /// Calls `call` on the worker, which must leave no work.
     pub(crate) fn visit<R>(
         &self,
         rounds: &mut impl Rounds<W>,
@@ -176,7 +184,7 @@ impl<W> Relay<W> {
         result
     }
 
-    /// As [`Relay::visit`], if nobody has the worker.
+    /// As [`Relay::visit`], if the lock is free.
     pub(crate) fn try_visit<R>(
         &self,
         rounds: &mut impl Rounds<W>,
@@ -188,7 +196,7 @@ impl<W> Relay<W> {
         Some(result)
     }
 
-    /// Looks at the worker if nobody has it, in the child of a fork, where nobody else ever will.
+    /// Reads the worker if the lock is free, in the child of a fork, where no other thread exists.
     pub(crate) fn peek(&self, call: impl FnOnce(&W)) {
         if let Some(worker) = self.try_lock() {
             call(&worker);
@@ -209,28 +217,29 @@ impl<W> Relay<W> {
         result
     }
 
-    /// Gives the worker back that was only looked at.
+    /// Unlocks after a visit.
     fn give_back(&self, worker: MutexGuard<'_, W>, rounds: &mut impl Rounds<W>) {
         drop(worker);
-        // Who rang meanwhile has found the worker taken, and gone.
+        // A thread that rang meanwhile has found the lock taken, and left.
         fence(Ordering::SeqCst);
         if rounds.is_rung() {
             self.try_run(rounds);
         }
     }
 
-    /// One round, and a note of what it left for those who are about to sleep. The caller looks at the doorbells afterwards.
+    /// Runs one round, and publishes what it left to threads about to sleep. The caller checks the
+    /// doorbells afterwards.
     fn round(&self, mut worker: MutexGuard<'_, W>, rounds: &mut impl Rounds<W>) {
         let left = rounds.run(&mut worker);
         self.next_due.store(left.due, Ordering::SeqCst);
         self.unsent.store(left.unsent, Ordering::SeqCst);
         drop(worker);
         rounds.settle();
-        // Its fence stands between the unlocking and the look at the doorbells, too.
+        // Its fence stands between the unlocking and the check of the doorbells, too.
         if !self.has_sleepers() || rounds.goes_to_bed() {
             return;
         }
-        // Not what this round left, but the last one: it may be another thread's by now.
+        // Not this round's result, but the last one's, which may be another thread's by now.
         let due = self.next_due.load(Ordering::SeqCst);
         if left.unsent != NO_ROOM_WANTED || due < self.sleep_until.load(Ordering::SeqCst) {
             self.wake_sleepers();
@@ -238,7 +247,7 @@ impl<W> Relay<W> {
     }
 
     fn lock(&self) -> MutexGuard<'_, W> {
-        // A panic in a round is a bug of ours, and was reported; what it left is still better than none.
+        // A panic in a round is a bug, and was reported; its state is still better than none.
         self.worker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -250,28 +259,29 @@ impl<W> Relay<W> {
         }
     }
 
-    /// Whether somebody sleeps until there is work. If not, whoever is about to will see what was done before this call.
+    /// Whether a thread sleeps until there is work. If not, one about to sleep sees what was done
+    /// before this call.
     pub(crate) fn has_sleepers(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleepers.load(Ordering::SeqCst) > 0
     }
 
-    /// Makes the sleepers look for themselves. What they sleep on was changed before this call.
+    /// Makes the sleepers check for work. What they sleep on was changed before this call.
     pub(crate) fn wake_sleepers(&self) {
         self.wake.signal();
     }
 
-    /// Goes to bed until the time that is returned ([`NEVER`]: until woken), unless there is something to do: then `None`. Whoever
-    /// gets a time looks now for what to sleep on, [`Relay::wake`] among it, and owes a [`Relay::wake_up`] or a
-    /// [`Relay::leave_bed`].
+    /// Sleeps until the returned time ([`NEVER`]: until woken), unless there is work: then `None`.
+    /// After a time the caller collects the descriptors of the sleep, [`Relay::wake`] among them,
+    /// and must call [`Relay::wake_up`] or [`Relay::leave_bed`].
     pub(crate) fn fall_asleep(
         &self,
         is_rung: impl FnOnce() -> bool,
         now: impl FnOnce() -> u64,
     ) -> Option<u64> {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fences in `has_sleepers`: what was done before we announced ourselves is seen here, and who does
-        // something later sees us.
+        // Pairs with the fences in `has_sleepers`: what was done before the registration is seen
+        // here, and a thread that does something later sees the registration.
         fence(Ordering::SeqCst);
         let due = self.next_due.load(Ordering::SeqCst);
         self.sleep_until.fetch_min(due, Ordering::SeqCst);
@@ -287,7 +297,7 @@ impl<W> Relay<W> {
         Some(due)
     }
 
-    /// A sleep is over; `called` says whether [`Relay::wake`] was ready.
+    /// Ends a sleep; `called` tells whether [`Relay::wake`] was ready.
     pub(crate) fn wake_up(&self, called: bool) {
         if called {
             self.wake.clear();
@@ -298,8 +308,8 @@ impl<W> Relay<W> {
     /// A thread sleeps no more.
     pub(crate) fn leave_bed(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        // Later than it is true is safe: it only makes sleepers wake who need not wake.
-        // An exchange costs what this store costs, and loom knows where it stands among the others' `fetch_min`.
+        // A late time is safe: it only wakes sleepers without need. An exchange costs as much as
+        // this store, and loom knows its place among the others' `fetch_min`.
         self.sleep_until.swap(NEVER, Ordering::SeqCst);
     }
 }

@@ -1,12 +1,12 @@
-//! Sealed datagrams: a queue pair of datagrams agrees on keys with each queue pair that it exchanges datagrams with, as the two ends of a
-//! connection do.
+//! Sealed datagrams: a datagram queue pair agrees on keys with each queue pair that it exchanges
+//! datagrams with, as the two ends of a connection do.
 //!
 //! | | how |
 //! |---|---|
-//! | which peer a sealed datagram is of | its counter says the number of the sender's queue pair in the upper 24 bits; with the source address that names the peer |
-//! | when keys are exchanged | before the first datagram to a peer, which waits for them |
-//! | a peer that was started again under its old number | asks with another key, or is asked: anew after a second in which nothing of it came |
-//! | what takes a peer's place | an offer that names a public key which was drawn for that: no offer of before does |
+//! | the peer of a sealed datagram | its counter has the number of the sender's queue pair in the upper 24 bits; with the source address that names the peer |
+//! | the time of the key exchange | before the first datagram to a peer, which waits for it |
+//! | a peer that was restarted under its old number | asks with another key, or is asked: again after a second without a packet of it |
+//! | replacing a peer | an offer that names a public key which was drawn for that: no earlier offer does |
 
 use super::session::Session;
 use super::{OFFER_AGAIN, Seal, UNRELIABLE_WAIT};
@@ -24,12 +24,13 @@ pub(crate) const DATAGRAM_PEERS_MAX: usize = 1024;
 
 /// Bits of a counter below the number of the sender's queue pair.
 const COUNTER_BITS: u32 = 40;
-/// With so many datagrams other keys are agreed on, long before the counter reaches the number.
+/// Datagrams after which other keys are agreed on, long before the counter reaches the number.
 const RENEW_DATAGRAMS: u64 = 1 << (COUNTER_BITS - 1);
-/// A peer that is sent to and was not heard for so long is asked for another key: it may have been started again.
+/// Time without a packet after which a peer that is sent to is asked for another key: it may have
+/// been restarted.
 const RENEW_AFTER: Duration = Duration::from_secs(1);
 
-/// A peer: the address of this host that it knows, its own, and its queue pair.
+/// A peer: this host's address that it knows, its own, and its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
     pub(crate) local: Neighbour,
@@ -37,7 +38,7 @@ pub(crate) struct Name {
     pub(crate) number: Qpn,
 }
 
-/// The keys of one queue pair of datagrams.
+/// The keys of one datagram queue pair.
 pub(crate) struct DatagramSeals {
     own: Qpn,
     peers: BTreeMap<Name, Peer>,
@@ -45,11 +46,11 @@ pub(crate) struct DatagramSeals {
 
 struct Peer {
     to: Destination,
-    /// What is sent with, or waited for.
+    /// Keys of sent datagrams, or their exchange.
     seal: Seal,
-    /// What may take its place.
+    /// Exchange whose keys may replace it.
     next: Option<Box<Seal>>,
-    /// What was sent with before: the peer's datagrams may be under way.
+    /// Earlier keys: the peer's datagrams may be in flight.
     previous: Option<Box<Session>>,
     heard_at: Time,
     used_at: Time,
@@ -58,9 +59,9 @@ struct Peer {
 /// Whether a datagram may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// Its peer has agreed on keys, or did not in time: then it leaves for nowhere.
+    /// Its peer has agreed on keys, or did not in time: then it is dropped.
     Leaves,
-    /// It waits for them.
+    /// It waits for the keys.
     Waits,
 }
 
@@ -72,7 +73,7 @@ impl DatagramSeals {
         }
     }
 
-    /// A datagram is about to leave. Says when something is to be done for that.
+    /// Prepares to send a datagram. Returns the time of the next action for it.
     pub(crate) fn prepare(
         &mut self,
         name: Name,
@@ -102,7 +103,7 @@ impl DatagramSeals {
 
     fn peer(&mut self, name: Name, to: Destination, now: Time, random: &mut Random) -> &mut Peer {
         if self.peers.len() >= DATAGRAM_PEERS_MAX && !self.peers.contains_key(&name) {
-            // One that has no keys, or else the one that was not used for longest.
+            // A peer without keys, or else the one that was not used for longest.
             let all = self.peers.iter();
             let oldest = all.min_by_key(|(_, peer)| (peer.seal.has_keys(), peer.used_at));
             if let Some(oldest) = oldest.map(|(name, _)| *name) {
@@ -119,13 +120,13 @@ impl DatagramSeals {
         })
     }
 
-    /// What datagrams to this peer are sealed with.
+    /// The session that seals datagrams to this peer.
     pub(crate) fn session(&mut self, name: Name) -> Option<&mut Session> {
         self.peers.get_mut(&name)?.seal.session()
     }
 
-    /// Opens a sealed datagram. Returns its length in `out` and the queue pair that sealed it; an error says whether there are no
-    /// keys for it.
+    /// Opens a sealed datagram. Returns its length in `out` and the queue pair that sealed it; an
+    /// error tells whether there are no keys for it.
     pub(crate) fn open(
         &mut self,
         received: &Received<'_>,
@@ -149,13 +150,14 @@ impl DatagramSeals {
         let previous = peer.previous.as_mut();
         match previous.and_then(|session| session.open(packet, out)) {
             Some(len) => Ok((len, number)),
-            // The peer may have keys that it has yet to tell of.
+            // The peer may have keys that it has not confirmed yet.
             None if peer.next.is_some() => Err(Unopened::NoKeys),
             None => Err(Unopened::Forged),
         }
     }
 
-    /// Takes an offer from a host that knows the secret. Returns whether there are new keys for what is sent; `None` if it is not one that counts.
+    /// Takes an offer of a host that knows the secret. Returns whether there are new keys for
+    /// sending; `None` if it does not count.
     pub(crate) fn take(
         &mut self,
         (name, to): (Name, Destination),
@@ -172,7 +174,7 @@ impl DatagramSeals {
             .take(offer, secret, first, now, random)
     }
 
-    /// The next offer that is to be said now, and to whom.
+    /// The next offer that must be sent now, and its destination.
     pub(crate) fn next_offer(&mut self, now: Time) -> Option<(Destination, KeyOffer)> {
         let own = self.own;
         self.peers.iter_mut().find_map(|(name, peer)| {
@@ -183,7 +185,7 @@ impl DatagramSeals {
         })
     }
 
-    /// When something is to be done.
+    /// Time of the next action.
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         let peers = self.peers.values();
         let all = peers.flat_map(|peer| peer.next.as_deref().into_iter().chain([&peer.seal]));
@@ -191,12 +193,12 @@ impl DatagramSeals {
     }
 }
 
-/// Why a sealed datagram was not opened.
+/// Reason why a sealed datagram was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unopened {
     /// There are no keys for its sender.
     NoKeys,
-    /// It is not its sender's, or came before.
+    /// It is not its sender's, or a replay.
     Forged,
 }
 

@@ -1,4 +1,5 @@
-//! The secret that hosts share (`AIRDMA_SECRET`): where it is read from, and how it authenticates datagrams of connection management.
+//! The secret that hosts share (`AIRDMA_SECRET`): its source, and authentication of connection
+//! management by it.
 
 use airdma_wire::Gid;
 use airdma_wire::mad::MAD_LEN;
@@ -9,12 +10,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// A shorter one can be found by trying.
+/// A shorter secret can be guessed.
 const LEN_MIN: usize = 16;
 const LEN_MAX: u64 = 4096;
 /// Permissions that are refused: others read, write or execute; the group writes.
 const MODE_REFUSED: u32 = 0o027;
-/// How much longer a datagram is that is authenticated.
+/// Bytes that authentication adds to a datagram.
 pub(crate) const TAG_LEN: usize = 16;
 
 /// A secret that hosts share: it encrypts and authenticates the connections between them.
@@ -25,7 +26,7 @@ pub struct Secret {
 }
 
 impl fmt::Debug for Secret {
-    /// Shows nothing of it.
+    /// Reveals no byte of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret").finish_non_exhaustive()
     }
@@ -54,11 +55,12 @@ impl Secret {
     /// The secret in a file of 16 to 4,096 bytes.
     ///
     /// # Errors
-    /// The system's; `PermissionDenied` for a file of another user, or that other users can read or its group can change; `InvalidInput`
-    /// for what is not a file, and a secret that is too short or too long.
+    /// The system's; `PermissionDenied` for a file of another user, or that other users can read or
+    /// its group can change; `InvalidInput` for anything but a regular file, and a secret that is
+    /// too short or too long.
     pub fn from_file(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        // A FIFO must not hold up the program that opens the device.
+        // A FIFO must not delay the program that opens the device.
         let file = options
             .read(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -73,12 +75,12 @@ impl Secret {
         Self::from_bytes(&bytes)
     }
 
-    /// What keys of connections are derived from, beside what their ends exchange.
+    /// Key material for connections, in addition to their ends' exchange.
     pub(crate) fn of_sessions(&self) -> &[u8] {
         self.sessions.as_ref()
     }
 
-    /// What shows that a datagram is of a host that knows the secret.
+    /// Tag that proves that a datagram is of a host that knows the secret.
     pub(crate) fn tag(&self, from: Gid, to: Gid, mad: &[u8]) -> [u8; TAG_LEN] {
         let mut context = hmac::Context::with_key(&self.datagrams);
         context.update(&from.0);
@@ -88,11 +90,11 @@ impl Secret {
         std::array::from_fn(|at| tag.as_ref()[at])
     }
 
-    /// The datagram in a payload that a host sent that knows the secret.
+    /// The datagram in a payload, if its sender knows the secret.
     pub(crate) fn check<'a>(&self, from: Gid, to: Gid, payload: &'a [u8]) -> Option<&'a [u8]> {
         let (mad, tag) = payload.split_at_checked(MAD_LEN)?;
         let expected = self.tag(from, to, mad);
-        // In the same time, whatever byte differs first.
+        // In constant time, whichever byte differs first.
         let differs =
             |tag: &[u8; TAG_LEN]| (tag.iter().zip(&expected)).fold(0, |all, (a, b)| all | (a ^ b));
         let tag: &[u8; TAG_LEN] = tag.try_into().ok()?;
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_counts_with_its_secret_and_between_its_hosts_alone() {
+    fn a_datagram_counts_only_with_its_secret_and_hosts() {
         let (a, b) = ends();
         let secret = Secret::from_bytes(BYTES).unwrap();
         let mad = [7; MAD_LEN];

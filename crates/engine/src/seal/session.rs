@@ -1,9 +1,10 @@
-//! The keys that the two queue pairs of a connection share, and what is done to packets with them.
+//! The keys that the two queue pairs of a connection share, and their use on packets.
 //!
-//! The parameters: X25519 (RFC 7748) for the shared secret; HKDF-SHA-256 (RFC 5869) with the pre-shared secret, if there is one, as the
-//! salt; AES-256-GCM (NIST SP 800-38D) with one key for each direction, whose nonces are the sender's counter. A counter is never used
-//! twice, also not for a packet that is sent again: its payload is read from memory anew, and may be another by then. Received counters
-//! go through a window (RFC 6479), so a recorded packet is dropped when it is replayed.
+//! The parameters: X25519 (RFC 7748) for the shared secret; HKDF-SHA-256 (RFC 5869) with the
+//! pre-shared secret, if there is one, as the salt; AES-256-GCM (NIST SP 800-38D) with one key for
+//! each direction, whose nonces are the sender's counter. A counter is never used twice, nor for a
+//! retransmitted packet, whose payload is read from memory again and may have changed. Received
+//! counters pass a window (RFC 6479), so a replayed packet is dropped.
 
 use crate::random::Random;
 use airdma_transport::Run;
@@ -38,14 +39,15 @@ impl PrivateKey {
         MontgomeryPoint::mul_base_clamped(self.0).to_bytes()
     }
 
-    /// `None` for a key of the peer's that leads to a secret that is no secret (RFC 7748 6.1).
+    /// `None` for a key of the peer that leads to a public secret (RFC 7748 6.1).
     fn agree(self, peer: &PublicKey) -> Option<[u8; KEY_LEN]> {
         let shared = MontgomeryPoint(*peer).mul_clamped(self.0).to_bytes();
         (shared != [0; KEY_LEN]).then_some(shared)
     }
 }
 
-/// What is derived: the key from the smaller public key's owner to the other, the one of the way back, and the binding.
+/// Derived keys: from the smaller public key's owner to the other, the opposite direction, and the
+/// binding.
 struct Lengths;
 
 impl KeyType for Lengths {
@@ -58,7 +60,7 @@ impl KeyType for Lengths {
 pub(crate) struct Session {
     sealing: LessSafeKey,
     opening: LessSafeKey,
-    /// Of the next packet.
+    /// Counter of the next packet.
     counter: u64,
     window: Window,
     peer: PublicKey,
@@ -66,7 +68,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// `None` if the peer's key is not a fit one, or is ours.
+    /// `None` if the peer's key is invalid, or is ours.
     pub(crate) fn agree(
         private: PrivateKey,
         ours: &PublicKey,
@@ -107,12 +109,12 @@ impl Session {
         })
     }
 
-    /// Of the next packet.
+    /// Counter of the next packet.
     pub(crate) fn counter(&self) -> u64 {
         self.counter
     }
 
-    /// The first packet has this counter.
+    /// Sets the counter of the first packet.
     pub(crate) fn count_from(&mut self, first: u64) {
         self.counter = first;
     }
@@ -122,12 +124,13 @@ impl Session {
         &self.peer
     }
 
-    /// The same at both ends, and at no others.
+    /// A value that is the same at both ends, and at no others.
     pub(crate) fn binding(&self) -> [u8; KEY_LEN] {
         self.binding
     }
 
-    /// Seals the packet (BTH to pad) in the first `len` bytes. Returns its length then; `None` if there is no room.
+    /// Seals the packet (BTH to pad) in the first `len` bytes. Returns its sealed length; `None` if
+    /// there is no room.
     #[inline]
     pub(crate) fn seal(&mut self, packet: &mut [u8], len: usize) -> Option<usize> {
         let counter = self.counter;
@@ -151,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Opens a sealed packet into `out`. Returns the length of the packet (BTH to pad) there; `None` if it is not the peer's, was seen
-    /// before, is older than all that the window holds, or does not fit.
+    /// Opens a sealed packet into `out`. Returns the length of the packet (BTH to pad) there;
+    /// `None` if it is not the peer's, was seen before, is older than the window, or does not fit.
     #[inline]
     pub(crate) fn open(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
         let sealed = Sealed::parse(packet)?;
@@ -176,13 +179,14 @@ impl Session {
 
 const WORDS: usize = 128;
 const WORD_BITS: u64 = u64::BITS as u64;
-/// How far behind the highest counter a packet may come: what a fast link holds while it changes the order.
+/// Most packets that a packet may arrive behind the highest counter: as many as a fast link holds
+/// while it reorders.
 const WINDOW_PACKETS: u64 = (WORDS as u64 - 1) * WORD_BITS;
 
-/// Which counters were seen, as far back as that is kept (RFC 6479).
+/// Counters seen within the window (RFC 6479).
 struct Window {
     seen: Box<[u64; WORDS]>,
-    /// One more than the highest; 0: none was.
+    /// The highest counter plus one; 0 if there was none.
     end: u64,
 }
 
@@ -205,7 +209,7 @@ impl Window {
         self.end - counter <= WINDOW_PACKETS && self.seen[word] & bit == 0
     }
 
-    /// Only what was authentic moves the window.
+    /// Only authentic packets move the window.
     #[inline]
     fn note(&mut self, counter: u64) {
         if counter >= self.end {

@@ -14,7 +14,7 @@ fn at(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
 }
 
-/// A queue pair of datagrams at an address.
+/// A datagram queue pair at an address.
 struct Host {
     address: u8,
     number: Qpn,
@@ -104,7 +104,8 @@ fn to(address: Neighbour) -> Destination {
     }
 }
 
-/// All offers come to the other until there are none. Returns them, with whether the first host sent each.
+/// Delivers all offers to the other host until there are none. Returns them, with whether the first
+/// host sent each.
 fn exchange(a: &mut Host, b: &mut Host, now: Time) -> Vec<(bool, KeyOffer)> {
     let mut said = Vec::new();
     while said.len() < 20 {
@@ -146,7 +147,7 @@ fn peers_agree_and_a_datagram_is_opened_once() {
         assert_eq!(c.open(&b, &packet, at(1)), Err(Unopened::Forged), "back");
         assert_eq!(b.open(&a, &packet, at(1)), Ok(payload));
         assert_eq!(b.open(&a, &packet, at(1)), Err(Unopened::Forged), "again");
-        // As from another peer: its number is in the counter, and that is authenticated.
+        // As from another peer: its number is in the counter, which is authenticated.
         let mut other = packet.clone();
         let number = other.len() - 24;
         other[number..number + 3].copy_from_slice(&[0, 1, 0x24]);
@@ -157,7 +158,7 @@ fn peers_agree_and_a_datagram_is_opened_once() {
 }
 
 #[test]
-fn datagrams_to_a_peer_that_does_not_answer_wait_once_in_ten_seconds() {
+fn datagrams_to_a_silent_peer_wait_once_in_ten_seconds() {
     let mut a = Host::new(A, 1);
     let name = a.name(B, Qpn::new(2));
     assert_eq!(a.prepare(name, at(0)), Readiness::Waits);
@@ -170,13 +171,13 @@ fn datagrams_to_a_peer_that_does_not_answer_wait_once_in_ten_seconds() {
     assert_eq!(a.prepare(name, at(10_000)), Readiness::Waits, "asked anew");
 }
 
-/// A peer keeps its place: what was recorded of the exchange of another that had its number opens nothing.
+/// A peer keeps its place: the recorded exchange of another one with its number opens nothing.
 #[test]
 fn a_replayed_offer_takes_no_place() {
     let (mut a, mut b) = (Host::new(A, 1), Host::new(B, 2));
     let before = agreed(&mut a, &mut b, at(0));
     let old = a.seal(&b, 1);
-    // Both were started again, and have their numbers by chance.
+    // Both were restarted, and have their numbers by chance.
     let (mut a, mut b) = (Host::new(A, 1), Host::new(B, 2));
     agreed(&mut a, &mut b, at(0));
     for (from_a, offer) in &before {
@@ -196,11 +197,11 @@ fn a_replayed_offer_takes_no_place() {
 }
 
 #[test]
-fn a_peer_that_was_started_again_asks_and_what_was_under_way_still_comes() {
+fn a_restarted_peer_asks_and_packets_in_flight_still_arrive() {
     let (mut a, mut b) = (Host::new(A, 1), Host::new(B, 2));
     agreed(&mut a, &mut b, at(0));
     let late = b.seal(&a, 7);
-    // The same queue pair, as its peer sees it, with nothing that it knew.
+    // The same queue pair, as its peer sees it, without its former state.
     let mut again = Host::new(B, 2);
     agreed(&mut again, &mut a, at(5));
     let packet = again.seal(&a, 1);
@@ -229,7 +230,7 @@ fn a_peer_that_is_silent_is_asked_anew() {
     exchange(&mut a, &mut again, at(1_000));
     let packet = a.seal(&again, 2);
     assert_eq!(again.open(&a, &packet, at(1_001)), Ok(2));
-    // One that is heard is not.
+    // A peer whose packets arrive is not.
     for ms in (1_000..5_000).step_by(500) {
         let heard = again.seal(&a, 3);
         a.open(&again, &heard, at(ms)).unwrap();
@@ -253,7 +254,8 @@ fn counters_of_one_key_end_before_they_reach_the_number() {
     assert_eq!(b.open(&a, &packet, at(2)), Ok(4));
 }
 
-/// A host that replays offers, or one that knows the secret, fills the table with as many names as it likes.
+/// A host that replays offers, or one that knows the secret, fills the table with any number of
+/// names.
 #[test]
 fn peers_are_bounded_and_those_without_keys_go_first() {
     let (mut a, mut b) = (Host::new(A, 1), Host::new(B, 2));

@@ -67,7 +67,7 @@ fn both_ends_open_what_the_other_sealed() {
 }
 
 #[test]
-fn a_changed_bit_is_noticed_wherever_it_is_but_for_congestion_marks() {
+fn any_changed_bit_but_congestion_marks_is_detected() {
     let (mut left, mut right) = pair_with(b"", b"");
     let sealed = seal(&mut left, &packet(b"12345678"));
     for bit in 0..sealed.len() * 8 {
