@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airdma_lab import build, iperf, perftest, pingpong, privileges, requirements, sockperf, table
+from airdma_lab import build, peers, perftest, pingpong, privileges, requirements, table
 from airdma_lab.lab import Lab
 from airdma_lab.pair import run_pair
 
@@ -61,11 +61,11 @@ def _devices(lab: Lab) -> str:
 
 
 def _run(lab: Lab) -> int:
-    tcp = iperf.measure(lab.b, lab.a, seconds=2)
-    tcp_latency = sockperf.measure(lab.b, lab.a, "tcp", LATENCY_BYTES)
+    tcp_gbps = peers.bandwidth_gbps(lab.b, lab.a, seconds=2)
+    tcp_us = peers.latency_us(lab.b, lab.a, LATENCY_BYTES)
     rows = [["program", "bytes", "result", "unit", "better is", "beside TCP"]]
-    rows.append(["iperf3 (TCP)", "131072", f"{tcp.gbps:.2f}", "Gb/s", "more", "1.00"])
-    rows.append(["sockperf ping-pong (TCP)", str(LATENCY_BYTES), f"{tcp_latency.median_us:.1f}", "us", "less", "1.00"])
+    rows.append(["iperf3 (TCP)", "131072", f"{tcp_gbps:.2f}", "Gb/s", "more", "1.00"])
+    rows.append(["sockperf ping-pong (TCP)", str(LATENCY_BYTES), f"{tcp_us:.1f}", "us", "less", "1.00"])
     failures = []
     for show in _programme():
         print(f"  {' '.join(show.argv)}", file=sys.stderr, flush=True)
@@ -74,7 +74,7 @@ def _run(lab: Lab) -> int:
         value = show.read(pair.client.stdout) if pair.client and pair.ok else None
         if value is None:
             failures.append(pair.explain())
-        rows.append([" ".join(show.argv), str(show.size), *_cells(show, value, tcp.gbps, tcp_latency.median_us)])
+        rows.append([" ".join(show.argv), str(show.size), *_cells(show, value, tcp_gbps, tcp_us)])
     print("\n" + table.aligned(rows))
     print("\nus: half a round trip (median); READ and atomics wait for a whole one.")
     print("beside TCP: the result divided by TCP's on the same link and cores, and which of the two is better.")

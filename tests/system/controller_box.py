@@ -197,7 +197,7 @@ class Chain:
 
     def _host(self, name: str, number: int, core: int) -> Host:
         return Host(
-            namespace=f"airdma-{os.getpid()}-{name}",
+            namespace=f"airdma-lab-{os.getpid()}-{name}",
             ipv4=f"10.77.1.{number}",
             ipv6=f"fd77:1::{number}",
             core=core,

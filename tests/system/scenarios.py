@@ -17,6 +17,8 @@ from case import Tally
 NOBODY = "65534"
 UNPRIVILEGED_CASES = r"^(ibv_rc_pingpong -c -n 500 \[|ib_write_bw -F -n 500 -s 65536 \[).*mtu1500 ipv4 a->b\]$"
 _NETNS = Path("/run/netns")
+PID_NEVER = 4194999
+"""Beyond PID_MAX_LIMIT: no process has it."""
 
 
 def run(tally: Tally) -> None:
@@ -49,17 +51,23 @@ def demo_cleans_up_after_ctrl_c() -> list[str]:
 
 
 def killed_lab_leaves_no_process() -> list[str]:
-    """Even SIGKILL leaves no program running, and the next lab removes the namespaces."""
+    """SIGKILL of a lab's process ends its programs and removes its hosts.
+
+    If the process that holds the hosts was killed as well, the next lab removes their names.
+    """
     demo = _start_demo([_interpreter(), "tools/demo.py"])
     try:
         namespaces, pids = _wait_for_programs(demo)
     finally:
         _end(demo)
-    complaints = [f"process {pid} still runs" for pid in pids if not _ends_within(pid, 5)]
+    complaints = [f"process {pid} still runs" for pid in pids if not _goes_within(Path("/proc", str(pid)), 5)]
+    complaints += [f"{name} is still there" for name in namespaces if not _goes_within(_NETNS / name, 5)]
+    abandoned = _NETNS / f"airdma-lab-{PID_NEVER}-a"
+    abandoned.touch()
     sweep = "from airdma_lab.lab import Lab\nwith Lab():\n  pass"
     environment = {**os.environ, "PYTHONPATH": str(build.ROOT / "tools")}
     subprocess.run([_interpreter(), "-c", sweep], env=environment, check=True)
-    return complaints + [f"{name} is still there" for name in namespaces if (_NETNS / name).exists()]
+    return [*complaints, f"{abandoned} is still there"] if abandoned.exists() else complaints
 
 
 def runs_without_root() -> list[str]:
@@ -96,8 +104,8 @@ def _wait_for_programs(demo: subprocess.Popen[bytes]) -> tuple[list[str], list[i
     """
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and demo.poll() is None:
-        # The lab's names carry the id of its process, which is the demo's session's.
-        names = [entry.name for entry in _NETNS.glob("airdma-*") if _session_of(entry.name.split("-")[1]) == demo.pid]
+        # The names of the hosts carry the number of the lab's process, whose session is the demo's.
+        names = [entry.name for entry in _NETNS.glob("airdma-lab-*") if _session_of(entry.name) == demo.pid]
         busy = {name: _pids_in(name) for name in names}
         if len(busy) == 2 and all(busy.values()):
             return names, sorted(pid for pids in busy.values() for pid in pids)
@@ -110,17 +118,17 @@ def _pids_in(namespace: str) -> list[int]:
     return [int(pid) for pid in listing.stdout.split()]
 
 
-def _session_of(pid: str) -> int | None:
+def _session_of(namespace: str) -> int | None:
     try:
-        return os.getsid(int(pid))
+        return os.getsid(int(namespace.split("-")[2]))
     except (ValueError, ProcessLookupError):
         return None
 
 
-def _ends_within(pid: int, seconds: float) -> bool:
+def _goes_within(path: Path, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if not Path("/proc", str(pid)).exists():
+        if not path.exists():
             return True
         time.sleep(0.01)
     return False

@@ -1,32 +1,33 @@
-"""Two hosts joined by one cable: network namespaces and a veth pair."""
+"""Two hosts joined by one cable.
+
+`airdma lab hold` makes them (crate `lab`: network namespaces and a veth pair) and `airdma lab exec`
+runs programs on them.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import os
+import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import IO, Self
 
+from . import build
 from .program import Outcome, Program
 
 INTERFACE = "eth0"
-_NAME = re.compile(r"airdma-(\d+)-\w+")
 _NETNS = Path("/run/netns")
 
 
 class LabError(RuntimeError):
-    """The lab could not be set up; the text says which command failed and why."""
+    """The lab could not be set up; the text says what failed and why."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,7 @@ class Host:
 
     def start(self, argv: list[str], environment: dict[str, str] | None = None, *, own_session: bool = True) -> Program:
         """Starts a program on this host, on its core, in a session of its own or in ours."""
-        # setpriv ties the program's life to ours: even SIGKILL of this script leaves nothing
-        # running.
-        launcher = ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL"]
-        launcher += ["taskset", "--cpu-list", str(self.core)]
+        launcher = [str(build.binary()), "lab", "exec", self.namespace, "--core", str(self.core), "--"]
         environment = {"XDG_RUNTIME_DIR": str(self.runtime), **(environment or {})}
         program = Program(
             argv,
@@ -125,9 +123,14 @@ class Host:
 
 
 class Lab:
-    """Context manager: hosts `a` and `b` exist inside the `with` block and leave nothing behind,
-    Ctrl-C included.
+    """Context manager: hosts `a` and `b` exist inside the `with` block, and are removed at its end.
+
+    Ctrl-C ends the block. The process that holds the hosts removes them when this one ends, even by
+    SIGKILL; programs end with this process as well.
     """
+
+    a: Host
+    b: Host
 
     def __init__(self, mtu: int = 1500, segment_offload: bool = True) -> None:
         """`segment_offload=False`: the veth takes no segmented (GSO) packets, so each packet
@@ -135,16 +138,11 @@ class Lab:
         """
         self.mtu = mtu
         self._segment_offload = segment_offload
-        cores = sorted(os.sched_getaffinity(0))
         self._programs: list[Program] = []
-        self._runtime = tempfile.TemporaryDirectory(prefix=f"airdma-{os.getpid()}-")
-        self.a = self._host("a", 1, cores[0])
-        self.b = self._host("b", 2, cores[1 % len(cores)])
-        self._closed = False
+        self._holder: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         _exit_on_signals()
-        _remove_abandoned()
         atexit.register(self.close)
         try:
             self._set_up()
@@ -157,20 +155,16 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """Ends what runs in the hosts and removes them. A second Ctrl-C does not stop this
-        half-way.
-        """
-        if self._closed:
+        """Ends what runs on the hosts and removes them. A second Ctrl-C does not interrupt this."""
+        holder, self._holder = self._holder, None
+        if holder is None:
             return
-        self._closed = True
         atexit.unregister(self.close)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
         for program in self._programs:
             program.kill()
         self._programs.clear()
-        for host in (self.a, self.b):
-            subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True, check=False)
-        self._runtime.cleanup()
+        holder.communicate()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -178,49 +172,32 @@ class Lab:
         """(client's host, server's host): (a, b), or (b, a) when swapped."""
         return (self.b, self.a) if swapped else (self.a, self.b)
 
-    def _host(self, side: str, number: int, core: int) -> Host:
-        return Host(
-            namespace=f"airdma-{os.getpid()}-{side}",
-            ipv4=f"10.77.0.{number}",
-            ipv6=f"fd77::{number}",
-            core=core,
-            runtime=Path(self._runtime.name),
-            _programs=self._programs,
+    def _set_up(self) -> None:
+        options = ["--mtu", str(self.mtu), *([] if self._segment_offload else ["--no-segmentation"])]
+        pipe = subprocess.PIPE
+        # A session of its own: Ctrl-C is for this process, which ends the holder last.
+        self._holder = subprocess.Popen(
+            [str(build.binary()), "lab", "hold", *options],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            start_new_session=True,
+        )
+        ready = _first_line(self._holder.stdout)
+        if not ready:
+            raise LabError(self._holder.communicate()[1].strip())
+        made = json.loads(ready)
+        self.a, self.b = (
+            Host(**host, runtime=Path(made["runtime"]), _programs=self._programs) for host in made["hosts"]
         )
 
-    def _set_up(self) -> None:
-        for host in (self.a, self.b):
-            _run(["ip", "netns", "add", host.namespace])
-            # Without this the link-local addresses would be unusable for the first second or two.
-            no_dad = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad"
-            _run(["ip", "netns", "exec", host.namespace, "sh", "-c", no_dad])
-        ends = ["netns", self.a.namespace, "type", "veth", "peer", "name", INTERFACE, "netns", self.b.namespace]
-        _run(["ip", "link", "add", INTERFACE, *ends])
-        for host in (self.a, self.b):
-            ip = ["ip", "-n", host.namespace]
-            _run([*ip, "address", "add", f"{host.ipv4}/24", "dev", INTERFACE])
-            _run([*ip, "address", "add", f"{host.ipv6}/64", "dev", INTERFACE, "nodad"])
-            _run([*ip, "link", "set", INTERFACE, "mtu", str(self.mtu)])
-            if not self._segment_offload:
-                _run([*ip, "link", "set", INTERFACE, "gso_max_segs", "1"])
-            _run([*ip, "link", "set", "lo", "up"])
-            _run([*ip, "link", "set", INTERFACE, "up"])
-        for host in (self.a, self.b):
-            _wait_up(host)
+
+def _first_line(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline()
 
 
-def _wait_up(host: Host) -> None:
-    # The kernel tells interfaces at most once a second that their carrier changed. Until then the
-    # port is down.
-    deadline = time.monotonic() + _UP_S
-    while "state UP" not in _run(["ip", "-n", host.namespace, "link", "show", INTERFACE]):
-        if time.monotonic() > deadline:
-            raise LabError(f"{INTERFACE} in {host.namespace} does not come up")
-        time.sleep(_POLL_S)
-
-
-_UP_S = 10.0
-_POLL_S = 0.02
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -232,21 +209,6 @@ def _exit_on_signals() -> None:
 
     for number in _SIGNALS:
         signal.signal(number, leave)
-
-
-def _remove_abandoned() -> None:
-    """Removes what labs left whose script is gone, which only SIGKILL can do."""
-    for entry in _NETNS.glob("airdma-*"):
-        if _is_abandoned(entry):
-            subprocess.run(["ip", "netns", "delete", entry.name], capture_output=True, check=False)
-    for entry in Path(tempfile.gettempdir()).glob("airdma-*"):
-        if _is_abandoned(entry) and entry.stat().st_uid == os.geteuid():
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-def _is_abandoned(entry: Path) -> bool:
-    match = _NAME.fullmatch(entry.name)
-    return match is not None and not Path("/proc", match.group(1)).exists()
 
 
 def _run(argv: list[str]) -> str:

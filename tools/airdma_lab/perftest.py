@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from .reading import read
 
 PORT = 18515
-
-# "#bytes", "BW average[Gb/sec]", "99.9% percentile[usec]", and the only title with neither: "tps
-# average".
-_TITLE = re.compile(r"#\w+|tps average|[A-Za-z0-9.%_][A-Za-z0-9.%_ ]*?\[[^\]]+\]")
-_ROW = re.compile(r"\s*\d+\s+\d+(\s+(-?[\d.]+|-?inf|-?nan))+\s*")
 
 
 def parse(output: str) -> list[dict[str, float]]:
@@ -19,13 +14,7 @@ def parse(output: str) -> list[dict[str, float]]:
     (with --report_gbits), "MsgRate[Mpps]"; "t_min[usec]", "t_typical[usec]" (the median),
     "t_avg[usec]", "99% percentile[usec]", ...
     """
-    titles: list[str] = []
-    rows: list[dict[str, float]] = []
-    for line in output.splitlines():
-        if line.lstrip().startswith("#bytes"):
-            titles = [title.strip() for title in _TITLE.findall(line)]
-        elif titles and _ROW.fullmatch(line):
-            rows.append(dict(zip(titles, map(float, line.split()), strict=False)))
+    rows: list[dict[str, float]] = read("perftest", output) or []
     return rows
 
 
@@ -35,7 +24,8 @@ def bandwidth_gbps(output: str) -> dict[int, float]:
 
 
 def latency_us(output: str) -> dict[int, float]:
-    """Message size in bytes -> median latency in microseconds: half a round trip; a whole one for
-    READ and atomics.
+    """Message size in bytes -> median latency in microseconds.
+
+    Half a round trip; a whole one for READ and atomics.
     """
     return {int(row["#bytes"]): row["t_typical[usec]"] for row in parse(output)}

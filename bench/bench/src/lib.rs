@@ -33,7 +33,7 @@ mod wireless;
 
 pub use end::{End, run as run_end};
 pub use files::{Files, files};
-pub use peer::ManyPairs;
+pub use peer::{ManyPairs, read_output};
 pub use wireless::{There, Wireless, wireless};
 
 use measurement::{FORMAT, LinkFacts, Measurement};

@@ -1,6 +1,8 @@
 //! Measured programs, each with its command line and the parser of its output.
 
 use airdma_lab::Listening;
+use serde::Serialize;
+use serde_json::Value;
 
 mod cm_time;
 mod fabric;
@@ -49,7 +51,7 @@ pub struct Plan {
 }
 
 /// Result of one run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reading {
     /// Value in the unit of the figure.
     pub value: f64,
@@ -69,6 +71,20 @@ pub trait Peer {
 
     /// Parses the output of both ends; none if it holds no result.
     fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading>;
+}
+
+/// What a program's output says, as JSON; none if it has no result or the program is unknown.
+///
+/// `perftest`: the rows of the table, title to value. `iperf3` (`-J`) and `sockperf`: a
+/// [`Reading`], in Gb/s and in microseconds.
+pub fn read_output(program: &str, output: &str) -> Option<Value> {
+    let reading = match program {
+        "perftest" => return serde_json::to_value(perftest::parse(output)).ok(),
+        "iperf3" => iperf::read(output)?,
+        "sockperf" => sockperf::read(output)?,
+        _ => return None,
+    };
+    serde_json::to_value(reading).ok()
 }
 
 /// A command line from words.

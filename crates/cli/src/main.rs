@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod devices;
 mod files;
+mod lab;
 mod link;
 mod queue;
 mod run;
@@ -116,6 +117,9 @@ enum Command {
     /// stopped.
     #[command(after_long_help = bench::EXAMPLES)]
     Bench(bench::Options),
+    /// Two hosts on this machine, for tests: network namespaces joined by a veth pair.
+    #[command(after_long_help = lab::EXAMPLES, subcommand)]
+    Lab(lab::LabCommand),
     /// An emulated Wi-Fi link between two hosts on this machine, in real time and without root.
     ///
     /// One medium for both directions, frames in aggregates, a rate that moves, a driver's queue,
@@ -152,6 +156,7 @@ fn main() -> ExitCode {
         Command::Queue(options) => return queue::queue(&options),
         Command::Sim(options) => sim::sim(options),
         Command::Bench(options) => bench::bench(options),
+        Command::Lab(command) => lab::lab(command),
         Command::Link(command) => link::link(command),
         Command::BenchEnd(options) => bench::end(options),
     };

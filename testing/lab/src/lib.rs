@@ -7,9 +7,11 @@
 //! not even after SIGKILL. Programs die with the thread that started them.
 
 mod error;
+mod hold;
 mod host;
 mod interrupts;
 mod loss;
+mod named;
 mod namespace;
 mod netlink;
 mod pair;
@@ -22,9 +24,10 @@ mod topology;
 pub use error::LabError;
 pub use host::Host;
 pub use interrupts::Interrupts;
+pub use named::{NAMED, Named, lab_name, remove_abandoned, unname};
 pub use namespace::Namespace;
 pub use netlink::Route;
 pub use pair::{Listening, Pair, Server};
 pub use privileges::enter;
-pub use program::{Outcome, Program, memory_file};
+pub use program::{Outcome, Program, exec, memory_file};
 pub use topology::{Cable, INTERFACE, Lab, configure, interface, wait_up};

@@ -282,11 +282,24 @@ fn contents(file: &mut File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Turns the calling process, which has one thread, into `command` on the host of `namespace`.
+///
+/// The command may use one core if `core` is given. It keeps the process' number and ends with the
+/// process' parent. Returns only if it cannot be run.
+pub fn exec(command: &mut Command, namespace: &Namespace, core: Option<usize>) -> io::Error {
+    // SAFETY: takes numbers alone.
+    let entered = checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
+        .and_then(|_| enter_host(namespace.raw(), core));
+    match entered {
+        Ok(()) => command.exec(),
+        Err(error) => error,
+    }
+}
+
 /// Prepares the child before it executes the program: only system calls.
 fn in_child(network: libc::c_int, core: usize) -> io::Result<()> {
     unblock_all();
-    // SAFETY: all of these concern only the child; strings are C strings, `cores` is plain data
-    // that lives through its call.
+    // SAFETY: both take numbers and concern only the child.
     unsafe {
         // However this process ends, even by SIGKILL, no program stays behind.
         checked(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
@@ -295,9 +308,19 @@ fn in_child(network: libc::c_int, core: usize) -> io::Result<()> {
         // other, and the server then waits hundreds of milliseconds for any third program on its
         // core.
         checked(libc::setsid())?;
-        let mut cores: libc::cpu_set_t = mem::zeroed();
-        libc::CPU_SET(core, &mut cores);
-        checked(libc::sched_setaffinity(0, mem::size_of_val(&cores), &cores))?;
+    }
+    enter_host(network, Some(core))
+}
+
+/// Moves the calling thread to a host and, if given, to a core: only system calls.
+fn enter_host(network: libc::c_int, core: Option<usize>) -> io::Result<()> {
+    // SAFETY: strings are C strings, `cores` is plain data that lives through its call.
+    unsafe {
+        if let Some(core) = core {
+            let mut cores: libc::cpu_set_t = mem::zeroed();
+            libc::CPU_SET(core, &mut cores);
+            checked(libc::sched_setaffinity(0, mem::size_of_val(&cores), &cores))?;
+        }
         checked(libc::setns(network, libc::CLONE_NEWNET))?;
         // /sys shows the namespace of the process that mounted it. Where mounting is forbidden
         // (some containers) the program sees the outer host's interfaces there; no measured program

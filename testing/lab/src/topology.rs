@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ pub struct Lab {
     pub cable: Cable,
     pub(crate) interrupts: Interrupts,
     pub(crate) soft_interrupts: SoftInterrupts,
-    _runtime: RuntimeDir,
+    runtime: RuntimeDir,
 }
 
 impl Lab {
@@ -80,12 +81,17 @@ impl Lab {
             b,
             cable,
             interrupts: Interrupts::block().tried("waiting for signals")?,
-            _runtime: runtime,
+            runtime,
         };
         lab.connect()?;
         let apart = lab.probe().tried("sending to the other host")?;
         lab.soft_interrupts = SoftInterrupts::new(vec![lab.a.core, lab.b.core], apart);
         Ok(lab)
+    }
+
+    /// The folder that programs on the hosts have as XDG_RUNTIME_DIR.
+    pub fn runtime(&self) -> &Path {
+        self.runtime.path()
     }
 
     /// Number of cores of both hosts together: 1 or 2.

@@ -1,15 +1,14 @@
 //! The two hosts: network namespaces joined by a veth pair, with addresses.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::ptr;
+use std::path::Path;
 
-use airdma_lab::{Namespace, Route, configure, interface, wait_up};
+use airdma_lab::{NAMED, Named, Namespace, Route, configure, interface, wait_up};
 use serde::{Deserialize, Serialize};
 
 use crate::air::Side;
@@ -19,14 +18,13 @@ use crate::error::{LinkError, Tried};
 pub const INTERFACE: &str = "air0";
 /// Usual MTU of Wi-Fi.
 const MTU: u32 = 1500;
-const NAMED: &str = "/run/netns";
 
 /// Two hosts. Gone when this is dropped, or when the process ends and no program is in them; those
 /// that were given stay.
 #[derive(Debug)]
 pub struct Hosts {
     namespaces: [Namespace; 2],
-    names: Option<[String; 2]>,
+    names: Option<[Named; 2]>,
     given: Option<[Place; 2]>,
 }
 
@@ -196,8 +194,9 @@ impl Hosts {
     }
 
     /// Names of `ip netns`, if they have any.
-    pub fn names(&self) -> Option<&[String; 2]> {
-        self.names.as_ref()
+    pub fn names(&self) -> Option<[String; 2]> {
+        let [a, b] = self.names.as_ref()?;
+        Some([a, b].map(|named| named.name().to_owned()))
     }
 
     fn connect(&self, segmented: bool) -> Result<(), LinkError> {
@@ -230,24 +229,12 @@ impl Hosts {
 
     /// Gives the namespaces names, as `ip netns add` does.
     fn publish(&mut self, name: &str) -> Result<(), LinkError> {
-        let names = Side::BOTH.map(|side| format!("{name}-{}", side.letter()));
-        share_folder().tried(format!("sharing {NAMED}"))?;
-        let descriptors = self.descriptors();
-        let mut made: Vec<&String> = Vec::new();
-        for (name, descriptor) in names.iter().zip(descriptors) {
-            let path = Path::new(NAMED).join(name);
-            let bound = File::create_new(&path)
-                .and_then(|_| bind(Path::new(&format!("/proc/self/fd/{descriptor}")), &path));
-            if let Err(error) = bound {
-                if error.kind() != io::ErrorKind::AlreadyExists {
-                    let _ = fs::remove_file(&path);
-                }
-                made.into_iter().for_each(|name| unname(name));
-                return Err(error).tried(format!("naming a namespace {}", path.display()));
-            }
-            made.push(name);
-        }
-        self.names = Some(names);
+        let named = |side: Side| {
+            let name = format!("{name}-{}", side.letter());
+            let what = format!("naming a network namespace {name}");
+            Named::new(name, &self.namespaces[side.index()]).tried(what)
+        };
+        self.names = Some([named(Side::A)?, named(Side::B)?]);
         Ok(())
     }
 }
@@ -260,19 +247,6 @@ impl Drop for Hosts {
         // Programs may still be in the namespaces: the interfaces go now.
         let remove = || Route::open()?.remove(interface(INTERFACE)?);
         let _ = self.on(Side::A, remove);
-        for name in self.names.iter().flatten() {
-            unname(name);
-        }
-    }
-}
-
-/// Takes a name away that [`Hosts`] gave.
-pub(crate) fn unname(name: &str) {
-    let path = Path::new(NAMED).join(name);
-    if let Ok(text) = c_string(&path) {
-        // SAFETY: a C string that lives through the call.
-        unsafe { libc::umount2(text.as_ptr(), libc::MNT_DETACH) };
-        let _ = fs::remove_file(path);
     }
 }
 
@@ -304,64 +278,4 @@ fn is_real_root() -> bool {
     let is_root = unsafe { libc::geteuid() } == 0;
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     is_root && map.split_ascii_whitespace().nth(2) == Some("4294967295")
-}
-
-/// Names appear in every mount namespace that gets what happens in this folder.
-fn share_folder() -> io::Result<()> {
-    fs::create_dir_all(NAMED)?;
-    let folder = c_string(Path::new(NAMED))?;
-    let none = c"none";
-    // SAFETY: C strings that live through the calls.
-    unsafe {
-        let share = || {
-            let flags = libc::MS_SHARED | libc::MS_REC;
-            libc::mount(
-                none.as_ptr(),
-                folder.as_ptr(),
-                none.as_ptr(),
-                flags,
-                ptr::null(),
-            )
-        };
-        if share() == 0 {
-            return Ok(());
-        }
-        let flags = libc::MS_BIND | libc::MS_REC;
-        let bound = libc::mount(
-            folder.as_ptr(),
-            folder.as_ptr(),
-            none.as_ptr(),
-            flags,
-            ptr::null(),
-        );
-        if bound == 0 && share() == 0 {
-            return Ok(());
-        }
-    }
-    Err(io::Error::last_os_error())
-}
-
-fn bind(from: &Path, to: &Path) -> io::Result<()> {
-    let (from, to) = (c_string(from)?, c_string(to)?);
-    // SAFETY: C strings that live through the call.
-    let bound = unsafe {
-        libc::mount(
-            from.as_ptr(),
-            to.as_ptr(),
-            c"none".as_ptr(),
-            libc::MS_BIND,
-            ptr::null(),
-        )
-    };
-    if bound == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-fn c_string(path: &Path) -> io::Result<std::ffi::CString> {
-    Ok(std::ffi::CString::new(
-        PathBuf::from(path).into_os_string().into_encoded_bytes(),
-    )?)
 }

@@ -6,13 +6,13 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use airdma_lab::{Interrupts, LabError, enter};
+use airdma_lab::{Interrupts, LabError, enter, unname};
 
 use crate::air::Side;
 use crate::controller::{Controller, Status, clear};
 use crate::error::{LinkError, Tried};
 use crate::folder::{Folder, Record, began};
-use crate::hosts::{Hosts, ipv4, unname};
+use crate::hosts::{Hosts, ipv4};
 use crate::join::end_programs;
 use crate::options::Options;
 
@@ -58,7 +58,7 @@ pub fn serve(
         id: format!("{}-{:016x}", folder.name(), unique()?),
         descriptors: hosts.descriptors(),
         namespaces: hosts.numbers().tried("looking at the namespaces")?,
-        names: hosts.names().cloned(),
+        names: hosts.names(),
         addresses: Side::BOTH.map(|side| ipv4(side).to_string()),
         words: options.words(),
         given: options.between.clone(),

@@ -51,14 +51,19 @@ impl Peer for Iperf {
     }
 
     fn read(&self, _: &str, client: &str, _: u64) -> Option<Reading> {
-        let report: Value = serde_json::from_str(client).ok()?;
-        let received = &report["end"]["sum_received"];
-        Some(Reading {
-            value: received["bits_per_second"].as_f64()? / 1e9,
-            p99: None,
-            moved_bytes: received["bytes"].as_u64(),
-        })
+        read(client)
     }
+}
+
+/// What the receiver got, from the client's report (`-J`).
+pub fn read(client: &str) -> Option<Reading> {
+    let report: Value = serde_json::from_str(client).ok()?;
+    let received = &report["end"]["sum_received"];
+    Some(Reading {
+        value: received["bits_per_second"].as_f64()? / 1e9,
+        p99: None,
+        moved_bytes: received["bytes"].as_u64(),
+    })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ const PORT: u16 = 18515;
 /// Columns are "#bytes", "#iterations", "BW average[Gb/sec]" (with --report_gbits),
 /// "MsgRate[Mpps]"; "t_typical[usec]" (the median), "99% percentile[usec]". Empty if the program
 /// printed no table.
-fn parse(output: &str) -> Vec<HashMap<String, f64>> {
+pub fn parse(output: &str) -> Vec<HashMap<String, f64>> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
     for line in output.lines() {
@@ -247,6 +247,19 @@ mod tests {
         };
         let reading = peer.read("", LATENCY, 64).unwrap();
         assert_eq!((reading.value, reading.p99), (8.02, Some(11.50)));
+    }
+
+    #[test]
+    fn rows_have_each_title_of_the_table() {
+        let rows = parse(BANDWIDTH);
+        let row = rows.iter().find(|row| row["#bytes"] == 65536.0).unwrap();
+        assert_eq!(row["BW average[Gb/sec]"], 40.87);
+        assert_eq!(row["MsgRate[Mpps]"], 0.077954);
+        assert_eq!(parse(LATENCY)[0]["99.9% percentile[usec]"], 33.10);
+        assert_eq!(
+            crate::peer::read_output("perftest", "no table"),
+            Some(serde_json::json!([]))
+        );
     }
 
     #[test]

@@ -67,12 +67,17 @@ impl Peer for Sockperf {
     }
 
     fn read(&self, _: &str, client: &str, _: u64) -> Option<Reading> {
-        Some(Reading {
-            value: percentile(client, 50.0)?,
-            p99: percentile(client, 99.0),
-            moved_bytes: None,
-        })
+        read(client)
     }
+}
+
+/// Median and 99th percentile of half a round trip, in microseconds.
+pub fn read(client: &str) -> Option<Reading> {
+    Some(Reading {
+        value: percentile(client, 50.0)?,
+        p99: percentile(client, 99.0),
+        moved_bytes: None,
+    })
 }
 
 /// From "sockperf: ---> percentile 99.000 =   13.309".
