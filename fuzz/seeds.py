@@ -42,6 +42,8 @@ def main() -> int:
                 continue
             write(out / "packet", transport)
             write(out / "icrc", ip_packet)
+            ethertype = b"\x86\xdd" if ip_packet[0] >> 4 == 6 else b"\x08\x00"
+            write(out / "frame", bytes(12) + ethertype + ip_packet + bytes(4))  # any ICRC
             if transport[5:8] == b"\x00\x00\x01":  # queue pair 1: a management datagram behind BTH and DETH
                 write(out / "cm_mad", transport[20:])
                 write(out / "cm_manager", b"\x00\x00\x0f" + transport[20:])

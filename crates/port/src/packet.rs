@@ -15,7 +15,8 @@
 //! multicast groups, and does not reach the host itself. What arrives for another link or address
 //! is dropped and counted.
 
-mod frame;
+#[doc(hidden)] // for the crate `fuzz-bodies`
+pub mod frame;
 mod socket;
 
 #[cfg(test)]

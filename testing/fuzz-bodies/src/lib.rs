@@ -11,6 +11,7 @@ pub mod cm_manager;
 pub mod file_control;
 pub mod file_journal;
 pub mod file_manifest;
+pub mod frame;
 pub mod host;
 pub mod icrc;
 pub mod input;
@@ -36,6 +37,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("packet", packet::run),
     ("icrc", icrc::run),
+    ("frame", frame::run),
     ("responder", responder::run),
     ("requester", requester::run),
     ("selective", selective::run),

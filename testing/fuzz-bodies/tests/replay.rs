@@ -82,6 +82,7 @@ macro_rules! replays {
 replays!(
     packet,
     icrc,
+    frame,
     responder,
     requester,
     selective,

@@ -44,23 +44,23 @@ pub(super) struct Ends {
 
 /// A UDP datagram to the port of RoCEv2, as the headers of its frame describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Datagram<'a> {
-    pub(super) source: IpAddr,
-    pub(super) destination: IpAddr,
-    pub(super) source_port: u16,
-    pub(super) tos: u8,
-    pub(super) ttl: u8,
-    pub(super) flow_label: u32,
+pub struct Datagram<'a> {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub source_port: u16,
+    pub tos: u8,
+    pub ttl: u8,
+    pub flow_label: u32,
     /// 0 for IPv6.
-    pub(super) identification: u16,
-    pub(super) dont_fragment: bool,
+    pub identification: u16,
+    pub dont_fragment: bool,
     /// BTH to ICRC.
-    pub(super) payload: &'a [u8],
+    pub payload: &'a [u8],
 }
 
 /// Why a frame is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reject {
+pub enum Reject {
     /// It is truncated, has a wrong checksum or lengths that do not fit each other, or has IP
     /// options.
     Bad,
@@ -123,7 +123,7 @@ pub(super) fn write_headers(out: &mut [u8], ends: &Ends, to: &Destination, len: 
 
 /// Reads the headers of a frame. `checksum_known`: the kernel vouches for the UDP checksum, or has
 /// not filled it in yet.
-pub(super) fn read(frame: &[u8], checksum_known: bool) -> Result<Datagram<'_>, Reject> {
+pub fn read(frame: &[u8], checksum_known: bool) -> Result<Datagram<'_>, Reject> {
     let (ethernet, packet) = frame.split_at_checked(ETHERNET_LEN).ok_or(Reject::Bad)?;
     let (mut datagram, udp) = match u16_at(ethernet, 12) {
         ETHERTYPE_IPV4 => read_ipv4(packet)?,
