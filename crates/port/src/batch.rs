@@ -59,17 +59,19 @@ pub struct TransmitBatch {
     tail: usize,
     /// Length of the slice given out by `reserve` and not yet committed.
     reserved: usize,
-    /// Of the packet that was committed last.
+    /// Recipient of the packet that was committed last.
     recipient: Recipient,
 }
 
-/// Which process of the other host gets a packet, if several share an address there: see
-/// [`crate::sharing`]. A segmented send may arrive there as one, and goes to one of them.
+/// The process of the other host that gets a packet, if several share an address there: see
+/// [`crate::sharing`].
+///
+/// A segmented send may arrive there as one, and goes to one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipient {
-    /// The one that has this range of queue pair numbers.
+    /// The process with this range of queue pair numbers.
     Range(u8),
-    /// Each packet may be for another: it is for queue pair 1.
+    /// Any: the packet is for queue pair 1.
     Any,
 }
 
@@ -87,9 +89,9 @@ impl Recipient {
     }
 }
 
-/// Packets of one segmented send, or of a bundle. Kernels before 6.8 take no more.
+/// Most packets of one segmented send or bundle. Kernels before 6.8 accept no more.
 const GROUP_PACKETS_MAX: usize = 64;
-/// Bytes of it: with its headers it must be a legal IP packet.
+/// Most bytes of one: with its headers it must be a legal IP packet.
 pub const GROUP_BYTES_MAX: usize = 65_000;
 const _: () = assert!(GROUP_PACKETS_MAX <= airdma_wire::bundle::BUNDLE_PACKETS_MAX);
 
@@ -98,9 +100,10 @@ pub(crate) struct Entry {
     offset: u32,
     /// BTH to pad, without the ICRC.
     len: u32,
-    /// IP identification that the ICRC behind the packet was computed for; `None`: not sealed yet.
+    /// IP identification that the ICRC behind the packet was computed for; `None` if not sealed
+    /// yet.
     sealed_for: Option<u16>,
-    /// Bit to flip after sealing: a packet damaged on the way (see [`crate::impair`]).
+    /// Bit to flip after sealing, for a packet that is damaged on purpose (see [`crate::impair`]).
     damage: Option<u32>,
     /// Index into the batch's destinations. Equal for neighbours with the same destination.
     pub(crate) run: u32,
@@ -112,7 +115,7 @@ impl Entry {
         self.len as usize + ICRC_LEN
     }
 
-    /// Bit to flip after sealing, if the packet is to be damaged.
+    /// Bit to flip after sealing, if the packet must be damaged.
     pub(crate) fn damage(&self) -> Option<u32> {
         self.damage
     }
@@ -294,8 +297,8 @@ impl TransmitBatch {
         self.reserved = 0;
     }
 
-    /// The waiting packets, oldest first: bytes from BTH to pad, and destination. For ports written
-    /// elsewhere, and for tests.
+    /// The waiting packets, oldest first: bytes from BTH to pad, and destination. For other ports,
+    /// and for tests.
     pub fn packets(&self) -> impl Iterator<Item = (&[u8], &Destination)> {
         self.waiting()
             .iter()
@@ -327,8 +330,8 @@ impl TransmitBatch {
         self.waiting().first().map(|entry| *self.destination(entry))
     }
 
-    /// How many packets, from the `first`-th waiting one on, can leave together: equal in
-    /// destination and size, but the last may be shorter.
+    /// Number of packets, from the `first`-th waiting one on, that can leave together: equal in
+    /// destination and size, except that the last may be shorter.
     #[inline(always)]
     pub(crate) fn group_len(&self, first: usize) -> usize {
         let waiting = &self.waiting()[first..];
@@ -407,7 +410,7 @@ impl TransmitBatch {
         if let Some(bit) = entry.damage {
             let (mut byte, bit) = (bit as usize / 8 % packet.len(), bit % 8);
             if byte == CONGESTION_AT {
-                // Outside the ICRC: nobody would notice.
+                // Outside the ICRC, where it would not be noticed.
                 byte += 1;
             }
             packet[byte] ^= 1 << bit;

@@ -1,6 +1,6 @@
-//! What a port can do: facts that the code above asks for once, when it takes the port.
+//! Capabilities of a port, which the code above reads once.
 
-/// What a port can do. It stays the same while the port lives.
+/// Capabilities of a port, which do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Longest datagram that the port sends: UDP payload with its ICRC, in bytes.

@@ -1,9 +1,10 @@
 //! Descriptors of a program's own limit that a device leaves to the program.
 //!
-//! A device takes a dozen descriptors, and a listener at all addresses of a host with 200 interfaces takes thousands. Programs have 1,024,
-//! since `select(2)` knows no number above, though most systems allow far more. So descriptors that no program sees move out of the way once
-//! their numbers are beyond a quarter of the program's limit: to numbers above it, as far as the hard limit goes. For that moment alone the
-//! limit is raised: neither the program nor its children have another one afterwards.
+//! A device takes a dozen descriptors, and a listener at all addresses of a host with 200
+//! interfaces takes thousands. Programs have 1,024, since `select(2)` knows no number above, though
+//! most systems allow far more. So internal descriptors are moved once their numbers exceed a
+//! quarter of the program's limit: to numbers above it, as far as the hard limit allows. The limit
+//! is raised for that moment only: neither the program nor its children keep a different one.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,7 +16,8 @@ use std::time::Duration;
 const SHARE: libc::rlim_t = 4;
 /// Numbers above the program's limit, at most.
 const ABOVE_MAX: libc::rlim_t = 1 << 16;
-/// Tries to get the lock, and the pause between two: in a child after fork nobody may give it back.
+/// Attempts to get the lock, with a pause between two: in a child after fork, it may never be
+/// released.
 const TRIES_MAX: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -36,7 +38,7 @@ pub fn open(make: impl Fn() -> RawFd) -> io::Result<OwnedFd> {
     if made < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call just returned it, and nothing else knows it.
+    // SAFETY: the call just returned it, and nothing else owns it.
     Ok(keep_away(unsafe { OwnedFd::from_raw_fd(made) }))
 }
 
@@ -57,7 +59,7 @@ pub fn keep_away(fd: OwnedFd) -> OwnedFd {
     if moved < 0 {
         return fd;
     }
-    // SAFETY: the call just returned it, and nothing else knows it.
+    // SAFETY: the call just returned it, and nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(moved) }
 }
 
@@ -126,7 +128,8 @@ mod tests {
 
     /// The limit is the process's: a process of its own, which ends with 0 if all is well.
     fn in_a_child(check: impl FnOnce() -> bool) {
-        // SAFETY: the child makes system calls and ends; the lock of this module is free, as only these tests take it here.
+        // SAFETY: the child makes system calls and ends; the lock of this module is free, as only
+        // these tests take it here.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let status = libc::c_int::from(!check());

@@ -1,4 +1,4 @@
-//! Closing a packet with its ICRC, and checking it, when the IP header is the kernel's business.
+//! Computing and checking ICRCs while the kernel handles the IP header.
 //!
 //! A CRC is affine: for packets of one length between the same two ends, whose congestion byte is
 //! the same,
@@ -7,9 +7,9 @@
 //!   ICRC(packet) = CRC-32(packet) ^ constant ^ image(identification)
 //! ```
 //!
-//! The constant stands for the IP and UDP headers and for the masked byte of the BTH. It is worked
-//! out from the first such packet and kept, so that the others cost one sum over their own
-//! contiguous bytes. The image of the identification is that of [`airdma_wire::IdSpace`].
+//! The constant covers the IP and UDP headers and the masked byte of the BTH. It is computed for
+//! the first such packet and kept, so that the others cost one CRC over their own contiguous bytes.
+//! The image of the identification is that of [`airdma_wire::IdSpace`].
 
 mod sum;
 
@@ -56,7 +56,7 @@ impl Flow {
         })
     }
 
-    /// The same for packets with or without the don't-fragment flag, which IPv6 does not have.
+    /// As [`Flow::new`], for packets with or without the don't-fragment flag, which IPv6 lacks.
     pub(crate) fn with_dont_fragment(mut self, set: bool) -> Self {
         if let IpPseudo::V4 { dont_fragment, .. } = &mut self.ip {
             *dont_fragment = set;
@@ -145,8 +145,8 @@ impl IcrcCache {
 
     /// Checks the ICRC at the end of `datagram`, and cuts it off.
     ///
-    /// `id` is the IP identification the packet should have had. If the ICRC is wrong for it, any other that makes it
-    /// right will do (IPv4; see [`crate::udp`]).
+    /// `id` is the IP identification the packet should have had. If the ICRC is wrong for it, any
+    /// other that makes it right will do (IPv4; see [`crate::udp`]).
     pub fn check<'a>(&mut self, flow: &Flow, id: u16, datagram: &'a [u8]) -> Checked<'a> {
         if datagram.len() < DATAGRAM_LEN_MIN {
             return Checked::Short;
@@ -173,7 +173,7 @@ impl IcrcCache {
             return flow.icrc(bytes);
         };
         let sum = self.sum.of(bytes);
-        // Mostly as the packet before.
+        // Usually the same as for the packet before.
         if self.last.len != bytes.len()
             || self.last.congestion != congestion
             || self.last.flow != *flow
@@ -218,14 +218,14 @@ impl IcrcCache {
     }
 }
 
-/// What a look at an ICRC said; the bytes are BTH to pad.
+/// Result of checking an ICRC; the bytes are BTH to pad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked<'a> {
     /// Right for the expected IP identification.
     Good(&'a [u8]),
-    /// Right for another one.
+    /// Right for another identification.
     Recovered(&'a [u8]),
-    /// Wrong for all of them.
+    /// Wrong for all identifications.
     Bad,
     /// Too short to be a packet.
     Short,
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_good_with_the_expected_identification_and_recovered_with_another() {
+    fn another_identification_is_recovered() {
         let flow = flow("10.0.0.1", "10.0.0.2", 4791);
         let mut cache = IcrcCache::new(65_536);
         let bytes = packet(1036, 0, 1);

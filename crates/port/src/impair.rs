@@ -14,9 +14,10 @@ use airdma_wire::Neighbour;
 
 use crate::{Capabilities, Port, PortCounters, QueueFill, Received, SharedPort, TransmitBatch};
 
-/// How often what goes wrong. Parsed from a list like
-/// `drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=7`, in any order; what is not named does not
-/// happen, and the seed is 1.
+/// Rates of faults.
+///
+/// Parsed from a list like `drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=7`, in any order. The
+/// default of each rate is 0, that of the seed 1.
 ///
 /// ```
 /// use airdma_port::impair::Impairment;

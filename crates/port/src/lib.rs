@@ -58,23 +58,24 @@ pub struct Received<'a> {
     pub ttl: u8,
     /// IPv6 flow label; 0 for IPv4.
     pub flow_label: u32,
-    /// It came by way of another process that shares the address (see [`sharing`]).
+    /// Whether it was forwarded by another process that shares the address (see [`sharing`]).
     pub forwarded: bool,
-    /// It came in a bundle ([`airdma_wire::bundle`]), which nobody may send who has not agreed on
-    /// it.
+    /// Whether it came in a bundle ([`airdma_wire::bundle`]), which only peers that have agreed on
+    /// it may send.
     pub bundled: bool,
     /// BTH to pad, without the ICRC. At least the 12 bytes of a BTH.
     pub bytes: &'a [u8],
 }
 
-/// How full a queue is.
+/// Fill of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueFill {
     /// Bytes in it.
     pub bytes: u64,
-    /// Bytes that it takes, if that is known.
+    /// Its capacity in bytes, if known.
     pub capacity: Option<u64>,
-    /// Bytes that have left it so far, whoever put them in. `None`: not known, or nobody else can.
+    /// Bytes that have left it so far, from all senders. `None` if unknown, or if there are no
+    /// other senders.
     pub left_bytes: Option<u64>,
 }
 
@@ -86,7 +87,7 @@ pub struct QueueFill {
 /// one of [`Port::wait_descriptors`] to become readable (or writable, when a batch could not be
 /// emptied).
 pub trait Port: Send {
-    /// What the port can do.
+    /// Capabilities of the port.
     fn capabilities(&self) -> Capabilities;
 
     /// Lends a batch for packets of `bytes` bytes together, laid out so that each is written where
@@ -126,10 +127,10 @@ pub trait Port: Send {
         None
     }
 
-    /// What happened so far; what the kernel dropped, as of the last [`Port::look_for_drops`].
+    /// The counters; drops by the kernel as of the last [`Port::look_for_drops`].
     fn counters(&self) -> PortCounters;
 
-    /// Finds out what the kernel has dropped: a system call for each socket.
+    /// Reads the kernel's drops: a system call for each socket.
     fn look_for_drops(&mut self) {}
 
     /// What this host has sent and the line has not taken yet, other programs included; `None` if

@@ -1,9 +1,10 @@
-//! Several interfaces of a host in one subnet: the kernel sends to it by one of them, whatever address a datagram leaves from. A device is one
-//! interface, so what goes to a host of the subnet leaves by its own, as with RDMA hardware. What goes elsewhere, or to this host, goes as the
-//! kernel has it.
+//! Several interfaces of a host in one subnet: the kernel sends to the subnet by one of them,
+//! whatever the source address. A device is one interface, so datagrams to a host of the subnet
+//! leave by its own, as with RDMA hardware. All others, and those to this host, follow the kernel's
+//! routes.
 //!
-//! Not so with `rp_filter=1`: the kernel then drops what comes back to an interface by which it would not send itself, so packets take the way
-//! that the kernel takes.
+//! With `rp_filter=1` that is impossible: the kernel drops packets from an interface by which it
+//! would not send, so packets follow the kernel's routes.
 
 use std::ffi::CStr;
 use std::io;
@@ -37,7 +38,8 @@ struct Held {
 }
 
 impl OwnLink {
-    /// None where no other interface has the subnet of an address, or the kernel would drop what comes back.
+    /// None where no other interface has the subnet of an address, or the kernel would drop what
+    /// comes back.
     pub fn of(address: IpAddr, interface_index: u32) -> Option<Self> {
         if is_link_local(address) || address.is_multicast() || address.is_loopback() {
             return None;
@@ -95,7 +97,7 @@ impl Subnet {
 
     fn overlaps(&self, other: &Self) -> bool {
         let len = self.len.min(other.len);
-        // What has every address is nobody's neighbour, and what has one alone leads nowhere.
+        // A prefix of length 0 has no neighbours, and one of full length leads nowhere.
         let width = if self.is_ipv4 { 32 } else { 128 };
         let is_between = len > 0 && self.len < width && other.len < width;
         is_between

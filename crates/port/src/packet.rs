@@ -343,11 +343,11 @@ fn family(address: IpAddr) -> usize {
     usize::from(address.is_ipv6())
 }
 
-/// The way of a packet.
+/// Next hop of a packet.
 #[derive(Clone, Copy)]
 enum Hop {
     Known(Ends),
-    /// The next hop's Ethernet address is asked for.
+    /// The next hop's Ethernet address was requested.
     Asked,
     /// It can never leave.
     None,
@@ -513,7 +513,7 @@ impl Hops {
                 hop.vain_since = now;
                 Found::Hop(ethernet)
             }
-            // The kernel forgets what it does not use itself; it is asking again.
+            // The kernel drops entries that it does not use itself; it is resolving again.
             Ok(None) => hop.ethernet.map_or(Found::Asked, Found::Hop),
             Err(_) => {
                 hop.ethernet = None;

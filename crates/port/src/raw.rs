@@ -1,4 +1,5 @@
-//! Whole Ethernet frames out of an interface, by `packet(7)`: needs CAP_NET_RAW in the network namespace.
+//! Whole Ethernet frames out of an interface, by `packet(7)`: needs CAP_NET_RAW in the network
+//! namespace.
 
 use std::io;
 use std::mem::size_of;
@@ -18,7 +19,7 @@ impl RawSocket {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `socket` just returned it, and nobody else knows it.
+        // SAFETY: `socket` just returned it, and nothing else owns it.
         let socket = RawSocket(unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: integers, for which zero is a value.
         let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -37,8 +38,9 @@ impl RawSocket {
     /// Sends one frame, from its destination address to the end of its payload.
     ///
     /// # Errors
-    /// `EINVAL` for one shorter than its header, `EMSGSIZE` for one longer than the interface takes; `EAGAIN`, `ENOBUFS` or
-    /// `ENETDOWN` when it did not leave for want of room or of a link.
+    /// `EINVAL` for one shorter than its header, `EMSGSIZE` for one longer than the interface
+    /// takes; `EAGAIN`, `ENOBUFS` or `ENETDOWN` when it did not leave for want of room or of a
+    /// link.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the bytes of `frame` may be read.

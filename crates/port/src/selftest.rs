@@ -1,15 +1,17 @@
-//! Proves, on loopback, what the UDP backend takes for granted about the IP identification (see [`crate::udp`]):
+//! Proves, on loopback, what the UDP backend takes for granted about the IP identification (see
+//! [`crate::udp`]):
 //!
 //! 1. an unconnected UDP socket with DF set sends identification 0;
 //! 2. the segments of one segmented send carry 0, 1, 2, ... when the kernel cuts them.
 //!
-//! A UDP socket cannot see either, so a raw socket watches, and checks each packet's ICRC against the very header it
-//! arrived with. That needs privilege, which a fresh network namespace gives to everybody on most systems: the test runs
-//! in a child process with a loopback of its own, where segmentation offload can be switched off to make the kernel cut.
-//! Where namespaces are refused it tries to watch the loopback that is there, and can then prove the first rule only.
+//! A UDP socket cannot see either, so a raw socket watches, and checks each packet's ICRC against
+//! the very header it arrived with. That needs privilege, which a new network namespace gives to
+//! every user on most systems: the test runs in a child process with a loopback of its own, where
+//! segmentation offload can be switched off to make the kernel cut. Where namespaces are refused it
+//! tries to watch the loopback that is there, and can then prove the first rule only.
 //!
-//! The packets really sent are those of [`UdpPort`](crate::UdpPort), so the test also shows that segmented sends arrive
-//! whole where nothing on the way needs them cut (loopback, veth).
+//! The packets really sent are those of [`UdpPort`](crate::UdpPort), so the test also shows that
+//! segmented sends arrive whole where nothing on the way needs them cut (loopback, veth).
 
 mod child;
 mod loopback;
@@ -60,13 +62,15 @@ impl SelfTest {
     }
 }
 
-/// The child answers in milliseconds; a kernel that makes it wait longer than this has other problems.
+/// The child answers in milliseconds; a kernel that makes it wait longer than this has other
+/// problems.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the test; takes some milliseconds, at most ten seconds.
 ///
-/// **It forks.** Call it from a launcher that is still single-threaded, before anything else is started: in a process with
-/// several threads the child could find a lock of the C library held by a thread that it does not have.
+/// **It forks.** Call it from a launcher that is still single-threaded, before anything else is
+/// started: in a process with several threads the child could find a lock of the C library held by
+/// a thread that it does not have.
 pub fn run() -> SelfTest {
     match report_of_child() {
         Ok(report) => SelfTest::from_report(&report),
@@ -76,7 +80,8 @@ pub fn run() -> SelfTest {
 
 fn report_of_child() -> io::Result<Report> {
     let (mut reader, mut writer) = pipe()?;
-    // SAFETY: the child only runs the code below, which ends in `_exit`; the caller was told not to have other threads.
+    // SAFETY: the child only runs the code below, which ends in `_exit`; the caller was told not to
+    // have other threads.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(io::Error::last_os_error());
@@ -90,7 +95,7 @@ fn report_of_child() -> io::Result<Report> {
     }
     drop(writer);
     let report = read_report(&mut reader);
-    // SAFETY: `pid` is our child, not yet waited for. Killing it is harmless when it has ended.
+    // SAFETY: `pid` is our child, not yet reaped. Killing it is harmless if it has ended.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         libc::waitpid(pid, std::ptr::null_mut(), 0);

@@ -1,17 +1,19 @@
-//! What the processes of one user that share an address say to each other: packets that reached the wrong one, and probes that
-//! tell a process which place it has among the sockets of the address.
+//! Messages between the processes of one user that share an address: packets that reached the wrong
+//! process, and probes that tell a process the index of its socket at the address.
 //!
-//! Messages travel as UDP datagrams from the host to itself. Their second byte, where a BTH has its version, tells them from
-//! packets; the steering program ([`crate::Port::attach_steering`]) sends them to the place that they name.
+//! Messages travel as UDP datagrams from the host to itself. Their second byte, where a BTH has its
+//! version, tells them from packets; the steering program ([`crate::Port::attach_steering`]) sends
+//! them to the place that they name.
 //!
 //! ```text
 //! 0      2      3      4       6      8        16
 //! | ffff | kind | how  | place | 0    | secret | probe: epoch (8)
 //!                                              | packet: source (16), source port (2), tos, ttl, flow label (4), BTH to pad
 //! ```
-//! How a packet came: 1 if in a bundle, which the process that it is for may not take from that peer.
-//! Numbers are in network byte order. A process that does not know the secret is not heard. So that no other host is told it, a message is
-//! sent *from* the address that it is sent to: the kernel refuses one where that address is not (or no longer) the host's.
+//! *How* is 1 for a packet from a bundle, which its process may not accept from that peer. Numbers
+//! are in network byte order. Messages without the secret are ignored. So that no other host learns
+//! it, a message is sent *from* the address that it is sent to: the kernel refuses that if the
+//! address is not (or no longer) the host's.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,18 +25,19 @@ use crate::udp::address::SocketAddress;
 use crate::udp::control::{ControlBuffer, ControlWriter};
 use crate::{Received, descriptors};
 
-/// Who takes part.
+/// A participant.
 pub trait Sharing: Send + Sync {
-    /// What all who take part know, and nobody else.
+    /// The secret of the participants.
     fn secret(&self) -> u64;
 
-    /// A probe with this epoch, sent to a place at the address `local`, came to us.
+    /// Handles a probe with this epoch, which was sent to `place` at the address `local` and
+    /// arrived here.
     fn probed(&self, local: IpAddr, place: u16, epoch: u64);
 }
 
 /// Where a message has its mark, and a packet its version (in the low four bits, and it is 0).
 pub const MARK_AT: usize = 1;
-/// The bits of a version.
+/// Mask of the version's bits.
 pub const VERSION_MASK: u8 = 0x0f;
 /// Where a message names its place, 16 bits.
 pub const PLACE_AT: usize = 4;
@@ -43,7 +46,7 @@ const MARK: [u8; 2] = [0xff; 2];
 const KIND_AT: usize = 2;
 const KIND_PROBE: u8 = 1;
 const KIND_PACKET: u8 = 2;
-/// Where a message says how its packet came.
+/// Offset of how a message's packet came.
 const HOW_AT: usize = 3;
 const HOW_BUNDLED: u8 = 1;
 const PROBE_LEN: usize = 24;
@@ -57,7 +60,7 @@ pub(crate) enum Message<'a> {
     Packet(Received<'a>),
 }
 
-/// Whether a datagram may be a message; it is no packet then.
+/// Whether a datagram may be a message rather than a packet.
 #[inline]
 pub(crate) fn is_message(datagram: &[u8]) -> bool {
     datagram
@@ -143,7 +146,8 @@ impl Messenger {
         self.send(local, &head[..PROBE_LEN], &[]);
     }
 
-    /// Hands a packet on to a place at the address it came to. What the kernel does not take is lost.
+    /// Hands a packet on to a place at the address it came to. What the kernel does not take is
+    /// lost.
     pub fn forward(&self, packet: &Received<'_>, place: u16, secret: u64) {
         let mut head = head(KIND_PACKET, place, secret);
         if packet.bundled {
@@ -180,7 +184,8 @@ impl Messenger {
         message.msg_namelen = name.len();
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
-        // SAFETY: the name, the parts and the control messages live until the call returns, and the kernel only reads them.
+        // SAFETY: the name, the parts and the control messages live until the call returns, and the
+        // kernel only reads them.
         unsafe {
             libc::sendmsg(
                 fd.as_raw_fd(),
@@ -191,8 +196,8 @@ impl Messenger {
     }
 }
 
-/// Writes the control message by which a datagram leaves from an address of this host, or not at all: `struct in_pktinfo` of ip(7),
-/// `in6_pktinfo` of RFC 3542. Returns its length.
+/// Writes the control message by which a datagram leaves from an address of this host, or not at
+/// all: `struct in_pktinfo` of ip(7), `in6_pktinfo` of RFC 3542. Returns its length.
 fn send_from(control: &mut ControlBuffer, address: IpAddr) -> usize {
     let mut writer = ControlWriter::new(control);
     match address {

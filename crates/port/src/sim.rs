@@ -1,5 +1,5 @@
-//! Ports in memory: two joined to each other, or one whose packets somebody else carries. For tests
-//! of what lies above, without sockets, privilege or a free UDP port.
+//! Ports in memory: a connected pair, or a single one whose packets the test carries. For tests of
+//! the layers above, without sockets, privilege or a free UDP port.
 //!
 //! Packets are sealed and checked as on a network, so that a packet damaged by [`crate::impair`] is
 //! found and counted here too. Nothing is ever cut, coalesced or refused, bundles are one frame; a
@@ -21,11 +21,11 @@ use crate::{Capabilities, Destination, Port, PortCounters, QueueFill, Received, 
 /// One end of a pair.
 pub struct SimPort {
     addresses: Vec<IpAddr>,
-    /// Who can be reached; `None`: whoever carries the packets knows.
+    /// Reachable addresses; `None` if the carrier decides.
     peer_addresses: Option<Vec<IpAddr>>,
     inbox: Arc<Inbox>,
     peer_inbox: Arc<Inbox>,
-    /// Frames taken out of the inbox by the receive call under way, so that no lock is held while
+    /// Frames taken out of the inbox by the current receive call, so that no lock is held while
     /// they are handled.
     taken: Vec<Frame>,
     icrcs: IcrcCache,
@@ -35,8 +35,7 @@ pub struct SimPort {
 /// Frames that wait at one end. More are dropped.
 const FRAMES_MAX: usize = 4096;
 
-/// What they are taken to be, for who asks how full the queue is: the socket of an unprivileged
-/// process on Linux.
+/// Assumed size of the queue for its fill: the socket of an unprivileged process on Linux.
 const SOCKET_BYTES: u64 = 425_984;
 
 /// TTL of a packet whose destination leaves it to the kernel.
@@ -64,17 +63,19 @@ pub fn pair(left: &[IpAddr], right: &[IpAddr]) -> io::Result<(SimPort, SimPort)>
     ))
 }
 
-/// The other side of a port: somebody who carries its packets.
+/// The carrier of a port's packets.
 pub struct Carrier {
     outbox: Arc<Inbox>,
     inbox: Arc<Inbox>,
 }
 
-/// Frames that a carrier leaves lying before the port takes no more.
+/// Most frames that wait for the carrier; then the port accepts no more.
 const OUTBOX_MAX: usize = 64;
 
-/// A port whose packets are carried by hand. Unlike a pair's, it takes no more than [`OUTBOX_MAX`]
-/// frames that nobody fetches: the rest stays in the batch, as with a socket whose buffer is full.
+/// A port whose packets are carried by hand.
+///
+/// Unlike a pair's, it accepts no more than [`OUTBOX_MAX`] frames that are not taken: the rest
+/// stays in the batch, as with a socket whose buffer is full.
 ///
 /// # Errors
 /// When the kernel has no event descriptor left.
@@ -103,7 +104,7 @@ impl Carrier {
         self.inbox.lock().frames.push_back(frame);
     }
 
-    /// What the port is to say of the queue in front of the line ([`Port::send_queue`]).
+    /// Sets the fill of the queue in front of the line ([`Port::send_queue`]).
     pub fn set_send_queue(&self, fill: Option<QueueFill>) {
         self.outbox.lock().fill = fill;
     }
@@ -266,11 +267,11 @@ struct Queue {
     /// Used frames, kept for their memory.
     spare: Vec<Frame>,
     dropped: u64,
-    /// What whoever carries the frames says of the queue behind this one.
+    /// Fill of the queue behind this one, as set by the carrier.
     fill: Option<QueueFill>,
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// Address of the sender.
@@ -296,7 +297,7 @@ impl Inbox {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `eventfd` just returned it, and nobody else knows it.
+        // SAFETY: `eventfd` just returned it, and nothing else owns it.
         let event = unsafe { File::from_raw_fd(fd) };
         Ok(Inbox {
             queue: Mutex::default(),

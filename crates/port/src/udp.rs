@@ -5,7 +5,7 @@
 //! several groups in one `sendmmsg`; received datagrams come coalesced (UDP_GRO), several buffers
 //! in one `recvmmsg`. Where the kernel lacks either, plain datagrams do.
 //!
-//! # The IP identification that nobody sees
+//! # The hidden IP identification
 //!
 //! The ICRC covers the identification field of the IPv4 header, which a UDP socket can neither
 //! choose nor read.
@@ -17,9 +17,9 @@
 //! Receiving: the k-th segment of a coalesced buffer should have identification k; that is exact,
 //! and is all an airdma peer needs. If it does not, the packet is accepted when *some*
 //! identification explains its ICRC, because other peers (the kernel's rxe, hardware) count theirs.
-//! What that gives up: 2^16 of the 2^32 values of an ICRC are then right, so heavy damage passes
-//! this check with a chance of 2^-16 instead of 2^-32; a single flipped bit is always found. Trying
-//! the predicted identification first saves time, not strength, since a damaged packet misses the
+//! The cost: 2^16 of the 2^32 values of an ICRC are then right, so heavy damage passes this check
+//! with a chance of 2^-16 instead of 2^-32; a single flipped bit is always found. Trying the
+//! predicted identification first saves time, not strength, since a damaged packet misses the
 //! prediction as a packet of rxe does. In practice the same damage must also get past the frame
 //! check sequence of its link (32 bits), and past the UDP checksum (16 bits), which airdma sends
 //! and the kernel verifies; rxe sends none. IPv6 has no identification, so there the check has its
@@ -53,7 +53,7 @@ use transmit::Sender;
 
 pub use socket::BindError;
 
-/// How a [`UdpPort`] is set up. The defaults suit everything but tests and measurements.
+/// Configuration of a [`UdpPort`]. The defaults suit everything except tests and measurements.
 #[derive(Clone, Debug)]
 pub struct UdpConfig {
     /// UDP port of both ends. RoCEv2 is 4791 and nothing else on a real network.
@@ -123,14 +123,14 @@ pub struct UdpPort {
     granted: Granted,
     /// The next receive call skips no socket.
     everywhere: bool,
-    /// [`SKIPPED_MAX`].
+    /// See [`SKIPPED_MAX`].
     skipped_max: Duration,
     /// Socket to which something came last.
     heard_last: usize,
     /// Socket to look at first, so that a busy address cannot starve the others.
     next: usize,
     counters: PortCounters,
-    /// Opened when somebody asks.
+    /// Opened at first use.
     view: Option<LinkView>,
 }
 
@@ -144,11 +144,12 @@ const QUIET_AFTER: u32 = 1024;
 /// A quiet address is looked at in one of this many.
 const QUIET_POLL_INTERVAL: u32 = 16;
 
-/// And in each that comes so long after the last look: who polls seldom does not wait for many
-/// polls.
+/// Longest time for which a quiet address is skipped.
+///
+/// A program that polls seldom need not wait for many polls.
 const SKIPPED_MAX: Duration = Duration::from_millis(1);
 
-/// Of an IPv4 datagram, in fragments where the interface takes less.
+/// Most bytes of an IPv4 datagram, which is fragmented if the interface's MTU is smaller.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// `Destination::source_index` is a byte.
@@ -156,9 +157,9 @@ const ADDRESSES_MAX: usize = 256;
 
 impl UdpPort {
     /// Binds one socket to each of `addresses`, which all belong to the interface
-    /// `interface_index`; the index into
-    /// `addresses` is the GID index. The interface gives IPv6 link-local addresses their scope, and is not used
-    /// otherwise: the kernel's routes decide where packets leave.
+    /// `interface_index`; the index into `addresses` is the GID index. The interface gives IPv6
+    /// link-local addresses their scope, and is not used otherwise: the kernel's routes decide
+    /// where packets leave.
     ///
     /// # Errors
     /// [`BindError`] says which address failed, why, and what to do. Nothing stays bound.
@@ -237,8 +238,11 @@ impl UdpPort {
         }
     }
 
-    /// Without a queue in front of a wireless interface, what its driver holds is in the account of
-    /// the sockets. Others without a queue, as a veth, are not the line: that is somewhere behind.
+    /// Bytes that wait for the line.
+    ///
+    /// Without a queue in front of a wireless interface, the sockets are charged for what its
+    /// driver holds. Others without a queue, such as a veth, are not the line, which is somewhere
+    /// behind.
     fn unsent(&mut self) -> Option<QueueFill> {
         let view = self.view.as_mut()?;
         if view.read_interface(Instant::now()).value.is_err() {
@@ -258,8 +262,8 @@ impl UdpPort {
     }
 }
 
-/// How full the queue in front of an interface is. One with a limit in packets holds so many of the
-/// size of those that are in it.
+/// Fill of the queue in front of an interface. A limit in packets counts in packets of the present
+/// average size.
 pub(crate) fn fill_of(backlog: &Backlog) -> QueueFill {
     let bytes = u64::from(backlog.bytes);
     let capacity = match backlog.limit {
@@ -282,7 +286,7 @@ fn ip_of(address: Neighbour) -> io::Result<IpAddr> {
     address.ip().ok_or_else(refused)
 }
 
-/// As a system error, for what happens while the port runs.
+/// A system error, for failures while the port runs.
 fn system_error(error: &BindError) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
 }

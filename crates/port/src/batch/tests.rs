@@ -72,7 +72,7 @@ fn what_waits_moves_to_the_front_when_the_space_behind_runs_out() {
 }
 
 #[test]
-fn wire_bytes_are_contiguous_and_sealed_with_each_identification_once() {
+fn wire_bytes_are_contiguous_and_sealed_once_for_each_id() {
     let mut batch = TransmitBatch::with_capacity(1000, 8);
     let flow = Flow::new(
         "192.0.2.2".parse().unwrap(),
@@ -98,7 +98,7 @@ fn wire_bytes_are_contiguous_and_sealed_with_each_identification_once() {
 }
 
 #[test]
-fn a_run_follows_the_packet_before_it_and_may_be_shorter_than_its_reservation() {
+fn a_run_may_be_shorter_than_its_reservation() {
     let mut batch = TransmitBatch::with_capacity(200, 8);
     assert!(add(&mut batch, 28, 1, to(1)));
     assert!(add(&mut batch, 16, 2, to(2)));

@@ -1,8 +1,9 @@
 //! CRC-32 of one packet at a time.
 //!
-//! The crate crc32fast is made for long inputs. At the length of most packets, 1,036 bytes, what it does at the end of an input takes as
-//! long as the rest: it joins its streams one after the other. Where the CPU multiplies 512 bits without carries at once
-//! (AVX-512 with VPCLMULQDQ: Intel since Ice Lake, AMD since Zen 4), this does the same with fewer steps in a row:
+//! The crate crc32fast is made for long inputs. At the length of most packets, 1,036 bytes, what it
+//! does at the end of an input takes as long as the rest: it joins its streams one after the other.
+//! Where the CPU multiplies 512 bits without carries at once (AVX-512 with VPCLMULQDQ: Intel since
+//! Ice Lake, AMD since Zen 4), this does the same with fewer steps in a row:
 //!
 //! ```text
 //!   zeros | packet .....................................|     zeros in front change nothing: no step for a short end
@@ -12,18 +13,20 @@
 //!              |  times x^1536, x^1024, x^512, 1              all four at once
 //!              a: four lanes of 16 B
 //!              |  times x^384, x^256, x^128, 1                all four at once
-//!              16 B, and from there as everybody (Gopal et al., Fast CRC Computation Using PCLMULQDQ, Intel 2009)
+//!              16 B, then as usual (Gopal et al., Fast CRC Computation, Intel 2009)
 //! ```
 //!
 //! What it brings is in docs/design/016. Everywhere else, and for short packets, it is crc32fast.
 
-/// Shorter packets are left to crc32fast, which is as fast there, and so is what is no packet: their length is a multiple of 4.
+/// Shorter packets are left to crc32fast, which is as fast there, and so is what is no packet:
+/// their length is a multiple of 4.
 #[cfg(target_arch = "x86_64")]
 const WIDE_LEN_MIN: usize = 128;
 
 /// Sums packets.
 pub(crate) struct Sum {
-    /// A sum of nothing. Making one asks what the CPU can, which takes as long as the sum of a short packet.
+    /// A sum of nothing. Making one asks what the CPU can, which takes as long as the sum of a
+    /// short packet.
     empty: crc32fast::Hasher,
     #[cfg(target_arch = "x86_64")]
     wide: Option<wide::Wide>,
@@ -86,8 +89,9 @@ mod wide {
 
     const BLOCK: usize = 64;
 
-    // Polynomials are written as the bits come: the lowest power is the highest bit. A factor has 33 bits, of which the lowest stays
-    // empty, because the product of two such numbers lacks a bit at the lower end.
+    // Polynomials are written as the bits come: the lowest power is the highest bit. A factor has
+    // 33 bits, of which the lowest stays empty, because the product of two such numbers lacks a bit
+    // at the lower end.
 
     /// P(x) without x^32.
     const P: u32 = 0xedb8_8320;
@@ -102,7 +106,7 @@ mod wide {
         power
     }
 
-    /// What 16 bytes are multiplied with to move them by so many bits: the factors of their first and of their second half, which are 64
+    /// Factors that move 16 bytes by `bits` bits: for their first and second half, which are 64
     /// bits apart, reduced modulo P.
     const fn factors(bits: usize) -> [i64; 2] {
         [
@@ -124,7 +128,8 @@ mod wide {
     fn sum(bytes: &[u8]) -> u32 {
         let head = (bytes.len() - 1) % BLOCK + 1;
         let (first, blocks) = bytes.split_at(head);
-        // The sums stand in the order of their bytes, the first block so that the last of all is `sums[3]`.
+        // The sums stand in the order of their bytes, the first block so that the last of all is
+        // `sums[3]`.
         let (before, rounds) = blocks.split_at(blocks.len() % (4 * BLOCK));
         let mut sums = [_mm512_setzero_si512(); 4];
         let place = 3 - before.len() / BLOCK;
@@ -144,7 +149,8 @@ mod wide {
         finish(join_lanes(all))
     }
 
-    /// The first bytes at the end of a block of zeros, with the first four inverted, as the sum begins.
+    /// The first bytes at the end of a block of zeros, with the first four inverted, as the sum
+    /// begins.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn preset(first: &[u8]) -> __m512i {

@@ -39,7 +39,8 @@ fn drain(port: &mut impl Port, arrived: &mut Vec<u32>) {
     .unwrap();
 }
 
-/// Sends packets 0 to `count` in batches of 50, lets what is held back go, and returns what arrives.
+/// Sends packets 0 to `count` in batches of 50, lets what is held back go, and returns what
+/// arrives.
 fn run(spec: &str, count: u32) -> (Vec<u32>, Impaired<SimPort>, SimPort) {
     let (mut left, mut right) = ports(spec);
     let mut batch = TransmitBatch::with_capacity(1 << 16, 64);

@@ -299,8 +299,7 @@ impl FrameSocket {
             match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR) => Ok(0),
                 Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Err(error),
-                // The interface went down, or a frame is to be cut in a way that this kernel cannot
-                // tell.
+                // The interface went down, or this kernel cannot describe how a frame must be cut.
                 _ => {
                     counters.rx_errors += 1;
                     Ok(0)

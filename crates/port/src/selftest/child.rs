@@ -1,4 +1,4 @@
-//! What the child process does, and how it tells.
+//! The child process of the self-test, and its report.
 
 use std::fmt;
 use std::io;
@@ -46,7 +46,7 @@ pub(super) enum Outcome {
     Refuted(Deviation),
 }
 
-/// The first packet that was not as it should be.
+/// The first wrong packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Deviation {
     index: u8,
@@ -146,7 +146,7 @@ fn conduct(report: &mut Report) -> Result<(), (Stage, io::Error)> {
     Ok(())
 }
 
-/// A port at either end. On a loopback shared with others a free UDP port is looked for.
+/// A port at each end. On a shared loopback a free UDP port is chosen.
 fn ports(isolated: bool) -> Result<(UdpPort, UdpPort), BindError> {
     let bind = |address: Ipv4Addr, port: u16| {
         let config = UdpConfig {

@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd;
 
 /// Moves this process to a network namespace of its own. False when that is refused.
 ///
-/// A privileged process gets one directly; any other gets it in a user namespace, where it is the owner, if the system
-/// lets it have one.
+/// A privileged process gets one directly; any other gets it in a user namespace, where it is the
+/// owner, if the system lets it have one.
 pub(super) fn isolate() -> bool {
     [libc::CLONE_NEWNET, libc::CLONE_NEWUSER | libc::CLONE_NEWNET]
         .into_iter()
@@ -26,7 +26,8 @@ pub(super) fn up() -> io::Result<()> {
     request.issue(libc::SIOCSIFFLAGS)
 }
 
-/// Makes the kernel cut segmented UDP sends before they reach loopback (`ethtool -K lo tx-udp-segmentation off`).
+/// Makes the kernel cut segmented UDP sends before they reach loopback (`ethtool -K lo
+/// tx-udp-segmentation off`).
 pub(super) fn segmentation_off() -> io::Result<()> {
     let names = feature_names()?;
     let bit = names
@@ -44,14 +45,16 @@ pub(super) fn segmentation_off() -> io::Result<()> {
 
 /// The names of all features, `NAME_LEN` bytes each, in the order of their bits.
 fn feature_names() -> io::Result<Vec<u8>> {
-    // struct ethtool_sset_info: command, reserved, a 64-bit mask of sets, then one count for each set in it.
+    // struct ethtool_sset_info: command, reserved, a 64-bit mask of sets, then one count for each
+    // set in it.
     let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
     ethtool(&mut info)?;
     let count = info[4] as usize;
     if !(1..=FEATURES_MAX).contains(&count) {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    // struct ethtool_gstrings: command, set, count, then the names. Room for more than the count, should it grow.
+    // struct ethtool_gstrings: command, set, count, then the names. Room for more than the count,
+    // should it grow.
     let mut strings = vec![0_u32; 3 + FEATURES_MAX * NAME_LEN / 4];
     strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count as u32]);
     ethtool(&mut strings)?;
@@ -82,7 +85,8 @@ impl Request {
     fn issue(&mut self, number: libc::c_ulong) -> io::Result<()> {
         // Any socket will do; this one is of the namespace the process is in now.
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // SAFETY: the request is a `struct ifreq`; where it points to a command, that has the size the command implies.
+        // SAFETY: the request is a `struct ifreq`; where it points to a command, that has the size
+        // the command implies.
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), number, &raw mut self.0) };
         match result {
             0 => Ok(()),

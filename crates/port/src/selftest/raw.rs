@@ -39,7 +39,7 @@ impl RawSocket {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `socket` just returned it, and nobody else knows it.
+        // SAFETY: `socket` just returned it, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let name = libc::sockaddr_in {
             sin_family: libc::AF_INET as libc::sa_family_t,
@@ -79,7 +79,7 @@ impl RawSocket {
         while self.take().is_ok() {}
     }
 
-    /// The next packet that is there; `None` if it is for somebody else.
+    /// The next packet that has arrived; `None` if it is for another port.
     fn take(&mut self) -> io::Result<Option<Seen>> {
         let room = self.buffer.len();
         // SAFETY: the kernel writes at most `room` bytes into the buffer.
@@ -127,7 +127,8 @@ fn look(packet: &[u8], port: u16) -> Option<Seen> {
 mod tests {
     use super::*;
 
-    /// A congestion notification captured on a ConnectX-4 Lx, with UDP port 4791 (wire-facts F3, vector b).
+    /// A congestion notification captured on a ConnectX-4 Lx, with UDP port 4791 (wire-facts F3,
+    /// vector b).
     const CNP: &str = "45c2003c718c4000401191610a0011010a001201000012b700280000\
                        8100ffff4000011800000000\
                        0000000000000000000000000000000082fd002a";

@@ -2,7 +2,8 @@ use std::process::Command;
 
 use super::*;
 
-/// Whether this system lets us have a network namespace: asked of another program, independently of the code under test.
+/// Whether this system lets us have a network namespace: asked of another program, independently of
+/// the code under test.
 fn namespaces_work() -> bool {
     [["-n", "true"], ["-Urn", "true"]].iter().any(|arguments| {
         Command::new("unshare")

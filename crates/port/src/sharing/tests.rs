@@ -49,7 +49,8 @@ impl Member {
         found
     }
 
-    /// Takes messages, and no packets, until it is so: a busy kernel delivers what was sent to this host a moment later.
+    /// Takes messages, and no packets, until it is so: a busy kernel delivers what was sent to this
+    /// host a moment later.
     fn until(&mut self, is_so: impl Fn(&Member) -> bool) {
         let begun = Instant::now();
         while !is_so(self) {

@@ -63,7 +63,7 @@ fn readable(port: &SimPort) -> bool {
 }
 
 #[test]
-fn packets_arrive_in_order_and_the_descriptor_is_readable_while_they_wait() {
+fn packets_arrive_in_order_with_a_readable_descriptor() {
     let (mut left, mut right) = ports();
     assert!(!readable(&right));
     let mut batch = TransmitBatch::with_capacity(4096, 16);

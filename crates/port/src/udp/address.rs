@@ -19,7 +19,8 @@ pub(crate) const ADDRESS_ROOM: libc::socklen_t = size_of::<SocketAddress>() as l
 
 impl SocketAddress {
     pub(crate) const fn zeroed() -> Self {
-        // SAFETY: the union holds integers only; all zero is a value of each of them (family AF_UNSPEC).
+        // SAFETY: the union holds integers only; all zero is a value of each of them (family
+        // AF_UNSPEC).
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 

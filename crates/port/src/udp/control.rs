@@ -2,8 +2,8 @@
 
 use std::mem::{MaybeUninit, size_of};
 
-/// Room for the control messages of one send or receive: at most four of them, each a header of 16 bytes and an integer
-/// padded to 8.
+/// Room for the control messages of one send or receive: at most four of them, each a header of 16
+/// bytes and an integer padded to 8.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct ControlBuffer([u8; CONTROL_ROOM]);
@@ -60,7 +60,7 @@ impl<'a> ControlWriter<'a> {
     }
 }
 
-/// What the kernel says of a received buffer.
+/// The kernel's information about a received buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrival {
     /// Size of the datagrams coalesced into the buffer; 0 when it holds one.
@@ -72,8 +72,8 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// Reads the first `len` bytes of a buffer that `recvmmsg` filled in. Whatever is there, this neither fails nor reads
-    /// beyond it.
+    /// Reads the first `len` bytes of a buffer that `recvmmsg` filled in. Whatever is there, this
+    /// neither fails nor reads beyond it.
     pub(super) fn parse(buffer: &ControlBuffer, len: usize) -> Self {
         let mut arrival = Arrival::default();
         let mut rest = &buffer.0[..len.min(CONTROL_ROOM)];
@@ -116,7 +116,7 @@ impl Arrival {
     }
 }
 
-/// What of the flow information is the label; the rest is the traffic class.
+/// The flow label's part of the flow information; the rest is the traffic class.
 pub(super) const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
 
 /// A message header that points at nothing.

@@ -1,4 +1,4 @@
-//! Receiving: buffers from the kernel, split into packets, checked, handed on.
+//! Receiving: takes buffers from the kernel, splits them into packets, checks and delivers those.
 
 use std::io;
 use std::net::IpAddr;
@@ -172,7 +172,7 @@ impl Receiver {
             return 1;
         };
         let bytes = &self.buffers[start..start + len];
-        // A message comes alone: what looks like one at the head of a coalesced buffer is forged,
+        // A message comes alone: one that seems to be at the head of a coalesced buffer is forged,
         // and packets are behind it.
         let is_said = origin.arrival.segment == 0 && is_message(bytes);
         if let Some(sharing) = self.sharing.as_ref().filter(|_| is_said) {
@@ -206,7 +206,7 @@ fn take_buffer(
     split(bytes, segment, 0, origin, icrcs, handle, counters)
 }
 
-/// Takes what another process that shares the address says.
+/// Handles a message of another process that shares the address.
 #[cold]
 fn take_message(
     message: Option<Message<'_>>,
@@ -275,9 +275,10 @@ fn unbundle(
     examined
 }
 
-/// Hands on the packets of one buffer, of so many bytes each but for the last. The k-th is expected
-/// to have IP identification `first` + k: a segmented send that was not cut on its way (veth,
-/// loopback), or was cut and coalesced again, is all in one buffer, and so is a bundle.
+/// Delivers the packets of one buffer, each of `segment` bytes except the last.
+///
+/// The k-th is expected to have IP identification `first` + k: a segmented send that was not cut on
+/// its way (veth, loopback), or was cut and coalesced again, is in one buffer, as is a bundle.
 fn split(
     buffer: &[u8],
     segment: usize,
@@ -350,7 +351,7 @@ mod tests {
         }
     }
 
-    /// BTH to ICRC, of so many bytes.
+    /// A packet of `len` bytes, BTH to ICRC.
     fn packet(len: usize, number: u8, icrcs: &mut IcrcCache) -> Vec<u8> {
         let mut bytes = vec![number; len - 4];
         bytes[0] = 4;
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_may_coalesce_a_bundle_with_a_packet_that_came_by_itself() {
+    fn the_kernel_may_coalesce_a_bundle_with_a_single_packet() {
         let mut icrcs = IcrcCache::new(2048);
         let short = [1, 2].map(|number| packet(40, number, &mut icrcs));
         let (long, last) = (packet(88, 3, &mut icrcs), packet(60, 4, &mut icrcs));

@@ -1,4 +1,4 @@
-//! One UDP socket: set-up, and what can go wrong at it.
+//! One UDP socket: its set-up, and its errors.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::own_link::OwnLink;
 /// An unconnected, non-blocking socket, bound to one local address.
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// Others of this user had the address before.
+    /// Whether other sockets of this user had the address before.
     pub(super) joined: bool,
     /// As bound: a local address or a group, and never port 0.
     pub(super) address: IpAddr,
@@ -27,13 +27,13 @@ pub(super) struct Socket {
     pub(super) interface_index: u32,
     /// UDP_GRO is on.
     pub(super) coalescing: bool,
-    /// Somebody uses this address: look at it at every receive call.
+    /// Whether the address is in use: then every receive call polls it.
     pub(super) active: bool,
-    /// Receive calls since something came, in which it was looked at.
+    /// Receive calls that polled it since the last packet.
     pub(super) silent: u32,
-    /// Those that got to it since, and did not look.
+    /// Receive calls that skipped it since then.
     pub(super) skipped: u32,
-    /// When one looked last that need not have.
+    /// Time of the last poll that was not necessary.
     looked_at: Instant,
     /// The kernel may cut what is sent now into IP fragments: the don't-fragment flag is off.
     fragmenting: bool,
@@ -115,9 +115,10 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Whether a receive call that got to it does not look, where one in so many does, and one so
-    /// long after the last look. Each socket counts its own: between busy ones not every call gets
-    /// to it.
+    /// Whether a receive call skips this socket: it polls it in one of `interval` calls, and after
+    /// `most` since the last poll.
+    ///
+    /// Each socket counts its own calls: between busy sockets, not every call reaches it.
     pub(super) fn is_skipped(&mut self, interval: u32, most: Duration, now: Instant) -> bool {
         self.skipped += 1;
         if self.skipped < interval && now.duration_since(self.looked_at) < most {
@@ -206,7 +207,7 @@ impl Socket {
         self.fragmented = 0;
     }
 
-    /// So many datagrams left in fragments.
+    /// Notes that `count` datagrams left in fragments.
     pub(super) fn note_fragmented(&mut self, count: usize) {
         self.fragmented = self.fragmented.saturating_add(count as u32);
         if self.fragmented >= FRAGMENTED_MAX {
@@ -214,8 +215,10 @@ impl Socket {
         }
     }
 
-    /// Lets the kernel cut what is sent from now on, or not. OMIT is the kernel's name for:
-    /// fragment what does not fit the interface, without DF, and believe no ICMP "too big" either.
+    /// Lets the kernel fragment datagrams from now on, or not.
+    ///
+    /// OMIT is the kernel's name for fragmenting what does not fit the interface, without DF, and
+    /// ignoring ICMP "too big".
     pub(super) fn set_fragmenting(&mut self, on: bool) -> io::Result<()> {
         if self.fragmenting == on {
             return Ok(());
@@ -239,8 +242,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Size of the buffer `SO_RCVBUF` or `SO_SNDBUF`, as the kernel counts it; 0 if it does not
-    /// say.
+    /// Size of the buffer `SO_RCVBUF` or `SO_SNDBUF`, as the kernel counts it; 0 if unknown.
     pub(super) fn buffer_bytes(&self, which: c_int) -> usize {
         self.option(libc::SOL_SOCKET, which)
             .map_or(0, |bytes| usize::try_from(bytes).unwrap_or(0))
@@ -305,9 +307,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Alone if nobody is there, else as one of a group. Only the first binds without SO_REUSEPORT:
-    /// so it learns whether there is a group that it does not know of. It lets others in
-    /// afterwards.
+    /// Binds alone, or as one of a group if the address is taken.
+    ///
+    /// Only the first socket binds without SO_REUSEPORT, so it learns whether there is a group that
+    /// it does not know of. It admits others afterwards.
     fn bind_shared(&mut self) -> Result<(), BindError> {
         match self.bind() {
             Err(BindError::AddressInUse { .. }) => {
@@ -410,8 +413,8 @@ impl Socket {
     }
 }
 
-/// Without one of these the port would send or see wrong packets. DF by PROBE: with identification
-/// 0, and without believing an ICMP "too big" that anybody can forge.
+/// Without one of these the port would send or see wrong packets. DF by PROBE: identification 0,
+/// and ICMP "too big", which any host can forge, is ignored.
 const OPTIONS_V4: [(&str, c_int, c_int); 3] = [
     (
         "setsockopt(IP_MTU_DISCOVER)",
@@ -436,7 +439,7 @@ const OPTIONS_V6: [(&str, c_int, c_int); 4] = [
 /// Why a [`super::UdpPort`] could not be bound, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else has the port (EADDRINUSE).
+    /// Another program has the port (EADDRINUSE).
     #[error(
         "UDP port {port} of {address} is in use by another program. Processes of one user share an address; this is \
          somebody else: end it first (`ss -ulpn sport = :{port}` names it; without a name it is another user's, or the \
@@ -444,20 +447,20 @@ pub enum BindError {
          /run and /tmp), or give this one another address"
     )]
     AddressInUse {
-        /// Address that was to be bound.
+        /// Address to bind.
         address: IpAddr,
-        /// UDP port that was to be bound.
+        /// UDP port to bind.
         port: u16,
     },
-    /// A process that shares the address was stopped in the middle of telling the others something
+    /// A process that shares the address stopped in the middle of an update of the registry
     /// (EAGAIN).
     #[error(
         "{address} is shared with other processes, and process {process} keeps their list locked: continue or end it"
     )]
     SharingLocked {
-        /// Address that was to be bound.
+        /// Address to bind.
         address: IpAddr,
-        /// Number of the process, as it knows it.
+        /// Number of the process in its own PID namespace.
         process: u32,
     },
     /// The IPv6 address is not yet known to be unique (EADDRNOTAVAIL).
@@ -466,7 +469,7 @@ pub enum BindError {
          or two seconds"
     )]
     AddressTentative {
-        /// Address that was to be bound.
+        /// Address to bind.
         address: IpAddr,
     },
     /// Another host on the link has the same IPv6 address (EADDRNOTAVAIL).
@@ -475,13 +478,13 @@ pub enum BindError {
          here or there"
     )]
     AddressDuplicate {
-        /// Address that was to be bound.
+        /// Address to bind.
         address: IpAddr,
     },
     /// No interface has the address (EADDRNOTAVAIL).
     #[error("no interface of this host has the address {address} (any more): see `ip address`")]
     AddressUnavailable {
-        /// Address that was to be bound.
+        /// Address to bind.
         address: IpAddr,
     },
     /// A rule forbids it (EACCES, EPERM).
@@ -490,9 +493,9 @@ pub enum BindError {
          `net.ipv4.ip_unprivileged_port_start` is above {port}"
     )]
     NotPermitted {
-        /// Address that was to be bound.
+        /// Address to bind.
         address: IpAddr,
-        /// UDP port that was to be bound.
+        /// UDP port to bind.
         port: u16,
     },
     /// No permission to send and receive whole frames (EPERM).
@@ -509,10 +512,10 @@ pub enum BindError {
         /// Address of the interface.
         address: IpAddr,
     },
-    /// None, or more than a GID index can tell apart.
+    /// No address, or more than a GID index can tell apart.
     #[error("a port has 1 to 256 addresses, not {count}")]
     AddressCount {
-        /// How many there were.
+        /// Number of addresses.
         count: usize,
     },
     /// Any other refusal of the kernel.
@@ -520,9 +523,9 @@ pub enum BindError {
     System {
         /// The system call.
         call: &'static str,
-        /// Address that was to be bound.
+        /// Address to bind.
         address: IpAddr,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -567,7 +570,7 @@ impl BindError {
         }
     }
 
-    /// `bind` said no.
+    /// The error for a refused `bind`.
     pub(crate) fn refused(address: IpAddr, port: u16, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EADDRINUSE) => BindError::AddressInUse { address, port },
@@ -575,7 +578,7 @@ impl BindError {
             Some(libc::EADDRNOTAVAIL) => match address {
                 IpAddr::V4(_) => BindError::AddressUnavailable { address },
                 IpAddr::V6(ip) => {
-                    // No such file where IPv6 is off; then the address is not there either.
+                    // The file does not exist without IPv6; then the address does not exist either.
                     let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
                     match ipv6_flags(&table, ip) {
                         Some(flags) if flags & IFA_F_DADFAILED != 0 => {

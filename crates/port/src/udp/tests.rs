@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::Destination;
 
-/// What a test keeps of a [`Received`].
+/// Parts of a [`Received`] that a test keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Arrived {
     source: Neighbour,
@@ -270,7 +270,8 @@ fn order_is_kept_through_groups_of_every_kind() {
     assert_eq!(bytes_of(&receive(&mut right, sent.len())), sent);
     let counters = left.counters();
     assert_eq!(counters.tx_packets, sent.len() as u64);
-    // [62 x 1036] [2 x 1036, 12] [1052, 1036] [2 x 1036, 520] [3 x 16] [2 x 4108, 28] [15 x 4108] x 2 [10 x 4108]
+    // [62 x 1036] [2 x 1036, 12] [1052, 1036] [2 x 1036, 520] [3 x 16] [2 x 4108, 28] [15 x 4108] x
+    // 2 [10 x 4108]
     assert_eq!(counters.tx_sends, 9);
     assert_eq!(right.counters().rx_id_recovered, 0);
 }
@@ -311,7 +312,7 @@ fn it_works_without_segmentation_and_without_coalescing() {
 #[test]
 fn what_the_kernel_drops_is_found_out_when_asked_for() {
     let (mut left, mut right) = pair();
-    // More than any receive buffer holds of packets that nobody fetches.
+    // More packets than any receive buffer holds while they are not received.
     let mut batch = batch();
     let mut sent = 0;
     while right.counters().rx_overflow == 0 {
@@ -333,7 +334,8 @@ fn packets_for_two_processes_of_a_host_do_not_share_a_send() {
     let (mut left, mut right) = pair();
     let mut batch = batch();
     let mut sent = Vec::new();
-    // Two ranges of queue pair numbers, then queue pair 1, where each message may be for another process.
+    // Two ranges of queue pair numbers, then queue pair 1, where each message may be for another
+    // process.
     for number in [0x51_2000_u32, 0x31_2fff, 0x51_3000, 0x51_3001, 1, 1] {
         let mut bytes = packet(1036, sent.len());
         bytes[5..8].copy_from_slice(&number.to_be_bytes()[1..]);

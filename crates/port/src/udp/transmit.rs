@@ -1,4 +1,4 @@
-//! Sending a batch: which packets leave together, and what to do when the kernel says no.
+//! Sending a batch: which packets leave together, and what to do with refusals.
 
 use std::io;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub(super) struct Sender {
     /// The planned messages may leave in fragments: bundles, and packets too big for the interface.
     fragmenting: bool,
     icrcs: IcrcCache,
-    /// What the kernel is made to answer instead of sending.
+    /// The kernel's answer that a test sets.
     #[cfg(test)]
     pub(super) refuse: Option<fn(Attempt) -> Option<i32>>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Attempt {
     pub(super) messages: usize,
     /// The first is a bundle.
     pub(super) is_bundle: bool,
-    /// From there.
+    /// Source address.
     pub(super) source: IpAddr,
 }
 
@@ -109,8 +109,8 @@ impl Sender {
         }
     }
 
-    /// Each round sends, or drops, at least one packet, or finds the first to be too big (which it
-    /// finds once), or ends: no error can keep it going for ever.
+    /// Each round sends or drops at least one packet, or finds the first to be too big (once), or
+    /// ends: no error can repeat for ever.
     fn empty(
         &mut self,
         sockets: &mut [Option<Socket>],
@@ -179,7 +179,7 @@ impl Sender {
         planned
     }
 
-    /// Hands the first `planned` messages to the kernel, which takes the first so many of them, or
+    /// Passes the first `planned` messages to the kernel; returns how many it accepted, or that it
     /// refuses the first.
     fn send(
         &mut self,
@@ -410,11 +410,11 @@ fn count_refusal(refusal: Refusal, packets: usize, counters: &mut PortCounters) 
     }
 }
 
-/// What became of a send.
+/// Result of a send.
 enum Sent {
-    /// The kernel took so many messages.
+    /// The kernel accepted this many messages.
     Messages(usize),
-    /// It will never take the first.
+    /// The kernel will never accept the first.
     Refused(Refusal),
 }
 
@@ -434,7 +434,7 @@ enum Refusal {
 enum Stop {
     /// The send buffer is full, or a signal came: try again later.
     Busy,
-    /// The descriptor or the memory is not ours any more.
+    /// The descriptor or the memory is no longer valid.
     Broken(io::Error),
 }
 

@@ -21,7 +21,8 @@ fn send(port: &mut UdpPort, source_index: u8, target: &str, number: usize) {
     port.transmit(&mut batch).unwrap();
 }
 
-/// Over IPv4; loopback has no routes to IPv6 groups, which the engine's tests try on another interface.
+/// Over IPv4; loopback has no routes to IPv6 groups, which the engine's tests try on another
+/// interface.
 #[test]
 fn everybody_who_joined_a_group_gets_what_is_sent_to_it() {
     let group = "239.1.2.3";
@@ -58,7 +59,7 @@ fn a_group_that_nobody_joined_is_not_heard() {
 }
 
 #[test]
-fn an_address_that_comes_later_is_used_and_one_that_goes_is_silent() {
+fn addresses_can_be_added_and_removed_later() {
     let mut left = port_of(&["127.0.0.37"], 0);
     let mut right = port_of(&["127.0.0.38"], left.port());
     right

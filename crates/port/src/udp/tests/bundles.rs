@@ -14,7 +14,7 @@ fn bundled(text: &str) -> Destination {
     }
 }
 
-/// Receives so many packets, and whether each came in a bundle.
+/// Receives `count` packets, and whether each came in a bundle.
 fn receive_bundled(port: &mut UdpPort, count: usize) -> Vec<(Vec<u8>, bool)> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut arrived = Vec::new();
@@ -114,7 +114,7 @@ fn a_kernel_that_takes_no_bundles_gets_segments() {
 }
 
 #[test]
-fn an_address_whose_bundles_are_refused_is_counted_once_and_another_goes_on_with_them() {
+fn refused_bundles_are_counted_once_for_each_address() {
     let own = ["127.0.0.11", "127.0.0.12"].map(address);
     let mut right = UdpPort::bind(&[address(RIGHT)], 0, config()).unwrap();
     let port = right.port();
@@ -163,7 +163,7 @@ fn sealed(bytes: &[u8], id: u16, ports: [u16; 2]) -> Vec<u8> {
 }
 
 #[test]
-fn hostile_bundles_are_counted_and_nothing_outside_of_them_is_read() {
+fn hostile_bundles_are_counted_and_read_within_bounds() {
     let (_, mut right) = pair();
     let stranger = UdpSocket::bind((LEFT, 0)).unwrap();
     let ports = [stranger.local_addr().unwrap().port(), right.port()];
@@ -185,7 +185,8 @@ fn hostile_bundles_are_counted_and_nothing_outside_of_them_is_read() {
     for datagram in &malformed {
         stranger.send_to(datagram, (RIGHT, right.port())).unwrap();
     }
-    // A bundle in a bundle is a packet with an unknown opcode, if its ICRC is right, and else a damaged one.
+    // A bundle in a bundle is a packet with an unknown opcode, if its ICRC is right, and else a
+    // damaged one.
     let mut inner = bundle(68, 1, &good[1]);
     inner.truncate(68);
     let nested = sealed(&inner[..64], 1, ports);

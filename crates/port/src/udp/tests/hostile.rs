@@ -35,7 +35,7 @@ fn a_damaged_packet_is_counted_and_not_delivered() {
 }
 
 #[test]
-fn a_datagram_longer_than_the_buffer_is_counted_and_not_delivered() {
+fn an_overlong_datagram_is_counted_and_not_delivered() {
     let (mut left, mut right) = pair_with(
         config(),
         UdpConfig {
@@ -102,7 +102,7 @@ fn a_packet_with_any_source_port_and_identification_is_accepted() {
     assert_eq!(right.counters().rx_id_recovered, 2);
 }
 
-/// rxe leaves the UDP checksum out, which the kernel accepts over IPv6 only from those who ask for it.
+/// rxe leaves the UDP checksum out, which the kernel accepts over IPv6 only with a socket option.
 #[test]
 fn a_packet_without_udp_checksum_is_accepted_over_ipv6() {
     let mut port = UdpPort::bind(&[address("::1")], 0, config()).unwrap();
@@ -133,7 +133,7 @@ fn a_packet_without_udp_checksum_is_accepted_over_ipv6() {
 }
 
 #[test]
-fn the_budget_bounds_a_receive_call_even_when_all_packets_are_bad() {
+fn the_budget_bounds_a_receive_call_of_bad_packets() {
     let (_, mut right) = pair();
     let stranger = UdpSocket::bind((LEFT, 0)).unwrap();
     for _ in 0..200 {

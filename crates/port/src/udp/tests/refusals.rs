@@ -75,7 +75,7 @@ fn where_segmentation_fails_plain_sends_take_over_for_good() {
 }
 
 #[test]
-fn a_full_send_buffer_while_segmentation_is_doubted_ends_the_call() {
+fn a_full_send_buffer_in_a_segmentation_test_ends_the_call() {
     let (mut left, _right) = pair();
     left.sender.refuse = Some(|attempt: Attempt| {
         Some(if attempt.packets > 1 {
@@ -128,9 +128,10 @@ fn a_broken_descriptor_is_an_error() {
 
 /// Not made up: the real kernel refuses these.
 #[test]
-fn destinations_that_loopback_cannot_reach_are_refused_by_the_kernel() {
+fn the_kernel_refuses_destinations_unreachable_by_loopback() {
     let (mut left, mut right) = pair();
-    // A source on loopback may not leave the host (EINVAL), and a broadcast needs permission (EACCES).
+    // A source on loopback may not leave the host (EINVAL), and a broadcast needs permission
+    // (EACCES).
     let mut batch = equal_packets(5, to("192.0.2.1"));
     for number in 0..5 {
         add(&mut batch, &packet(1036, number), to("255.255.255.255"));
