@@ -24,12 +24,12 @@ impl Clock {
         })
     }
 
-    /// Whether a simulation moves it: then nobody but the simulation makes the device progress.
+    /// Whether a simulation moves it: then only the simulation makes the device progress.
     pub(crate) fn is_moved(&self) -> bool {
         matches!(self, Clock::Moved(_))
     }
 
-    /// Moves it on, if it is to be moved.
+    /// Moves it on, if it is a simulated one.
     pub(crate) fn move_to(&self, now: Time) {
         if let Clock::Moved(nanos) = self {
             nanos.fetch_max(now.as_nanos(), Ordering::Relaxed);

@@ -1,7 +1,9 @@
-//! What the threads of a process share of one device: the worker, who runs it ([`crate::progress::worker_lock`]), and what it is run with.
+//! What the threads of a process share of one device: the worker, who runs it
+//! ([`crate::progress::worker_lock`]), and what it is run with.
 //!
-//! Here is how the worker is reached, how threads sleep, and how the port is bound. What the device is like, and that it changes, is in
-//! [`state`], what other processes at its addresses have to do with it in [`co_processes`].
+//! Here is how the worker is reached, how threads sleep, and how the port is bound. What the device
+//! is like, and that it changes, is in [`state`], what other processes at its addresses have to do
+//! with it in [`co_processes`].
 
 mod co_processes;
 mod open_port;
@@ -42,10 +44,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold up the others for ever.
+/// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold
+/// up the others for ever.
 const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
 const AWAY_PAUSE: Duration = Duration::from_micros(20);
-/// Between two tries to get the worker, for those who do not wait for ever, and between two rounds while time passes.
+/// Between two tries to get the worker, for those who do not wait for ever, and between two rounds
+/// while time passes.
 const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
 pub(crate) struct Core {
@@ -54,16 +58,19 @@ pub(crate) struct Core {
     config: DeviceConfig,
     /// What the device is like, as far as the kernel was asked.
     state: Mutex<State>,
-    /// Family of the last address of each row of the GID table, for those who cannot wait: 0 for none, 4 or 6.
+    /// Family of the last address of each row of the GID table, for those who cannot wait: 0 for
+    /// none, 4 or 6.
     families: Box<[AtomicU8; GIDS_MAX]>,
     /// Says when to ask again; none where the port is not the kernel's.
     news: Option<News>,
-    /// The same for the helper, from when the port is bound: `news` stays readable for a program that polls it.
+    /// The same for the helper, from when the port is bound: `news` stays readable for a program
+    /// that polls it.
     helper_news: OnceLock<News>,
     pub(crate) arena: Arena,
     pub(crate) doorbells: Doorbells,
     relay: Relay<Worker>,
-    /// The process that made it; after a fork the child has no helper, and maybe a worker locked for ever.
+    /// The process that made it; after a fork the child has no helper, and maybe a worker locked
+    /// for ever.
     process: Process,
     clock: Clock,
     /// The port's descriptors, once it is bound. They change while nobody sleeps on them.
@@ -244,19 +251,21 @@ impl Core {
         self.visit(|worker| worker.state.scheduler.peers.lift());
     }
 
-    /// Somebody polls a completion queue. A count lost between two threads does no harm: it still rises.
+    /// Somebody polls a completion queue. A count lost between two threads does no harm: it still
+    /// rises.
     pub(crate) fn note_poll(&self) {
         let polls = self.polls.load(Ordering::Relaxed);
         self.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Runs the worker if nobody else does. `None` if somebody does; they will see to what was posted before this call.
-    /// Nothing at all happens in a child after fork.
+    /// Runs the worker if nobody else does. `None` if somebody does; they will see to what was
+    /// posted before this call. Nothing at all happens in a child after fork.
     pub(crate) fn try_progress(&self, work: Work) -> Option<Round> {
         self.run(CoreRounds::new(self, work))
     }
 
-    /// The same for one who goes to bed next ([`Core::fall_asleep`]), or wakes the others when he does not.
+    /// The same for one who goes to bed next ([`Core::fall_asleep`]), or wakes the others when he
+    /// does not.
     pub(crate) fn progress_before_sleep(&self) -> Option<Round> {
         self.run(CoreRounds {
             goes_to_bed: true,
@@ -271,15 +280,16 @@ impl Core {
         rounds.last
     }
 
-    /// Does something with the worker, whoever has it now, and lets the device draw the consequences at once.
+    /// Does something with the worker, whoever has it now, and lets the device draw the
+    /// consequences at once.
     pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let mut rounds = CoreRounds::new(self, Work::Transmit);
         self.relay
             .with(&mut rounds, |worker| call(worker, self.now()))
     }
 
-    /// As [`Core::control`], unless somebody keeps the worker for so long: whoever calls at the end of a process may have
-    /// interrupted him, and never give him the time to finish.
+    /// As [`Core::control`], unless somebody keeps the worker for so long: whoever calls at the end
+    /// of a process may have interrupted him, and never give him the time to finish.
     pub(crate) fn control_within<R>(
         &self,
         time: Duration,
@@ -291,8 +301,8 @@ impl Core {
             .with_within(&mut rounds, pause, |worker| call(worker, self.now()))
     }
 
-    /// As [`Core::control`], for what opens or closes sockets. Who sleeps on a closed one would keep it bound, and not hear
-    /// of a new one: so nobody sleeps meanwhile.
+    /// As [`Core::control`], for what opens or closes sockets. Who sleeps on a closed one would
+    /// keep it bound, and not hear of a new one: so nobody sleeps meanwhile.
     pub(crate) fn control_sockets<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let pause = wait_at_most(AWAY_TIME_MAX, AWAY_PAUSE);
         let mut rounds = CoreRounds::new(self, Work::Transmit);
@@ -322,7 +332,8 @@ impl Core {
         self.helper.wake();
     }
 
-    /// Calls `add` with each of the port's descriptors, if they are others than when this was `seen`.
+    /// Calls `add` with each of the port's descriptors, if they are others than when this was
+    /// `seen`.
     pub(crate) fn list_sockets(&self, seen: &mut u64, add: impl FnMut(RawFd)) {
         let sockets = self.sockets.load(Ordering::Relaxed);
         if std::mem::replace(seen, sockets) != sockets {
@@ -339,13 +350,15 @@ impl Core {
         self.broken.load(Ordering::SeqCst)
     }
 
-    /// Whether somebody sleeps until there is work. If not, whoever is about to will see what was done before this call.
+    /// Whether somebody sleeps until there is work. If not, whoever is about to will see what was
+    /// done before this call.
     pub(crate) fn has_sleepers(&self) -> bool {
         self.relay.has_sleepers()
     }
 
-    /// Sleeps until the port has something, a timer is due, something is to be done, or `also` is readable. Does not sleep at all
-    /// if there is something to do. Returns whether `also` is readable.
+    /// Sleeps until the port has something, a timer is due, something is to be done, or `also` is
+    /// readable. Does not sleep at all if there is something to do. Returns whether `also` is
+    /// readable.
     ///
     /// # Errors
     /// `EINTR`.
@@ -359,8 +372,9 @@ impl Core {
         }
     }
 
-    /// The first half of [`Core::sleep`]: names the descriptors to sleep on, and the time after which to wake (`None`: never).
-    /// Whoever gets them owes a [`Core::wake_up`] or a [`Core::leave_bed`]. `None` if there is something to do.
+    /// The first half of [`Core::sleep`]: names the descriptors to sleep on, and the time after
+    /// which to wake (`None`: never). Whoever gets them owes a [`Core::wake_up`] or a
+    /// [`Core::leave_bed`]. `None` if there is something to do.
     pub(crate) fn fall_asleep(
         &self,
         descriptors: &mut Descriptors,
@@ -471,7 +485,8 @@ impl Core {
         let rows = rows.map(|row| row.map(Neighbour::from)).collect();
         worker.bind(port, rows, steering);
         self.note_descriptors(worker);
-        // A thread may be waiting on a completion channel already: it does not know of the sockets, and keeps the helper away.
+        // A thread may be waiting on a completion channel already: it does not know of the sockets,
+        // and keeps the helper away.
         if self.has_sleepers() {
             self.relay.wake_sleepers();
         }
@@ -530,7 +545,8 @@ impl Core {
     }
 }
 
-/// Which end begins to ask for air mode. On a wire it costs more than it brings, unless the peer is on the air.
+/// Which end begins to ask for air mode. On a wire it costs more than it brings, unless the peer is
+/// on the air.
 fn air_mode(config: &DeviceConfig, interface: &str) -> AirMode {
     match config.air {
         _ if !config.has_air() => AirMode::Off,

@@ -16,7 +16,7 @@ pub(crate) enum EngineCounter {
     CqOverruns,
     WindowDecreases,
     PortFailures,
-    /// Messages between airdma hosts from nobody we know, late, or malformed.
+    /// Messages between airdma hosts from unknown senders, late, or malformed.
     DropAir,
     /// Peers that agreed on more than RoCEv2.
     AirAgreed,
@@ -26,11 +26,13 @@ pub(crate) enum EngineCounter {
     CnpsSent,
     /// Times that bundles to a peer were given up, for the losses.
     AirBundlesStopped,
-    /// Packets to a connection that seals, not sealed, forged or replayed; offers of keys that do not count.
+    /// Packets to a connection that seals, not sealed, forged or replayed; offers of keys that do
+    /// not count.
     DropUnsealed,
     /// Connections that agreed on keys.
     SealsAgreed,
-    /// Packets of ours that had waited long enough for the keys of their connection, and sealed ones that came before them.
+    /// Packets of ours that had waited long enough for the keys of their connection, and sealed
+    /// ones that came before them.
     DropUnkeyed,
 }
 
@@ -62,8 +64,8 @@ const PORT_COUNT: usize = size_of::<PortCounters>() / size_of::<u64>();
 pub(crate) const COUNT: usize = PORT_START + PORT_COUNT;
 const _: () = assert!(COUNT <= u128::BITS as usize, "one bit for each");
 
-/// Names of all counters, in the order of their values: packets and bytes first would be nicer to read, and that is
-/// what a front end may sort by; the order here is the order of the file.
+/// Names of all counters, in the order of their values: packets and bytes first would be nicer to
+/// read, and that is what a front end may sort by; the order here is the order of the file.
 pub(crate) fn names() -> &'static [&'static str] {
     static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
     NAMES.get_or_init(|| {

@@ -6,7 +6,8 @@ use std::io;
 /// What a call of the engine may fail with. [`Error::errno`] is what a C caller sees.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The caller passed something the call does not allow; the text says what and what would be allowed.
+    /// The caller passed something the call does not allow; the text says what and what would be
+    /// allowed.
     #[error("{0}")]
     Invalid(&'static str),
     /// A transition, an attribute or a value that a queue pair does not take.
@@ -24,7 +25,8 @@ pub enum Error {
     /// A feature that this version does not offer.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
-    /// The completion queue overflowed: completions were lost, and the queue stays unusable (IBTA 11.6.3.1).
+    /// The completion queue overflowed: completions were lost, and the queue stays unusable (IBTA
+    /// 11.6.3.1).
     #[error(
         "the completion queue overflowed: create it with more entries than work requests can complete"
     )]

@@ -46,7 +46,8 @@ pub struct Limits {
     pub max_mcast_grp: u32,
     /// Queue pairs per multicast group.
     pub max_mcast_qp_attach: u32,
-    /// Bytes of the largest message of a reliable connection (IBTA 9.7.2: 2^31; we stop one short, as hardware does).
+    /// Bytes of the largest message of a reliable connection (IBTA 9.7.2: 2^31; we stop one short,
+    /// as hardware does).
     pub max_message: u32,
     /// P_Keys per port: RoCE has the default one only.
     pub max_pkeys: u16,

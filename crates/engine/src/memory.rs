@@ -1,16 +1,19 @@
-//! Registered memory: the table of regions and windows, and the only copies between packets and the application's memory.
+//! Registered memory: the table of regions and windows, and the only copies between packets and the
+//! application's memory.
 //!
-//! All 32 bits of a key are drawn from the kernel's random numbers at each registration, so a peer that holds some keys
-//! knows nothing of the others: with n keys in use a guess opens one of them in n of 2^32 tries. The low 8 bits of a
-//! window's key are the application's to choose at each bind (IBTA 10.6.7.2.2), so the bits above them find the row: the
-//! table has a power of two of rows, at least twice as many as are used, and a key is drawn again while the row that its
-//! bits lead to is taken. The bits above the low 8 are never all 0, so neither is a key.
+//! All 32 bits of a key are drawn from the kernel's random numbers at each registration, so a peer
+//! that holds some keys knows nothing of the others: with n keys in use a guess opens one of them
+//! in n of 2^32 tries. The low 8 bits of a window's key are the application's to choose at each
+//! bind (IBTA 10.6.7.2.2), so the bits above them find the row: the table has a power of two of
+//! rows, at least twice as many as are used, and a key is drawn again while the row that its bits
+//! lead to is taken. The bits above the low 8 are never all 0, so neither is a key.
 //!
-//! The application reads and writes its memory while we copy. So no reference to it is ever formed: every access is a
-//! copy through raw pointers, or an atomic.
+//! The application reads and writes its memory while we copy. So no reference to it is ever formed:
+//! every access is a copy through raw pointers, or an atomic.
 //!
-//! Memory registered on demand may come and go meanwhile: those copies are the kernel's (`process_vm_readv(2)`), which finds
-//! a hole where a copy of ours would end in a fault. So are those of memory of files, which can be cut ([`files`]).
+//! Memory registered on demand may come and go meanwhile: those copies are the kernel's
+//! (`process_vm_readv(2)`), which finds a hole where a copy of ours would end in a fault. So are
+//! those of memory of files, which can be cut ([`files`]).
 
 pub(crate) mod files;
 mod on_demand;
@@ -32,7 +35,8 @@ const CHOSEN_MASK: u32 = (1 << CHOSEN_BITS) - 1;
 /// Rows of the first table.
 const ROWS_MIN: usize = 64;
 
-/// Keys drawn until one leads to a free row. Half of the rows are free, so all are in vain once in 2^64 registrations.
+/// Keys drawn until one leads to a free row. Half of the rows are free, so all are in vain once in
+/// 2^64 registrations.
 const DRAWS_MAX: u32 = 64;
 
 /// Rights that mean something here; the others of [`Access`] are hints, or await later steps.
@@ -83,7 +87,8 @@ enum Kind {
         type_two: bool,
         /// Key of the region it is bound in.
         region: Option<u32>,
-        /// Serial number of the queue pair that bound it, for windows of type 2: only that one's peer may use it.
+        /// Serial number of the queue pair that bound it, for windows of type 2: only that one's
+        /// peer may use it.
         qp: Serial,
     },
 }
@@ -113,13 +118,14 @@ impl From<Refused> for RemoteFault {
     }
 }
 
-/// Where a stretch of memory is to be found: a key and an address in its region, for a protection domain.
+/// A stretch of memory to find: key and address in its region, for a protection domain.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) pd: PdIndex,
     pub(crate) key: u32,
     pub(crate) va: u64,
-    /// Serial number of the queue pair whose peer asks; [`OURSELVES`] for the application's own requests.
+    /// Serial number of the queue pair whose peer asks; [`OURSELVES`] for the application's own
+    /// requests.
     pub(crate) qp: Serial,
 }
 
@@ -161,7 +167,8 @@ impl MemoryTable {
         }
     }
 
-    /// Registers nothing: a region of any address that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`).
+    /// Registers nothing: a region of any address that reads as zeros and swallows what is written
+    /// (`ibv_alloc_null_mr(3)`).
     pub(crate) fn register_null(&mut self, pd: PdIndex) -> Result<u32, Error> {
         self.insert(Region {
             length: u64::MAX,
@@ -268,7 +275,8 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Where `length` bytes of a region of the application's own lie in its address space; `None` if it has no such part.
+    /// Where `length` bytes of a region of the application's own lie in its address space; `None`
+    /// if it has no such part.
     pub(crate) fn address_of(
         &self,
         pd: PdIndex,
@@ -287,8 +295,8 @@ impl MemoryTable {
         Some(at.addr() as u64)
     }
 
-    /// From where to where in its address space an element of a list of the application's own leads; nowhere if it has no bytes, or those of
-    /// a null region.
+    /// From where to where in its address space an element of a list of the application's own
+    /// leads; nowhere if it has no bytes, or those of a null region.
     pub(crate) fn span(&self, pd: PdIndex, sge: &Sge) -> Result<Option<(u64, u64)>, Refused> {
         let place = Place {
             pd,
@@ -309,7 +317,8 @@ impl MemoryTable {
         })
     }
 
-    /// Copies registered memory out. Only the application's own requests may read without a right to.
+    /// Copies registered memory out. Only the application's own requests may read without a right
+    /// to.
     #[inline]
     pub(crate) fn read(&self, place: Place, right: Access, out: &mut [u8]) -> Result<(), Refused> {
         if out.is_empty() {
@@ -324,9 +333,10 @@ impl MemoryTable {
                 return Ok(());
             }
         }
-        // SAFETY: `find` placed `out.len()` bytes at `from` inside a region whose owner keeps it mapped until
-        // `deregister`, which needs the same exclusive access to this table that the caller's worker has. `out` is a
-        // buffer of ours outside any region. The application may write meanwhile: it gets the bytes it deserves.
+        // SAFETY: `find` placed `out.len()` bytes at `from` inside a region whose owner keeps it
+        // mapped until `deregister`, which needs the same exclusive access to this table that the
+        // caller's worker has. `out` is a buffer of ours outside any region. The application may
+        // write meanwhile: it gets the bytes it deserves.
         unsafe { ptr::copy_nonoverlapping(from.cast_const(), out.as_mut_ptr(), out.len()) };
         Ok(())
     }
@@ -384,8 +394,8 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Whether a peer may access `length` bytes. A length of zero touches nothing, and its key is not looked at
-    /// (IBTA 9.7.5.2.4, C9-88).
+    /// Whether a peer may access `length` bytes. A length of zero touches nothing, and its key is
+    /// not looked at (IBTA 9.7.5.2.4, C9-88).
     pub(crate) fn check(
         &self,
         place: Place,
@@ -434,13 +444,15 @@ impl MemoryTable {
             Backing::OnDemand => on_demand::bring(at, 8)?,
             Backing::Null => return Err(RemoteFault::Access),
         }
-        // SAFETY: `find` placed eight bytes at `at` inside a mapped region registered for this access, the check above
-        // aligned them, and the callers drop the reference before they give the table back. Accesses of the application
-        // that are not atomic race with this one, as they do with an RDMA NIC's.
+        // SAFETY: `find` placed eight bytes at `at` inside a mapped region registered for this
+        // access, the check above aligned them, and the callers drop the reference before they give
+        // the table back. Accesses of the application that are not atomic race with this one, as
+        // they do with an RDMA NIC's.
         Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
-    /// The first byte of `length` bytes, if the key, its domain, the bounds and the right allow them.
+    /// The first byte of `length` bytes, if the key, its domain, the bounds and the right allow
+    /// them.
     fn find(
         &self,
         place: Place,
@@ -549,9 +561,11 @@ impl Region {
     }
 }
 
-/// What a READ by which a peer makes sure that its writes have arrived gets (UCX's `UCT_FLUSH_FLAG_REMOTE`): zeros. Where it was told no
-/// key for that, UCX 1.23 asks with a key that stands for none, and hangs when the answer is an error, as that of all hardware but
-/// one vendor's is. No region can have that key, and the zeros are nobody's memory.
+/// Result of a READ by which a peer flushes its writes (UCX's `UCT_FLUSH_FLAG_REMOTE`): zeros.
+///
+/// Without a key for that, UCX 1.23 uses an invalid key, and hangs if the answer is an error, as
+/// that of all hardware but one vendor's is. No region can have that key, and the zeros are in no
+/// program's memory.
 #[cold]
 fn flushed(place: Place, length: u64, right: Access) -> Result<(*mut u8, Backing), Refused> {
     let is_flush = place.key == NO_FLUSH_KEY && place.va == 0 && length <= FLUSH_LENGTH_MAX;
@@ -562,7 +576,8 @@ fn flushed(place: Place, length: u64, right: Access) -> Result<(*mut u8, Backing
     }
 }
 
-/// UCX's word for no key (`UCT_IB_MD_INVALID_FLUSH_RKEY`). The bits of it above those that a bind may choose are all 0.
+/// UCX's word for no key (`UCT_IB_MD_INVALID_FLUSH_RKEY`). The bits of it above those that a bind
+/// may choose are all 0.
 const NO_FLUSH_KEY: u32 = 0xff;
 const _: () = assert!(NO_FLUSH_KEY >> CHOSEN_BITS == 0);
 /// What UCX reads (`UCT_IB_MD_FLUSH_REMOTE_LENGTH`).

@@ -1,4 +1,5 @@
-//! Random numbers for keys and queue pair numbers: from the kernel, or, in a simulation, from a seed.
+//! Random numbers for keys and queue pair numbers: from the kernel, or, in a simulation, from a
+//! seed.
 
 use std::io::Read;
 
@@ -43,7 +44,8 @@ impl Random {
 /// 32 random bits from the kernel. The control path can afford the call.
 ///
 /// # Panics
-/// Where a sandbox allows neither `getrandom` nor `/dev/urandom`: keys that can be guessed guard nothing.
+/// Where a sandbox allows neither `getrandom` nor `/dev/urandom`: keys that can be guessed guard
+/// nothing.
 pub(crate) fn random_u32() -> u32 {
     let mut bytes = [0u8; 4];
     // SAFETY: the pointer and the length describe `bytes`, which the kernel may write.

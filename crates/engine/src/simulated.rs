@@ -1,7 +1,9 @@
-//! A device in a time of its own: what a simulation makes of it, and how it finds out what is left in it.
+//! A device in a time of its own: what a simulation makes of it, and how it finds out what is left
+//! in it.
 //!
-//! No thread but the caller's runs it, its clock stands still until it is moved, and its keys and numbers come from a seed:
-//! so everything that it does can be repeated. All the rest is the device that programs use.
+//! No thread but the caller's runs it, its clock stands still until it is moved, and its keys and
+//! numbers come from a seed: so everything that it does can be repeated. All the rest is the device
+//! that programs use.
 
 use crate::air::{AirMode, RateControl};
 use crate::clock::Clock;
@@ -61,14 +63,15 @@ impl Simulated {
         Ok(Simulated { device })
     }
 
-    /// From now on peers are offered what goes beyond RoCEv2, and sent to as fast as this says (`AIRDMA_AIR=1` and `AIRDMA_RATE` for
-    /// programs).
+    /// From now on peers are offered what goes beyond RoCEv2, and sent to as fast as this says
+    /// (`AIRDMA_AIR=1` and `AIRDMA_RATE` for programs).
     pub fn offer_air(&self, rate_control: RateControl) {
         self.control_rate(rate_control);
         self.device.core().offer(feature::SELECTIVE, AirMode::Asks);
     }
 
-    /// The same to peers that ask, and nobody is asked first (`AIRDMA_AIR=auto` for programs, on an interface that is not wireless).
+    /// The same to peers that ask, and nobody is asked first (`AIRDMA_AIR=auto` for programs, on an
+    /// interface that is not wireless).
     pub fn offer_air_to_who_asks(&self, rate_control: RateControl) {
         self.control_rate(rate_control);
         self.device
@@ -76,17 +79,20 @@ impl Simulated {
             .offer(feature::SELECTIVE, AirMode::Answers);
     }
 
-    /// From now on peers are offered ACK packets that say what is missing (`AIRDMA_SACK=1` for programs).
+    /// From now on peers are offered ACK packets that say what is missing (`AIRDMA_SACK=1` for
+    /// programs).
     pub fn offer_sack(&self) {
         self.device.core().offer(feature::SACK, AirMode::Asks);
     }
 
-    /// From now on peers are offered bundles of packets, beside what [`offer_air`](Self::offer_air) says (`AIRDMA_AGGREGATE=datagrams` for programs).
+    /// From now on peers are offered bundles of packets, beside what [`offer_air`](Self::offer_air)
+    /// says (`AIRDMA_AGGREGATE=datagrams` for programs).
     pub fn offer_bundles(&self) {
         self.device.core().offer(feature::BUNDLES, AirMode::Answers);
     }
 
-    /// From now on peers whose rate is controlled are sent to as fast as this says (`AIRDMA_RATE` for programs).
+    /// From now on peers whose rate is controlled are sent to as fast as this says (`AIRDMA_RATE`
+    /// for programs).
     pub fn control_rate(&self, rate_control: RateControl) {
         self.device.core().control_rate(rate_control);
     }
@@ -97,8 +103,8 @@ impl Simulated {
         core.control(|worker, now| worker.state.note_interface_mtu(mtu, now));
     }
 
-    /// From now on peers without a rate controller are sent all that there is, as by NICs that know of no window. Before anything is
-    /// connected.
+    /// From now on peers without a rate controller are sent all that there is, as by NICs that know
+    /// of no window. Before anything is connected.
     pub fn lift_window(&self) {
         self.device.core().lift_window();
     }

@@ -1,6 +1,8 @@
-//! The atomics and locks of the protocols between threads that loom checks: std's, or loom's under `--cfg loom`.
+//! The atomics and locks of the protocols between threads that loom checks: std's, or loom's under
+//! `--cfg loom`.
 //!
-//! Modules that use these are built into `tests/loom` as they stand, and know nothing else of the engine.
+//! Modules that use these are built into `tests/loom` as they stand, and know nothing else of the
+//! engine.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{

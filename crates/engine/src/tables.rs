@@ -1,4 +1,5 @@
-//! The tables of a worker, and what a queue pair may touch during one call. No table knows the worker.
+//! The tables of a worker, and what a queue pair may touch during one call. No table knows the
+//! worker.
 
 pub(crate) mod counters;
 pub(crate) mod cq_table;

@@ -33,17 +33,19 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Packets that one round receives, about: one coalesced buffer of full packets, so that answers leave soon.
+/// Packets that one round receives, about: one coalesced buffer of full packets, so that answers
+/// leave soon.
 const RECEIVE_PACKETS: usize = 64;
 
-/// Rounds in which timers wait for packets: a few milliseconds on a host that has more to take in than it can.
+/// Rounds in which timers wait for packets: a few milliseconds on a host that has more to take in
+/// than it can.
 const POSTPONED_MAX: u32 = 64;
 
 /// Packets of one batch: what a round may send if all are small.
 const BATCH_PACKETS: usize = 1024;
 
-/// Asking a port for its counters costs system calls, and the shared file cache lines, so in a busy time it is done this
-/// often at most.
+/// Asking a port for its counters costs system calls, and the shared file cache lines, so in a busy
+/// time it is done this often at most.
 const COUNTERS_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Everything that makes progress, behind the device's one lock.
@@ -75,8 +77,8 @@ struct Link {
 pub(crate) enum Work {
     /// Everything.
     All,
-    /// Takes what was posted and transmits; the network is not asked for packets. For a poster, who wants its own request
-    /// to leave and nothing else.
+    /// Takes what was posted and transmits; the network is not asked for packets. For a poster, who
+    /// wants its own request to leave and nothing else.
     Transmit,
 }
 
@@ -173,8 +175,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Calls `call` with what decides which process gets which packet; packets that come meanwhile are taken in.
-    /// `None` without a port that other processes can share.
+    /// Calls `call` with what decides which process gets which packet; packets that come meanwhile
+    /// are taken in. `None` without a port that other processes can share.
     fn with_steering<R>(
         &mut self,
         now: Time,
@@ -316,7 +318,8 @@ impl Worker {
         round.more = self.state.has_active() && !round.unsent && !self.broken;
         round.deadline = self.state.deadline(!round.unsent);
         self.port_moved |= round.received > 0;
-        // The first quiet round may be the last of all: who sleeps then, or ends without a word, has counted everything.
+        // The first quiet round may be the last of all: who sleeps then, or ends without a word,
+        // has counted everything.
         if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {
             self.count_port(now);
         } else if round.received == 0 && self.port_moved {

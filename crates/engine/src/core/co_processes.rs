@@ -1,6 +1,8 @@
-//! Other processes at the addresses of a device: those that get packets of this one, those that died, and a child after a fork.
+//! Other processes at the addresses of a device: those that get packets of this one, those that
+//! died, and a child after a fork.
 //!
-//! Who is at an address and which packets are whose is in [`crate::sharing::steering`], what the dead leave to be said in [`crate::sharing::orphan_notices`].
+//! Who is at an address and which packets are whose is in [`crate::sharing::steering`], what the
+//! dead leave to be said in [`crate::sharing::orphan_notices`].
 
 use super::{Core, LOCK_PAUSE};
 use crate::sharing::orphan_notices::Estate;
@@ -71,18 +73,21 @@ impl Core {
         estate.settled();
     }
 
-    /// Tells the processes that share the addresses that this one is gone. The device is of no use after that.
+    /// Tells the processes that share the addresses that this one is gone. The device is of no use
+    /// after that.
     pub(crate) fn leave(&self) {
         if self.steering.get().is_some() {
             self.visit(|worker| worker.leave(self.now()));
         }
     }
 
-    /// In the child of a fork, which has the device no more than it has the helper: what would make the parent seem to live,
-    /// or hold its place at an address, is closed. Something harmless takes the numbers of those descriptors.
+    /// In the child of a fork, which has the device no more than it has the helper: what would make
+    /// the parent seem to live, or hold its place at an address, is closed. Something harmless
+    /// takes the numbers of those descriptors.
     pub(crate) fn abandon(&self) {
         let close = |fd: RawFd| {
-            // SAFETY: plain integers; the new descriptor is one of ours, which nobody uses in this process.
+            // SAFETY: plain integers; the new descriptor is one of ours, which nobody uses in this
+            // process.
             let taken = unsafe { libc::dup3(self.relay.wake().fd(), fd, libc::O_CLOEXEC) };
             if taken < 0 {
                 // A number above the program's limit, which nothing else gets.

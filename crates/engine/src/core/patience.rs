@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest that the end of a connection waits for the answers to what was posted: with the timer of connections by RDMA CM
-/// (268 ms) its last packet is sent three times.
+/// The longest that the end of a connection waits for the answers to what was posted: with the
+/// timer of connections by RDMA CM (268 ms) its last packet is sent three times.
 const FINISH_TIME_MAX: Duration = Duration::from_millis(600);
 /// From this on the process is as patient as at first.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
-/// Each wait in vain makes the next shorter by this factor, so many times: to 2.3 ms, in which a peer that runs answers.
+/// Each wait in vain divides the next by this factor, down to 2.3 ms, in which a running peer
+/// answers.
 const SHORTER_BY: u32 = 4;
 const SHORTER_TIMES_MAX: u32 = 4;
 

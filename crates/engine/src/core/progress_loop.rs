@@ -1,29 +1,35 @@
-//! The helper thread: makes a device progress when the application does not.
+//! The progress thread: makes a device progress when the application does not.
 //!
-//! One-sided operations and timers must go on although the application never calls in. But a second thread that fetches
-//! packets takes time from the one that polls, so the helper keeps away while somebody polls:
+//! One-sided operations and timers must go on although the application never calls in. But a second
+//! thread that fetches packets takes time from the one that polls, so the progress thread keeps
+//! away while another thread polls:
 //!
-//! | what it sees | what it does |
+//! | it sees | it does |
 //! |---|---|
-//! | a thread blocked on a completion channel | stands by: that thread runs the worker. If packets wait or a timer is due for [`THEIR_TIME`], and no thread has run the worker, the helper does, until one of them gets its turn |
-//! | the count of polls rose since it last looked | backs off: sleeps 50 us, then twice as long each time, 1 ms at most |
+//! | a thread blocked on a completion channel | stands by: that thread runs the worker. If packets wait or a timer is due for [`THEIR_TIME`], and no thread has run the worker, the progress thread does, until one of them gets its turn |
+//! | the count of polls rose since the last check | backs off: sleeps 50 us, then twice as long each time, 1 ms at most |
 //! | the count stands still | watches: runs the worker, then sleeps on the port's descriptors until there is something |
 //!
-//! A program that posts, polls for its completion, and then spins on memory (`ib_write_lat`) polls often, yet nobody
-//! fetches what it waits for; with back-off alone each message would cost it up to a millisecond. So the helper keeps a
-//! score. Each time a back-off ends with packets in the port that nobody was about to fetch, it rises by
-//! [`SCORE_MISSED`]; from [`SCORE_EAGER`] on the helper watches although there are polls. Each wake that finds packets
-//! raises the score by [`SCORE_USEFUL`], each that comes too late because a poller was faster lowers it by one, and below
-//! the threshold the helper backs off again. Memory spinning gives about one useful wake per wasted one, so the score
-//! stays up; pure polling gives wasted ones only, and ends after [`SCORE_MAX`] - [`SCORE_EAGER`] of them at most.
+//! A program that posts, polls for its completion, and then spins on memory (`ib_write_lat`) polls
+//! often, yet no thread fetches what it waits for; with back-off alone each message would cost it
+//! up to a millisecond. So the progress thread keeps a score. Each time a back-off ends with
+//! packets in the port that no thread was about to fetch, it rises by [`SCORE_MISSED`]; from
+//! [`SCORE_EAGER`] on the progress thread watches although there are polls. Each wake that finds
+//! packets raises the score by [`SCORE_USEFUL`], each that comes too late because a poller was
+//! faster lowers it by one, and below the threshold it backs off again. Memory spinning gives about
+//! one useful wake per wasted one, so the score stays up; pure polling gives wasted ones only, and
+//! ends after [`SCORE_MAX`] - [`SCORE_EAGER`] of them at most.
 //!
-//! A host that only serves one-sided operations is watched for by the helper alone. While packets follow each other
-//! closely it does not sleep between them ([`LINGER`]), since each sleep costs more than the packets it waits for.
+//! Only the progress thread watches for a host that only serves one-sided operations. While packets
+//! follow each other closely it does not sleep between them ([`LINGER`]), since each sleep costs
+//! more than the packets it waits for.
 //!
-//! "Nobody was about to fetch": the count of polls stands still for [`GLANCE`], some times what a polling loop takes.
+//! No thread is about to fetch if the count of polls stands still for [`GLANCE`], some times what a
+//! polling loop takes.
 //!
-//! After `fork(2)` the child has no helper. Nothing hangs there: objects of the parent refuse control calls
-//! ([`crate::Error::Forked`]), and dropping them does nothing. A child that opens the device anew gets its own.
+//! After `fork(2)` the child has no progress thread. Nothing hangs there: objects of the parent
+//! refuse control calls ([`crate::Error::Forked`]), and dropping them does nothing. A child that
+//! opens the device anew gets its own.
 
 use super::Core;
 use crate::progress::standby::Watch;
@@ -35,15 +41,18 @@ use std::time::{Duration, Instant};
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 const GLANCE: Duration = Duration::from_micros(3);
-/// A pause when somebody else has the worker although we were woken: they are about to fetch what woke us.
+/// Pause after a wake-up that finds the worker locked: its holder is about to fetch the packets.
 const GIVE_WAY: Duration = Duration::from_micros(20);
-/// A sleep shorter than this was not worth it: sleeping and waking cost tens of microseconds (on a virtual machine more:
-/// the processor is given back to the host), and the sender of what wakes us pays part of it.
+/// A sleep shorter than this was not worth it: sleeping and waking cost tens of microseconds (on a
+/// virtual machine more: the processor is given back to the host), and the sender of what wakes us
+/// pays part of it.
 const SLEEP_SHORT: Duration = Duration::from_micros(200);
-/// So when the last one was shorter, and nobody polls, the helper stays awake as long after a packet.
+/// If the last sleep was shorter, and no thread polls, the progress thread stays awake this long
+/// after a packet.
 const LINGER: Duration = Duration::from_micros(50);
-/// Threads that are blocked on a completion channel see to what comes within this time, or do not get their turn: short beside the timers of
-/// connections, and long enough that a helper that stands by is not woken often.
+/// Threads that are blocked on a completion channel see to what comes within this time, or do not
+/// get their turn: short beside the timers of connections, and long enough that a helper that
+/// stands by is not woken often.
 const THEIR_TIME: Duration = Duration::from_millis(4);
 /// Alarms are looked at in between, however fast packets come.
 const STAY_MAX: Duration = Duration::from_millis(5);
@@ -59,7 +68,7 @@ pub(super) struct ProgressLoop<'a> {
     pause: Duration,
     score: u32,
     descriptors: Descriptors,
-    /// Of [`Core::list_sockets`].
+    /// Version of [`Core::list_sockets`] that was seen.
     sockets_seen: u64,
 }
 
@@ -158,7 +167,8 @@ impl<'a> ProgressLoop<'a> {
         }
     }
 
-    /// Goes on without sleeping while packets come, and for `linger` after the last, until others take over.
+    /// Goes on without sleeping while packets come, and for `linger` after the last, until others
+    /// take over.
     fn stay(&self, linger: Duration) {
         let start = Instant::now();
         let mut last = start;
@@ -180,7 +190,8 @@ impl<'a> ProgressLoop<'a> {
         self.score = (self.score + by).min(SCORE_MAX);
     }
 
-    /// Sleeps without watching the port; [`Helper::stop`] and [`Standby::leave`] end it early: then it is true.
+    /// Sleeps without watching the port; [`Helper::stop`] and [`Standby::leave`] end it early: then
+    /// it is true.
     fn nap(&mut self, timeout: Option<Duration>) -> bool {
         self.descriptors.clear();
         self.descriptors.add(self.core.helper.alarm.fd());
@@ -215,7 +226,7 @@ impl<'a> ProgressLoop<'a> {
         Some(due.duration_since(self.core.now()))
     }
 
-    /// Somebody woke the helper, or something happened to the interface, or to those with whom the addresses are shared.
+    /// Handles a wake-up, a change of the interface, or of the processes that share the addresses.
     fn alarmed(&self) {
         self.core.helper.wake.clear();
         self.core.look_around();

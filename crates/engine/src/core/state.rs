@@ -1,6 +1,8 @@
-//! What a device is like as the kernel has it: addresses, GID table, state, speed; and what is done when that changes.
+//! What a device is like as the kernel has it: addresses, GID table, state, speed; and what is done
+//! when that changes.
 //!
-//! How the kernel is asked is in [`crate::host::devices`], when it has news in [`crate::host::link_monitor`], which row an address gets in [`crate::host::gids`].
+//! How the kernel is asked is in [`crate::host::devices`], when it has news in
+//! [`crate::host::link_monitor`], which row an address gets in [`crate::host::gids`].
 
 use super::Core;
 use crate::host::devices::{look_at, name_of};
@@ -58,8 +60,9 @@ impl Core {
         }
     }
 
-    /// Whether a path leads to a neighbour on the link, if that makes a difference: where it is set, and more than RoCEv2 is offered. In a
-    /// simulation, which asks no kernel, all addresses of a subnet are.
+    /// Whether a path leads to a neighbour on the link, if that makes a difference: where it is
+    /// set, and more than RoCEv2 is offered. In a simulation, which asks no kernel, all addresses
+    /// of a subnet are.
     pub(crate) fn is_on_link(&self, local: IpAddr, path: &Path, mask: AttrMask) -> bool {
         let remote = path.gid.to_ip();
         if self.clock.is_moved() {
@@ -70,8 +73,8 @@ impl Core {
             && neighbour::is_on_link(self.info.interface_index, local, remote)
     }
 
-    /// Takes in what the kernel has said about the interface, and tells everybody what changed. Returns whether it had said
-    /// anything. Costs a system call if not.
+    /// Takes in what the kernel has said about the interface, and tells everybody what changed.
+    /// Returns whether it had said anything. Costs a system call if not.
     pub(crate) fn take_news(&self) -> bool {
         let Some(news) = self.news.as_ref().filter(|_| self.is_ours()) else {
             return false;
@@ -89,7 +92,8 @@ impl Core {
         said_something
     }
 
-    /// Lets the helper follow the interface while the program makes no calls. Where that is refused, the next call of the program does.
+    /// Lets the helper follow the interface while the program makes no calls. Where that is
+    /// refused, the next call of the program does.
     pub(super) fn let_helper_follow(&self) {
         if self.news.is_none() {
             return;
@@ -112,7 +116,8 @@ impl Core {
         }
     }
 
-    /// Looks at the interface, and brings the table and the sockets up to date. Returns what is worth an event.
+    /// Looks at the interface, and brings the table and the sockets up to date. Returns what is
+    /// worth an event.
     pub(super) fn look(&self, state: &mut State) -> Vec<AsyncEvent> {
         // If the kernel does not say, the device stays as it was until there is news again.
         let Ok(seen) = look_at(&self.info, &self.config) else {
@@ -170,7 +175,8 @@ impl Core {
         events
     }
 
-    /// Whether the interface has gone since the last look: then nothing that used it will ever work again, and all of it ends.
+    /// Whether the interface has gone since the last look: then nothing that used it will ever work
+    /// again, and all of it ends.
     fn is_new_loss(&self) -> bool {
         if name_of(self.info.interface_index).is_some() || self.gone.swap(true, Ordering::SeqCst) {
             return false;

@@ -37,7 +37,7 @@ fn is_ready(descriptors: &mut Descriptors) -> bool {
     descriptors.wait(Some(Duration::ZERO)).unwrap() == Waited::Ready
 }
 
-/// It keeps the helper away, so nobody else would hear of the packets that come to the port.
+/// It keeps the progress thread away, so no other thread would notice packets at the port.
 #[test]
 fn a_thread_that_waits_already_hears_of_the_port_that_is_bound() {
     let core = core();

@@ -1,12 +1,13 @@
-//! Memory of files, which another program can cut while it is registered: what lies behind the new end is gone, and a copy of ours from there
-//! would end the program (`SIGBUS`). A NIC has pinned the pages, so that its program goes on.
+//! Memory of files, which another program can truncate while it is registered: pages behind the new
+//! end are gone, and a copy from there would end the program (`SIGBUS`). With a NIC, which has
+//! pinned the pages, the program would go on.
 //!
-//! Such memory is copied by the kernel, as that which is registered on demand, and an access behind the end is an error. It is looked for
-//! when memory is registered: by `PROCMAP_QUERY` (Linux 6.11), or else in the process's list of mappings. Where neither is there, memory is taken
-//! for such that stays.
+//! The kernel copies such memory, as for on-demand regions, and an access behind the end is an
+//! error. It is detected at registration: by `PROCMAP_QUERY` (Linux 6.11), or else in the process's
+//! list of mappings. Without either, memory counts as permanent.
 //!
-//! What no program can cut is copied as all else: shared memory without a name, System V's, device memory, the program's own file; and huge pages,
-//! of which nobody makes files that change.
+//! Memory that cannot be truncated is copied as usual: anonymous shared memory, System V's, device
+//! memory, the program's own file; and huge pages, whose files do not change in practice.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -146,7 +147,7 @@ impl Mapping {
     }
 }
 
-/// The file of the program, which the kernel lets nobody write to while it runs.
+/// The program's file, which the kernel protects from writes while it runs.
 fn of_the_program() -> u64 {
     static INODE: OnceLock<u64> = OnceLock::new();
     *INODE.get_or_init(|| std::fs::metadata("/proc/self/exe").map_or(0, |found| found.ino()))
@@ -179,7 +180,7 @@ mod tests {
 
     impl Drop for Mapped {
         fn drop(&mut self) {
-            // SAFETY: a mapping of ours, that nobody uses any more.
+            // SAFETY: our own mapping, which is not used any more.
             unsafe { libc::munmap(self.0, BYTES) };
         }
     }

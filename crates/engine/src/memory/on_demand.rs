@@ -1,8 +1,10 @@
-//! Memory that may come and go while it is registered (on-demand paging, IBTA annex "ODP"; `ibv_reg_mr(3)`).
+//! Memory that may come and go while it is registered (on-demand paging, IBTA annex "ODP";
+//! `ibv_reg_mr(3)`).
 //!
-//! The kernel copies: it brings pages in as a fault would, and says `EFAULT` where there is nothing, where a copy of ours would
-//! end the program. They go by the calling thread: the process has no memory under its own number once `main`'s thread ended
-//! with `pthread_exit`. About half a microsecond per packet. Where a sandbox forbids the call, the pages are asked for first
+//! The kernel copies: it brings pages in as a fault would, and says `EFAULT` where there is
+//! nothing, where a copy of ours would end the program. They go by the calling thread: the process
+//! has no memory under its own number once `main`'s thread ended with `pthread_exit`. About half a
+//! microsecond per packet. Where a sandbox forbids the call, the pages are asked for first
 //! (`MADV_POPULATE_*`), which leaves a gap for a program that unmaps memory at that very moment.
 
 use super::{Refused, presence};
@@ -15,7 +17,8 @@ use std::io;
 pub(super) fn read(from: *mut u8, out: &mut [u8]) -> Result<(), Refused> {
     let local = vector(out.as_mut_ptr(), out.len());
     let remote = vector(from, out.len());
-    // SAFETY: one vector each; the kernel checks the remote range, and `out` is a buffer of ours of that length.
+    // SAFETY: one vector each; the kernel checks the remote range, and `out` is a buffer of ours of
+    // that length.
     let copied = unsafe {
         libc::process_vm_readv(libc::gettid(), &raw const local, 1, &raw const remote, 1, 0)
     };

@@ -1,17 +1,20 @@
 //! Whether memory is there before it is registered.
 //!
-//! A NIC's driver pins pages, so registration fails with `EFAULT` for memory that is not mapped, or not readable, or not writable
-//! where writing was asked for, and programs rely on that. We ask the kernel to populate the pages (`MADV_POPULATE_READ`, or
-//! `_WRITE`, Linux 5.14), as pinning would: it takes as long as `mlock(2)` (but a multiple of that if fresh memory were populated
-//! for reading first, then for writing), and what a program never touches of a region that it registers is there afterwards, as
-//! on hardware. Memory that is to come and go is for `IBV_ACCESS_ON_DEMAND`.
+//! A NIC's driver pins pages, so registration fails with `EFAULT` for memory that is not mapped, or
+//! not readable, or not writable where writing was asked for, and programs rely on that. We ask the
+//! kernel to populate the pages (`MADV_POPULATE_READ`, or `_WRITE`, Linux 5.14), as pinning would:
+//! it takes as long as `mlock(2)` (but a multiple of that if fresh memory were populated for
+//! reading first, then for writing), and what a program never touches of a region that it registers
+//! is there afterwards, as on hardware. Memory that is to come and go is for
+//! `IBV_ACCESS_ON_DEMAND`.
 //!
-//! `ENOMEM` says that nothing is mapped. `EINVAL` is what a mapping says that does not permit the access, but also one of a
-//! device's memory, and a kernel that does not know the advice; then the process's list of mappings tells which it is.
-//! Only where that cannot be read does a program have the benefit of the doubt.
+//! `ENOMEM` says that nothing is mapped. `EINVAL` is what a mapping says that does not permit the
+//! access, but also one of a device's memory, and a kernel that does not know the advice; then the
+//! process's list of mappings tells which it is. Only where that cannot be read does a program have
+//! the benefit of the doubt.
 //!
-//! Nothing is pinned: memory that is unmapped or protected while it is registered is a program's mistake that ends in a fault,
-//! as any use of it would.
+//! Nothing is pinned: memory that is unmapped or protected while it is registered is a program's
+//! mistake that ends in a fault, as any use of it would.
 
 use crate::{Access, Error};
 use std::sync::OnceLock;
@@ -34,8 +37,9 @@ pub(crate) fn check(addr: u64, length: usize, access: Access) -> Result<(), Erro
     Ok(())
 }
 
-/// Whether we may touch memory ourselves, now, without ending in a fault. The benefit of the doubt goes to a kernel that does
-/// not know the advice at all, and to nothing else: a device may take its memory away.
+/// Whether we may touch memory ourselves, now, without ending in a fault. The benefit of the doubt
+/// goes to a kernel that does not know the advice at all, and to nothing else: a device may take
+/// its memory away.
 pub(super) fn is_touchable(addr: u64, length: usize, access: Access) -> bool {
     static PAGE_OF_OURS: u8 = 0;
     let Some((start, bytes)) = pages(addr, length) else {
@@ -53,7 +57,8 @@ pub(super) fn is_touchable(addr: u64, length: usize, access: Access) -> bool {
     }
 }
 
-/// Whether pages can be read, or written if `access` asks for it. They are there afterwards. `None` if it cannot be found out.
+/// Whether pages can be read, or written if `access` asks for it. They are there afterwards. `None`
+/// if it cannot be found out.
 fn permits(start: u64, bytes: usize, access: Access) -> Option<bool> {
     let (advice, right) = needs(access);
     match populate(start, bytes, advice) {
@@ -63,8 +68,8 @@ fn permits(start: u64, bytes: usize, access: Access) -> Option<bool> {
     }
 }
 
-/// What has to be asked for, and the right that a mapping must have. What can be written can be read: processors that Linux runs
-/// on know no other memory.
+/// What has to be asked for, and the right that a mapping must have. What can be written can be
+/// read: processors that Linux runs on know no other memory.
 fn needs(access: Access) -> (libc::c_int, u8) {
     if access.contains(Access::LOCAL_WRITE) {
         (libc::MADV_POPULATE_WRITE, b'w')
@@ -80,7 +85,8 @@ fn maps_permit(start: u64, bytes: usize, right: u8) -> Option<bool> {
     (!mappings.is_empty()).then(|| is_mapped(&mappings, start, bytes, right))
 }
 
-/// Whether a list of mappings, as `proc_pid_maps(5)` has it, covers bytes with mappings of that right.
+/// Whether a list of mappings, as `proc_pid_maps(5)` has it, covers bytes with mappings of that
+/// right.
 fn is_mapped(mappings: &[u8], start: u64, bytes: usize, right: u8) -> bool {
     let end = start.saturating_add(bytes as u64);
     let mut covered = start;
@@ -110,7 +116,8 @@ fn mapping(line: &[u8]) -> Option<(u64, u64, &[u8])> {
     Some((number(from)?, number(to)?, words.next()?))
 }
 
-/// Where the pages of some bytes begin, and how many bytes there are from there on; `None` if there are no such bytes.
+/// Where the pages of some bytes begin, and how many bytes there are from there on; `None` if there
+/// are no such bytes.
 fn pages(addr: u64, length: usize) -> Option<(u64, usize)> {
     let start = addr & !(page() - 1);
     let end = addr.checked_add(length as u64).filter(|_| length > 0)?;
@@ -125,7 +132,8 @@ fn page() -> u64 {
 }
 
 fn populate(start: u64, bytes: usize, advice: libc::c_int) -> Result<(), i32> {
-    // SAFETY: populating touches page tables only, never what the pages hold; a range that is not mapped is an error.
+    // SAFETY: populating touches page tables only, never what the pages hold; a range that is not
+    // mapped is an error.
     if unsafe { libc::madvise(start as *mut libc::c_void, bytes, advice) } == 0 {
         return Ok(());
     }

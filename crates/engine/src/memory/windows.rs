@@ -47,8 +47,8 @@ impl MemoryTable {
         if window.pd != pd || chosen & !CHOSEN_MASK != 0 {
             return Err(Refused);
         }
-        // A window of type 2 is bound once, under a new key, and to something; one of type 1 any time, and by a length of
-        // zero to nothing (IBTA C10-74 to C10-77).
+        // A window of type 2 is bound once, under a new key, and to something; one of type 1 any
+        // time, and by a length of zero to nothing (IBTA C10-74 to C10-77).
         if type_two && (region.is_some() || chosen == 0 || bind.length == 0) {
             return Err(Refused);
         }
@@ -108,8 +108,9 @@ impl MemoryTable {
         })
     }
 
-    /// Closes a window of type 2 that the queue pair with the serial number `qp` bound: its key opens nothing until it is bound again. Regions
-    /// are not invalidated: only those that a kernel registers by a work request are (IBTA 10.6.3.2).
+    /// Closes a window of type 2 that the queue pair with the serial number `qp` bound: its key
+    /// opens nothing until it is bound again. Regions are not invalidated: only those that a kernel
+    /// registers by a work request are (IBTA 10.6.3.2).
     pub(crate) fn invalidate(&mut self, pd: PdIndex, qp: Serial, key: u32) -> Result<(), Refused> {
         let window = self.at(key).ok_or(Refused)?;
         match window.kind {

@@ -27,7 +27,7 @@ impl Channel {
         }
     }
 
-    /// What a wait may sleep on: used, if nobody else sleeps there now.
+    /// Descriptors for a wait; used ones, if no other thread sleeps there now.
     pub(crate) fn take_bed(&self) -> Descriptors {
         let bed = self.bed.try_lock();
         bed.map_or_else(
@@ -43,17 +43,19 @@ impl Channel {
         }
     }
 
-    /// The descriptor, for `poll(2)`, `epoll(7)` and `fcntl(2)` with `O_NONBLOCK`. It belongs to the channel: do not
-    /// close it, and do not read it.
+    /// The descriptor, for `poll(2)`, `epoll(7)` and `fcntl(2)` with `O_NONBLOCK`. It belongs to
+    /// the channel: do not close it, and do not read it.
     pub fn fd(&self) -> RawFd {
         self.events.fd()
     }
 
-    /// The cookie of the completion queue whose event is next; blocks until there is one, and runs the device's
-    /// worker while it does. A signal whose handler was installed with `SA_RESTART` does not end it, as with the kernel's.
+    /// The cookie of the completion queue whose event is next; blocks until there is one, and runs
+    /// the device's worker while it does. A signal whose handler was installed with `SA_RESTART`
+    /// does not end it, as with the kernel's.
     ///
     /// # Errors
-    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a child after fork.
+    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a
+    /// child after fork.
     pub fn wait_event(self: &Arc<Self>) -> io::Result<u64> {
         ChannelWait::new(self).wait()
     }

@@ -1,9 +1,11 @@
-//! Connections by RDMA CM, as a front end sees them: channels of events, listeners, and connections named by their ids. The
-//! protocol is `airdma-cm`'s; its messages travel as those of queue pair 1 ([`crate::worker::gsi`]).
+//! Connections by RDMA CM, as a front end sees them: channels of events, listeners, and connections
+//! named by their ids. The protocol is `airdma-cm`'s; its messages travel as those of queue pair 1
+//! ([`crate::worker::gsi`]).
 //!
-//! Order of calls, active: [`Device::cm_connect`], the event `ConnectResponse`, the queue pair to RTS, [`Device::cm_ready`].
-//! Passive: [`Device::cm_listen`], the event `ConnectRequest`, the queue pair to RTS, [`Device::cm_accept`], the event
-//! `Established`. Both: [`Device::cm_disconnect`], the events `Disconnected` and `TimewaitExit`.
+//! Order of calls, active: [`Device::cm_connect`], the event `ConnectResponse`, the queue pair to
+//! RTS, [`Device::cm_ready`]. Passive: [`Device::cm_listen`], the event `ConnectRequest`, the queue
+//! pair to RTS, [`Device::cm_accept`], the event `Established`. Both: [`Device::cm_disconnect`],
+//! the events `Disconnected` and `TimewaitExit`.
 
 use crate::core::Core;
 use crate::queues::cm_channel::{CmChannel, Subject};
@@ -22,8 +24,9 @@ use std::time::{Duration, Instant};
 
 /// How long a process that ends waits for its device.
 const FAREWELL_TIME_MAX: Duration = Duration::from_millis(100);
-/// How long it waits for its peers before it tells them again, and how often: 100 ms in all, and not less often where it is kept from running
-/// for a while. Most answer within a round trip; that a DREQ and three more are all lost is rare even on a bad link.
+/// How long it waits for its peers before it tells them again, and how often: 100 ms in all, and
+/// not less often where it is kept from running for a while. Most answer within a round trip; that
+/// a DREQ and three more are all lost is rare even on a bad link.
 const FAREWELL_AGAIN: Duration = Duration::from_millis(25);
 const FAREWELLS_AGAIN_MAX: u32 = 3;
 const FAREWELL_PAUSE: Duration = Duration::from_micros(100);
@@ -48,11 +51,12 @@ impl From<CmError> for Error {
 }
 
 impl Device {
-    /// Takes requests for a service, at one of the device's addresses, at all of a family (the unspecified address) or (`None`)
-    /// at all of them. Events carry `cookie`.
+    /// Takes requests for a service, at one of the device's addresses, at all of a family (the
+    /// unspecified address) or (`None`) at all of them. Events carry `cookie`.
     ///
     /// # Errors
-    /// `EADDRINUSE` when the service has a listener there, and the bind errors of the port; `ENODEV` in a child after fork.
+    /// `EADDRINUSE` when the service has a listener there, and the bind errors of the port;
+    /// `ENODEV` in a child after fork.
     pub fn cm_listen(
         &self,
         service: ServiceId,
@@ -80,8 +84,8 @@ impl Device {
         })
     }
 
-    /// From now on at most `max` accepted connections of a listener wait for the last message of their peers: one more makes the
-    /// oldest unreachable.
+    /// From now on at most `max` accepted connections of a listener wait for the last message of
+    /// their peers: one more makes the oldest unreachable.
     ///
     /// # Errors
     /// `ENODEV` in a child after fork.
@@ -119,7 +123,8 @@ impl Device {
     /// Asks for a connection. Events carry `cookie`.
     ///
     /// # Errors
-    /// `EINVAL` for too much private data, `ENOMEM`, the bind errors of the port; `ENODEV` in a child after fork.
+    /// `EINVAL` for too much private data, `ENOMEM`, the bind errors of the port; `ENODEV` in a
+    /// child after fork.
     pub fn cm_connect(
         &self,
         wanted: &Connect<'_>,
@@ -135,7 +140,8 @@ impl Device {
         })
     }
 
-    /// From now on the events of a connection carry another cookie, and come through another channel.
+    /// From now on the events of a connection carry another cookie, and come through another
+    /// channel.
     ///
     /// # Errors
     /// `EINVAL` for a connection that is gone; `ENODEV` in a child after fork.
@@ -236,7 +242,8 @@ impl Device {
         drop(destroyed);
     }
 
-    /// Data of the peer has come on the queue pair of an accepted connection, before its last message.
+    /// Data of the peer has come on the queue pair of an accepted connection, before its last
+    /// message.
     ///
     /// # Errors
     /// `ENODEV` in a child after fork.
@@ -247,8 +254,9 @@ impl Device {
         })
     }
 
-    /// The process ends: takes no more requests, forgets every connection, and waits a moment until the peers know of it. Nothing happens in a
-    /// child after fork, nor where there were no connections, nor where the end has interrupted a thread that was at work on the device: then
+    /// The process ends: takes no more requests, forgets every connection, and waits a moment until
+    /// the peers know of it. Nothing happens in a child after fork, nor where there were no
+    /// connections, nor where the end has interrupted a thread that was at work on the device: then
     /// it is as if the process were killed.
     pub fn cm_farewell(&self) {
         let core = self.core();
@@ -299,8 +307,8 @@ impl Device {
         self.with_gsi(|gsi, _| gsi.redirect(Subject::Resolution(id), channel))
     }
 
-    /// Somebody who looks for a datagram service was told to the program: it no longer goes with its listener, nor counts
-    /// against its backlog.
+    /// Somebody who looks for a datagram service was told to the program: it no longer goes with
+    /// its listener, nor counts against its backlog.
     ///
     /// # Errors
     /// As [`Device::cm_accept`].
@@ -311,7 +319,8 @@ impl Device {
         })
     }
 
-    /// Forgets a resolution: our own, of which no event comes any more, or one that we were asked for, and refuse.
+    /// Forgets a resolution: our own, of which no event comes any more, or one that we were asked
+    /// for, and refuse.
     pub fn cm_forget(&self, id: SidrId) {
         let forgotten = self.with_gsi(|gsi, now| {
             gsi.disown(Subject::Resolution(id));
@@ -333,7 +342,8 @@ impl Device {
         })
     }
 
-    /// Gets ready for connections: [`Device::cm_listen`] and [`Device::cm_connect`] would do it otherwise.
+    /// Gets ready for connections: [`Device::cm_listen`] and [`Device::cm_connect`] would do it
+    /// otherwise.
     ///
     /// # Errors
     /// The bind errors of the port; `ENODEV` in a child after fork.
@@ -370,8 +380,9 @@ impl Device {
 }
 
 impl Core {
-    /// Waits a moment until those peers have answered whose connections are ending: when this process is gone, nobody repeats what
-    /// was lost. The kernel would; without that, a peer that only waits would do so for ever.
+    /// Waits a moment until those peers have answered whose connections are ending: when this
+    /// process is gone, nobody repeats what was lost. The kernel would; without that, a peer that
+    /// only waits would do so for ever.
     pub(crate) fn linger(&self) {
         // Nobody lets a peer answer meanwhile.
         if self.is_simulated() {

@@ -1,5 +1,6 @@
-//! Completion counters (`ibv_create_comp_cntr(3)`): how many requests of the queue pairs that one is attached to were completed, or how
-//! many bytes those moved, whether or not they leave a completion; and how many failed.
+//! Completion counters (`ibv_create_comp_cntr(3)`): how many requests of the queue pairs that one
+//! is attached to were completed, or how many bytes those moved, whether or not they leave a
+//! completion; and how many failed.
 
 use crate::queues::attached_counters::CountsCompletions;
 use crate::queues::use_count::UseCount;

@@ -11,8 +11,8 @@ use airdma_wire::{Qpn, Rkey};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Among the polls that find something, one in this many runs the worker all the same: a queue that never runs empty must
-/// not keep others waiting.
+/// Among the polls that find something, one in this many runs the worker all the same: a queue that
+/// never runs empty must not keep others waiting.
 const POLLS_PER_ROUND: u32 = 16;
 
 /// A completion queue. Any thread may poll it; polling also runs the device's worker.
@@ -51,13 +51,14 @@ impl Cq {
     /// When there are none it runs the worker once and looks again. `sink` must not use this queue.
     ///
     /// # Errors
-    /// [`Error::CqOverrun`] once the queue overflowed and what it still held has been taken; `ENODEV` in a child after fork.
+    /// [`Error::CqOverrun`] once the queue overflowed and what it still held has been taken;
+    /// `ENODEV` in a child after fork.
     pub fn poll(&self, max: usize, mut sink: impl FnMut(Completion)) -> Result<usize, Error> {
         self.poll_stamped(max, |completion, _| sink(completion))
     }
 
-    /// As [`Cq::poll`], and hands out when the completion was made, in nanoseconds of `CLOCK_MONOTONIC`; 0 unless the queue was
-    /// created with [`CqOptions::timestamps`].
+    /// As [`Cq::poll`], and hands out when the completion was made, in nanoseconds of
+    /// `CLOCK_MONOTONIC`; 0 unless the queue was created with [`CqOptions::timestamps`].
     ///
     /// # Errors
     /// As [`Cq::poll`].
@@ -108,8 +109,9 @@ impl Cq {
         self.consumer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for one event at the next completion that is added (with `solicited_only`: the next one that is
-    /// solicited or unsuccessful). Of a queue without a channel nobody hears, as with the kernel's.
+    /// Asks for one event at the next completion that is added (with `solicited_only`: the next one
+    /// that is solicited or unsuccessful). Of a queue without a channel nobody hears, as with the
+    /// kernel's.
     ///
     /// Completions already in the queue raise one if the program has polled since the last event.
     ///
@@ -151,15 +153,16 @@ impl Cq {
     /// Changes how many completions fit; those in the queue stay, in their order.
     ///
     /// # Errors
-    /// `EINVAL` for zero, more than the device allows, or less than the queue holds now; `ENOMEM`; `ENODEV` in a child after
-    /// fork.
+    /// `EINVAL` for zero, more than the device allows, or less than the queue holds now; `ENOMEM`;
+    /// `ENODEV` in a child after fork.
     pub fn resize(&self, entries: u32) -> Result<(), Error> {
         let core = self.device.core();
         core.check_process()?;
         let (mut to, from_now_on) = self.device.cq_memory(entries)?;
         // What was posted completes first, and counts.
         core.control(|_, _| ());
-        // This lock before the worker's, as nowhere else: who holds the worker does not ask for a queue.
+        // This lock before the worker's, as nowhere else: who holds the worker does not ask for a
+        // queue.
         let mut consumer = self.lock();
         core.control(|worker, _| {
             if consumer.available() > to.capacity() {

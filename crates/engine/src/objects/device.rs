@@ -35,8 +35,9 @@ pub struct LinkAddress {
     pub vlan: Option<u16>,
 }
 
-/// One opened device, as `ibv_open_device` gives it: each call of [`Device::open`] returns a new one with its own
-/// queue of asynchronous events, while the worker behind it is shared by all of this process and interface.
+/// One opened device, as `ibv_open_device` gives it: each call of [`Device::open`] returns a new
+/// one with its own queue of asynchronous events, while the worker behind it is shared by all of
+/// this process and interface.
 pub struct Device {
     shared: Arc<SharedCore>,
     pub(crate) events: Arc<AsyncEvents>,
@@ -52,10 +53,12 @@ struct SharedCore {
     ahs: AtomicU32,
 }
 
-/// The workers of this process. A dead entry is one whose devices are gone, or which belongs to the parent of a fork.
+/// The workers of this process. A dead entry is one whose devices are gone, or which belongs to the
+/// parent of a fork.
 static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
-/// What is known of a worker without holding it: whoever holds one may be the last who does, and takes it down.
+/// What is known of a worker without holding it: whoever holds one may be the last who does, and
+/// takes it down.
 struct Opened {
     process: Process,
     interface_index: u32,
@@ -105,9 +108,11 @@ impl Device {
         Self::with_core(shared)
     }
 
-    /// Seals every connection of queue pairs that are created from now on with a secret that both hosts have (`AIRDMA_SECRET` for programs):
-    /// their packets are encrypted and authenticated, as are the datagrams of connection management, and hosts without the secret reach
-    /// nothing. Datagrams (UD) are sealed between two queue pairs at a time; those to multicast groups are refused.
+    /// Seals every connection of queue pairs that are created from now on with a secret that both
+    /// hosts have (`AIRDMA_SECRET` for programs): their packets are encrypted and authenticated, as
+    /// are the datagrams of connection management, and hosts without the secret reach nothing.
+    /// Datagrams (UD) are sealed between two queue pairs at a time; those to multicast groups are
+    /// refused.
     ///
     /// # Errors
     /// `InvalidInput` for a secret of less than 16 bytes.
@@ -116,8 +121,8 @@ impl Device {
         Ok(())
     }
 
-    /// A device on any port, for tests: it is not shared, and its counters stay in this process. The port's addresses
-    /// are those of the GID table.
+    /// A device on any port, for tests: it is not shared, and its counters stay in this process.
+    /// The port's addresses are those of the GID table.
     ///
     /// # Errors
     /// Those of the system (descriptors, memory, threads).
@@ -152,18 +157,20 @@ impl Device {
         }))
     }
 
-    /// Whether this end begins to ask its peers for air mode: on a wireless interface, or because somebody said so.
+    /// Whether this end begins to ask its peers for air mode: on a wireless interface, or because
+    /// somebody said so.
     pub fn asks_for_air(&self) -> bool {
         self.core().asks_for_air()
     }
 
-    /// What was known of the device when its worker was created. Name, interface and GUID stay as they are; see
-    /// [`Device::current`] for the rest.
+    /// What was known of the device when its worker was created. Name, interface and GUID stay as
+    /// they are; see [`Device::current`] for the rest.
     pub fn info(&self) -> &DeviceInfo {
         &self.core().info
     }
 
-    /// What the device is like now: state, MTU, GID table. In a child after fork: what it was when it was opened.
+    /// What the device is like now: state, MTU, GID table. In a child after fork: what it was when
+    /// it was opened.
     pub fn current(&self) -> DeviceInfo {
         if !self.core().is_ours() {
             // A thread of the parent may hold the lock for ever here.
@@ -173,14 +180,15 @@ impl Device {
         self.core().current()
     }
 
-    /// Whether the interface is gone for good, as far as the kernel was listened to: deleted, or moved to another network namespace. The
-    /// device never works again.
+    /// Whether the interface is gone for good, as far as the kernel was listened to: deleted, or
+    /// moved to another network namespace. The device never works again.
     pub fn is_gone(&self) -> bool {
         self.core().is_gone()
     }
 
-    /// Lets `call` run when the interface is gone for good, on a thread that holds nothing. A device that has neither queue pairs nor
-    /// connections has no such thread, and what was asked for then is never run.
+    /// Lets `call` run when the interface is gone for good, on a thread that holds nothing. A
+    /// device that has neither queue pairs nor connections has no such thread, and what was asked
+    /// for then is never run.
     pub fn when_gone(&self, call: impl FnOnce() + Send + 'static) {
         self.core().when_gone(Box::new(call));
     }
@@ -200,7 +208,8 @@ impl Device {
         &LIMITS
     }
 
-    /// The counters of this process's worker by name, since it was created. Empty in a child after fork.
+    /// The counters of this process's worker by name, since it was created. Empty in a child after
+    /// fork.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         match self.core().check_process() {
             Ok(()) => self.core().counters(),
@@ -248,8 +257,9 @@ impl Device {
         Ok(Arc::new(Xrcd::new(Arc::clone(self))))
     }
 
-    /// Allocates `length` bytes of device memory, zeroed, aligned to two to the power of `align_log2`. In a child after fork it
-    /// works too: the memory is no part of the device's worker.
+    /// Allocates `length` bytes of device memory, zeroed, aligned to two to the power of
+    /// `align_log2`. In a child after fork it works too: the memory is no part of the device's
+    /// worker.
     ///
     /// # Errors
     /// `EINVAL` for no bytes or an alignment above 4096, `ENOMEM` above [`Limits::max_dm_size`].
@@ -268,11 +278,13 @@ impl Device {
         Ok(Arc::new(Channel::new(self, events)))
     }
 
-    /// Creates a completion queue of at least `entries` entries ([`Cq::capacity`] tells how many). With a channel,
-    /// an armed queue signals it; [`Channel::wait_event`] then returns the cookie given here.
+    /// Creates a completion queue of at least `entries` entries ([`Cq::capacity`] tells how many).
+    /// With a channel, an armed queue signals it; [`Channel::wait_event`] then returns the cookie
+    /// given here.
     ///
     /// # Errors
-    /// `EINVAL` for zero or more than [`Limits::max_cqe`] entries, or a destroyed channel; `ENOMEM`.
+    /// `EINVAL` for zero or more than [`Limits::max_cqe`] entries, or a destroyed channel;
+    /// `ENOMEM`.
     pub fn create_cq(
         self: &Arc<Self>,
         entries: u32,
@@ -342,11 +354,12 @@ impl Device {
             .map_err(|error| Error::system("memory for a completion queue", &error))
     }
 
-    /// Where the first link of a path leads: what the kernel has behind the address or its gateway, for which it asks if need be
-    /// (three seconds at most).
+    /// Where the first link of a path leads: what the kernel has behind the address or its gateway,
+    /// for which it asks if need be (three seconds at most).
     ///
     /// # Errors
-    /// As [`Pd::create_ah`]; `ENETUNREACH`, `EHOSTUNREACH`, and others of the system; `ENODEV` in a child after fork.
+    /// As [`Pd::create_ah`]; `ENETUNREACH`, `EHOSTUNREACH`, and others of the system; `ENODEV` in a
+    /// child after fork.
     pub fn resolve(&self, path: &Path) -> Result<LinkAddress, Error> {
         let core = self.core();
         core.check_process()?;
@@ -366,11 +379,12 @@ impl Device {
         Ok(LinkAddress { mac, vlan })
     }
 
-    /// Waits until packets can take a path, a second at most: where the kernel has to ask on the link who has an address, a path leads nowhere
-    /// before that has answered.
+    /// Waits until packets can take a path, a second at most: where the kernel has to ask on the
+    /// link who has an address, a path leads nowhere before that has answered.
     ///
     /// # Errors
-    /// As [`Pd::create_ah`]; `ENETUNREACH` or `EHOSTUNREACH`, as the kernel's routes say; `ETIMEDOUT` if no host has the address.
+    /// As [`Pd::create_ah`]; `ENETUNREACH` or `EHOSTUNREACH`, as the kernel's routes say;
+    /// `ETIMEDOUT` if no host has the address.
     pub fn wait_for_path(&self, path: &Path) -> Result<(), Error> {
         let core = self.core();
         core.check_process()?;
@@ -384,12 +398,12 @@ impl Device {
         neighbour::wait_for(self.info().interface_index, source, path.gid.to_ip())
     }
 
-    /// Whether a packet from one of the device's addresses to `destination` can leave at once. Where not,
-    /// [`Device::ask_for_neighbour`] and look again.
+    /// Whether a packet from one of the device's addresses to `destination` can leave at once.
+    /// Where not, [`Device::ask_for_neighbour`] and look again.
     ///
     /// # Errors
-    /// What the kernel says of the route (`ENETUNREACH`, `EHOSTUNREACH`), and others of the system; `ENODEV` in a child after
-    /// fork.
+    /// What the kernel says of the route (`ENETUNREACH`, `EHOSTUNREACH`), and others of the system;
+    /// `ENODEV` in a child after fork.
     pub fn knows_neighbour(&self, source: IpAddr, destination: IpAddr) -> Result<bool, Error> {
         self.core().check_process()?;
         let interface = self.info().interface_index;
@@ -402,8 +416,9 @@ impl Device {
         neighbour::ask(self.info().interface_index, source, destination);
     }
 
-    /// The descriptor of the asynchronous events: readable while one waits, and then [`Device::wait_async_event`] does not
-    /// block. It belongs to the device: do not close it, and do not read it. `O_NONBLOCK` set on it is honoured.
+    /// The descriptor of the asynchronous events: readable while one waits, and then
+    /// [`Device::wait_async_event`] does not block. It belongs to the device: do not close it, and
+    /// do not read it. `O_NONBLOCK` set on it is honoured.
     pub fn async_fd(&self) -> RawFd {
         self.async_fd.fd()
     }
@@ -411,7 +426,8 @@ impl Device {
     /// The next asynchronous event; blocks until there is one.
     ///
     /// # Errors
-    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a child after fork.
+    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a
+    /// child after fork.
     pub fn wait_async_event(self: &Arc<Self>) -> io::Result<AsyncEvent> {
         AsyncWait::new(self).wait()
     }
@@ -476,12 +492,13 @@ impl Opened {
     }
 }
 
-/// While a process forks, nobody else may hold the list of workers: the child, which has only the thread that forked, looks at it
-/// whenever it opens a path that may be of ours.
+/// While a process forks, nobody else may hold the list of workers: the child, which has only the
+/// thread that forked, looks at it whenever it opens a path that may be of ours.
 fn hold_while_forking() {
     /// Held from before a fork until after it, in both processes.
     struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<Opened>>>>);
-    // SAFETY: touched only by the thread that forks, between the C library's calls around `fork`, which it makes one at a time.
+    // SAFETY: touched only by the thread that forks, between the C library's calls around `fork`,
+    // which it makes one at a time.
     unsafe impl Sync for Held {}
     static HELD: Held = Held(UnsafeCell::new(None));
 
@@ -501,7 +518,8 @@ fn hold_while_forking() {
         };
         for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
             shared.core.abandon();
-            // The parent's other references are still there, but nothing of it is to be taken down here.
+            // The parent's other references are still there, but nothing of it is to be taken down
+            // here.
             std::mem::forget(shared);
         }
     }
@@ -512,14 +530,17 @@ fn hold_while_forking() {
     });
 }
 
-/// Many programs end without closing their devices; what was counted last must not be lost with them.
+/// Many programs end without closing their devices; what was counted last must not be lost with
+/// them.
 fn count_at_exit() {
     extern "C" fn count_all() {
-        // A thread that holds a lock at exit keeps it: then the last counts are lost, and nothing hangs.
+        // A thread that holds a lock at exit keeps it: then the last counts are lost, and nothing
+        // hangs.
         let Ok(open) = OPEN.try_lock() else { return };
         for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
             shared.core.try_count();
-            // Dropping the last reference here would end the helper in the middle of the process's own end.
+            // Dropping the last reference here would end the helper in the middle of the process's
+            // own end.
             std::mem::forget(shared);
         }
     }

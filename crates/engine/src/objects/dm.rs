@@ -1,4 +1,5 @@
-//! Device memory: memory that a device lends to the application, here a mapping of ours in host memory.
+//! Device memory: memory that a device lends to the application, here a mapping of ours in host
+//! memory.
 
 use crate::queues::use_count::UseCount;
 use crate::{Device, Error, LIMITS};
@@ -6,7 +7,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Offsets and lengths of copies are multiples of this many bytes, as with the devices that have such memory.
+/// Offsets and lengths of copies are multiples of this many bytes, as with the devices that have
+/// such memory.
 const ALIGNMENT: u64 = 4;
 
 const PAGE: usize = 4096;
@@ -28,8 +30,8 @@ unsafe impl Sync for Dm {}
 
 impl Dm {
     /// # Errors
-    /// `EINVAL` for no bytes or an alignment above a page, `ENOMEM` above [`crate::Limits::max_dm_size`] or when memory runs
-    /// out.
+    /// `EINVAL` for no bytes or an alignment above a page, `ENOMEM` above
+    /// [`crate::Limits::max_dm_size`] or when memory runs out.
     pub(crate) fn alloc(device: &Arc<Device>, length: usize, align_log2: u32) -> Result<Dm, Error> {
         if length == 0 || align_log2 > PAGE.trailing_zeros() {
             return Err(Error::Invalid(
@@ -95,7 +97,8 @@ impl Dm {
     /// `EINVAL` beyond its end, or at an offset or of a length that is no multiple of 4.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         let to = self.at(offset, data.len())?;
-        // SAFETY: `at` checked that so many bytes lie behind `to` in the mapping, which lives as long as this object.
+        // SAFETY: `at` checked that this many bytes lie behind `to` in the mapping, which lives as
+        // long as this object.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         Ok(())
     }
@@ -132,7 +135,8 @@ impl Dm {
 
 impl Drop for Dm {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and regions in it hold this object, so nothing refers to it any more.
+        // SAFETY: the mapping is ours, and regions in it hold this object, so nothing refers to it
+        // any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }

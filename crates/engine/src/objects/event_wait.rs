@@ -1,9 +1,9 @@
-//! Waiting for an event in steps, for a caller that sleeps by itself: a C function whose thread may be cancelled in its sleep
-//! (`pthread_cancel(3)`) and never comes back. Nothing may be left on its stack then; the wait lies elsewhere, and is dropped
-//! when the thread ends.
+//! Waiting for an event in steps, for a caller that sleeps by itself: a C function whose thread may
+//! be cancelled in its sleep (`pthread_cancel(3)`) and never comes back. Nothing may be left on its
+//! stack then; the wait lies elsewhere, and is dropped when the thread ends.
 //!
-//! [`EventWait::step`] looks for an event. If there is none, the caller sleeps on [`EventWait::bed`], tells how that ended by
-//! [`EventWait::woke`], and steps again.
+//! [`EventWait::step`] looks for an event. If there is none, the caller sleeps on
+//! [`EventWait::bed`], tells how that ended by [`EventWait::woke`], and steps again.
 
 use crate::progress::slice::shorten;
 use crate::progress::wait::{Descriptors, Waited, signal_restarts, timespec_of};
@@ -25,13 +25,15 @@ pub trait EventWait {
     /// Those of the object's blocking call.
     fn step(&mut self) -> io::Result<Option<Self::Event>>;
 
-    /// After a step without event: what to give to `ppoll(2)`, and the time at which to wake, if any.
+    /// After a step without event: what to give to `ppoll(2)`, and the time at which to wake, if
+    /// any.
     fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>);
 
     /// `ppoll(2)` returned: how many descriptors are ready, or its error.
     ///
     /// # Errors
-    /// `EINTR` for a signal whose handler was installed without `SA_RESTART`, and what else went wrong.
+    /// `EINTR` for a signal whose handler was installed without `SA_RESTART`, and what else went
+    /// wrong.
     fn woke(&mut self, ready: io::Result<usize>) -> io::Result<()>;
 
     /// Steps and sleeps until there is an event.
@@ -165,7 +167,8 @@ impl Drop for ChannelWait {
     }
 }
 
-/// A wait for the asynchronous events of a device. Whoever runs the worker brings them: this thread does not.
+/// A wait for the asynchronous events of a device. A thread that runs the worker delivers them;
+/// this one does not.
 pub struct AsyncWait {
     device: Arc<Device>,
     descriptors: Descriptors,
@@ -199,8 +202,8 @@ impl EventWait for AsyncWait {
         if is_nonblocking(self.device.async_fd()) {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
-        // The kernel repeats what it has said before now and then. Whoever polled the descriptor first counts on an event, and
-        // this one does no harm.
+        // The kernel sometimes repeats a notification. A program that polled the descriptor first
+        // expects an event, and this one does no harm.
         Ok((said_something && !self.slept).then_some(AsyncEvent::GidChange))
     }
 
@@ -214,8 +217,8 @@ impl EventWait for AsyncWait {
     }
 }
 
-/// A wait for the events of a channel of connections. Whoever runs the workers of the devices brings them: this thread does
-/// not.
+/// A wait for the events of a channel of connections. Threads that run the workers deliver them;
+/// this one does not.
 pub struct CmWait {
     channel: Arc<CmChannel>,
     descriptors: Descriptors,

@@ -57,12 +57,13 @@ impl Mr {
         of.id == pd.id && of.device.is_same_worker(&pd.device)
     }
 
-    /// Changes the memory, the domain or the rights of the region; the keys stay. The application must not have work
-    /// requests under way that use it (`ibv_rereg_mr(3)`); those that it has fail or not, but touch nothing else.
+    /// Changes the memory, the domain or the rights of the region; the keys stay. The application
+    /// must not have work requests under way that use it (`ibv_rereg_mr(3)`); those that it has
+    /// fail or not, but touch nothing else.
     ///
     /// # Errors
-    /// `EBUSY` while memory windows are bound in it, `EINVAL` for domains of two devices or a region of device memory; otherwise
-    /// as [`Pd::reg_mr`]. Nothing is changed on error.
+    /// `EBUSY` while memory windows are bound in it, `EINVAL` for domains of two devices or a
+    /// region of device memory; otherwise as [`Pd::reg_mr`]. Nothing is changed on error.
     pub fn reregister(&self, pd: Option<&Arc<Pd>>, change: &RegionChange) -> Result<(), Error> {
         let mut state = self.lock();
         let core = Arc::clone(state.pd.device.core());
@@ -106,12 +107,12 @@ impl Mr {
         Ok(())
     }
 
-    /// Takes the region out of use. When it returns, no byte of the memory is touched any more, whatever packets
-    /// are still in flight: later ones get an access error.
+    /// Takes the region out of use. When it returns, no byte of the memory is touched any more,
+    /// whatever packets are still in flight: later ones get an access error.
     ///
     /// # Errors
-    /// `EBUSY` while memory windows are bound in it; `ENODEV` in a child after fork, where the region is the parent's; a
-    /// second call does nothing.
+    /// `EBUSY` while memory windows are bound in it; `ENODEV` in a child after fork, where the
+    /// region is the parent's; a second call does nothing.
     pub fn deregister(&self) -> Result<(), Error> {
         let mut state = self.lock();
         let core = state.pd.device.core();
@@ -135,7 +136,8 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Nobody can deregister it any more, and its memory may go at once: windows must not keep it open.
+        // Nobody can deregister it any more, and its memory may go at once: windows must not keep
+        // it open.
         if let Err(Error::Busy(_)) = self.deregister() {
             let core = Arc::clone(self.lock().pd.device.core());
             core.control(|worker, _| worker.state.device.memory.close_windows(self.key));

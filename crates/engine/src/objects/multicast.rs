@@ -5,17 +5,20 @@ use crate::{Error, Gid, Qp, QpType};
 use airdma_wire::Neighbour;
 use std::net::IpAddr;
 
-/// All members of a group would have to agree on keys, and each could write what another is said to have written.
+/// All members of a group would have to agree on keys, and each could write what another is said to
+/// have written.
 pub(crate) const NO_SEALED_GROUP: Error =
     Error::Unsupported("multicast beside AIRDMA_SECRET, which seals between two queue pairs,");
 
 impl Qp {
-    /// Attaches a datagram queue pair to a multicast group: from now on it gets a copy of each datagram for the group, also
-    /// of those this host sends. Attaching again changes nothing, as with rxe.
+    /// Attaches a datagram queue pair to a multicast group: from now on it gets a copy of each
+    /// datagram for the group, also of those this host sends. Attaching again changes nothing, as
+    /// with rxe.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` beside `AIRDMA_SECRET`; `EINVAL` for other queue pairs, and for a GID that is no IPv6 group (`ff00::/8`) and no mapped IPv4 group
-    /// (`::ffff:224.0.0.0/100`); `ENOMEM` at the limits; those of the system (`EMFILE`).
+    /// `EOPNOTSUPP` beside `AIRDMA_SECRET`; `EINVAL` for other queue pairs, and for a GID that is
+    /// no IPv6 group (`ff00::/8`) and no mapped IPv4 group (`::ffff:224.0.0.0/100`); `ENOMEM` at
+    /// the limits; those of the system (`EMFILE`).
     pub fn attach_multicast(&self, gid: Gid) -> Result<(), Error> {
         let group = self.check_group(gid)?;
         self.core().control_sockets(|worker, _| {
@@ -55,8 +58,9 @@ impl Qp {
     }
 }
 
-/// Whether packets to a group leave the host: the kernel drops those of a scope within the interface (RFC 4291, 2.7: 0 is reserved, 1
-/// interface-local), but for the loopback interface, which has no outside.
+/// Whether packets to a group leave the host: the kernel drops those of a scope within the
+/// interface (RFC 4291, 2.7: 0 is reserved, 1 interface-local), but for the loopback interface,
+/// which has no outside.
 ///
 /// # Errors
 /// `EADDRNOTAVAIL`, with what to do.

@@ -34,13 +34,14 @@ impl Mw {
         }
     }
 
-    /// Opens `length` bytes of a region from address `va` on to the peer of one queue pair, and to no other's: a window of type 2 that
-    /// is bound at once, without a work request. The queue pair and the region are of domain `pd`, and the region was registered
-    /// with [`Access::MW_BIND`].
+    /// Opens `length` bytes of a region from address `va` on to the peer of one queue pair, and to
+    /// no other's: a window of type 2 that is bound at once, without a work request. The queue pair
+    /// and the region are of domain `pd`, and the region was registered with [`Access::MW_BIND`].
     ///
     /// # Errors
-    /// `EINVAL` where they are not, beyond the end of the region, for no bytes, or for a right to write where it has none; `ENOMEM`
-    /// at [`crate::Limits::max_mr`]; `ENODEV` in a child after fork.
+    /// `EINVAL` where they are not, beyond the end of the region, for no bytes, or for a right to
+    /// write where it has none; `ENOMEM` at [`crate::Limits::max_mr`]; `ENODEV` in a child after
+    /// fork.
     pub fn open(
         pd: &Arc<Pd>,
         qp: &Qp,

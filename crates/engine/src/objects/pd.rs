@@ -73,14 +73,15 @@ impl Pd {
     }
 
     /// Registers `length` bytes at `addr` under keys that stand for the addresses from `iova` on
-    /// (from 0 on with [`Access::ZERO_BASED`]). `lkey` and `rkey` are the same number. The memory must stay mapped until
-    /// [`Mr::deregister`]; the application may go on reading and writing it. Memory of a file may be cut off meanwhile: requests
-    /// behind the new end fail.
+    /// (from 0 on with [`Access::ZERO_BASED`]). `lkey` and `rkey` are the same number. The memory
+    /// must stay mapped until [`Mr::deregister`]; the application may go on reading and writing it.
+    /// Memory of a file may be cut off meanwhile: requests behind the new end fail.
     ///
     /// # Errors
-    /// `EINVAL` for a zero length, an address range that wraps, unknown access bits, or remote write or atomic access
-    /// without local write access (`ibv_reg_mr(3)`); `EFAULT` for memory that is not mapped, or not writable though local
-    /// write access is asked for; `ENOMEM` at [`crate::Limits::max_mr`].
+    /// `EINVAL` for a zero length, an address range that wraps, unknown access bits, or remote
+    /// write or atomic access without local write access (`ibv_reg_mr(3)`); `EFAULT` for memory
+    /// that is not mapped, or not writable though local write access is asked for; `ENOMEM` at
+    /// [`crate::Limits::max_mr`].
     pub fn reg_mr(
         self: &Arc<Self>,
         addr: u64,
@@ -98,7 +99,8 @@ impl Pd {
         })
     }
 
-    /// As [`Pd::reg_mr`], for memory that cannot be cut off, though it is a file's (`F_SEAL_SHRINK`).
+    /// As [`Pd::reg_mr`], for memory that cannot be cut off, though it is a file's
+    /// (`F_SEAL_SHRINK`).
     ///
     /// # Errors
     /// As [`Pd::reg_mr`].
@@ -113,8 +115,8 @@ impl Pd {
         })
     }
 
-    /// Registers nothing: reads give zeros, and what is written vanishes, whatever the address. For the application's own
-    /// requests only (`ibv_alloc_null_mr(3)`).
+    /// Registers nothing: reads give zeros, and what is written vanishes, whatever the address. For
+    /// the application's own requests only (`ibv_alloc_null_mr(3)`).
     ///
     /// # Errors
     /// `ENOMEM` at [`crate::Limits::max_mr`].
@@ -127,8 +129,8 @@ impl Pd {
     /// Registers `length` bytes of device memory from `offset` on, for the addresses from 0 on.
     ///
     /// # Errors
-    /// `EINVAL` beyond its end, without [`Access::ZERO_BASED`], with a right that device memory does not know, or for memory
-    /// of another device; otherwise as [`Pd::reg_mr`].
+    /// `EINVAL` beyond its end, without [`Access::ZERO_BASED`], with a right that device memory
+    /// does not know, or for memory of another device; otherwise as [`Pd::reg_mr`].
     pub fn reg_dm_mr(
         self: &Arc<Self>,
         dm: &Arc<Dm>,
@@ -182,11 +184,12 @@ impl Pd {
         Ok(Arc::new(Mr::new(Arc::clone(self), key, range, access, dm)))
     }
 
-    /// Asks for the pages of on-demand regions, as `ibv_advise_mr(3)` does: a hint, unless `flush`ed. `sges` are addresses in
-    /// this process and local keys.
+    /// Asks for the pages of on-demand regions, as `ibv_advise_mr(3)` does: a hint, unless
+    /// `flush`ed. `sges` are addresses in this process and local keys.
     ///
     /// # Errors
-    /// With `flush`, `EFAULT` for a part that is not there, not writable though that was asked for, or outside its region.
+    /// With `flush`, `EFAULT` for a part that is not there, not writable though that was asked for,
+    /// or outside its region.
     pub fn prefetch(&self, sges: &[Sge], pages: Prefetch, flush: bool) -> Result<(), Error> {
         let core = self.device.core();
         core.check_process()?;
@@ -240,11 +243,12 @@ impl Pd {
         Srq::create(self, attributes, extension)
     }
 
-    /// Creates a queue pair in state RESET. The first one of a device binds its sockets and starts its helper thread.
+    /// Creates a queue pair in state RESET. The first one of a device binds its sockets and starts
+    /// its helper thread.
     ///
     /// # Errors
-    /// `EINVAL` above the limits or for queues of another device; the bind errors of the port with their `errno`
-    /// (`EADDRINUSE` when another process holds the port); `ENOMEM`.
+    /// `EINVAL` above the limits or for queues of another device; the bind errors of the port with
+    /// their `errno` (`EADDRINUSE` when another process holds the port); `ENOMEM`.
     pub fn create_qp(self: &Arc<Self>, init: QpInit) -> Result<Arc<Qp>, Error> {
         self.device.core().check_process()?;
         Qp::create(self, init)
@@ -253,7 +257,8 @@ impl Pd {
     /// Creates an address handle: checks the path and keeps it.
     ///
     /// # Errors
-    /// `EINVAL` when the source GID index is outside the table or its entry empty, or the destination is not of its address family.
+    /// `EINVAL` when the source GID index is outside the table or its entry empty, or the
+    /// destination is not of its address family.
     pub fn create_ah(self: &Arc<Self>, path: Path) -> Result<Arc<Ah>, Error> {
         self.device.core().check_process()?;
         check_path(self.device.core(), &path)?;
@@ -306,7 +311,8 @@ pub(crate) fn check_path(core: &Core, path: &Path) -> Result<(), Error> {
     check_scope(core, path.gid.to_ip())
 }
 
-/// The same at no cost, for a path that may be older: a source address that is gone is not noticed, as by hardware.
+/// The same at no cost, for a path that may be older: a source address that is gone is not noticed,
+/// as by hardware.
 pub(crate) fn check_posted_path(core: &Core, path: &Path) -> Result<(), Error> {
     check_families(core.source_was_ipv4(path.sgid_index), path)
 }

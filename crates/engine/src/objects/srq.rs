@@ -148,8 +148,8 @@ impl Srq {
     /// Changes how many receives fit; those posted stay.
     ///
     /// # Errors
-    /// `EINVAL` for less than what is posted or than the alarm's limit, or more than the device allows; `ENOMEM`; `ENODEV` in
-    /// a child after fork.
+    /// `EINVAL` for less than what is posted or than the alarm's limit, or more than the device
+    /// allows; `ENOMEM`; `ENODEV` in a child after fork.
     pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
         let core = self.pd.device.core();
         core.check_process()?;
@@ -196,7 +196,8 @@ impl Srq {
     /// Destroys the queue; what was posted vanishes, and so do its events that were not fetched.
     ///
     /// # Errors
-    /// `EBUSY` while queue pairs use it; `ENODEV` in a child after fork; a second call does nothing.
+    /// `EBUSY` while queue pairs use it; `ENODEV` in a child after fork; a second call does
+    /// nothing.
     pub fn destroy(&self) -> Result<(), Error> {
         let core = self.pd.device.core();
         core.check_process()?;
@@ -237,7 +238,8 @@ impl SrqPost<'_> {
     /// Adds a work request. Nobody needs to be told: queue pairs take receives when packets come.
     ///
     /// # Errors
-    /// `EINVAL`: too many elements, or the queue was destroyed; `ENOMEM`: the queue is full; `ENODEV` in a child after fork.
+    /// `EINVAL`: too many elements, or the queue was destroyed; `ENOMEM`: the queue is full;
+    /// `ENODEV` in a child after fork.
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
         if self.srq.destroyed.load(Ordering::Acquire) {
             return Err(Error::Gone("the shared receive queue"));

@@ -1,4 +1,5 @@
-//! Domains of extended reliable connections (IBTA annex A14): which target queue pairs may fill which shared receive queues.
+//! Domains of extended reliable connections (IBTA annex A14): which target queue pairs may fill
+//! which shared receive queues.
 
 use crate::index::Serial;
 use crate::queues::use_count::UseCount;

@@ -1,11 +1,13 @@
 //! Whether a completion queue owes its channel an event.
 //!
-//! The program arms the queue, and looks into it afterwards; the worker adds a completion, and looks whether the queue is armed
-//! afterwards. With a SeqCst fence between on both sides, one of them sees the other.
+//! The program arms the queue, and looks into it afterwards; the worker adds a completion, and
+//! looks whether the queue is armed afterwards. With a SeqCst fence between on both sides, one of
+//! them sees the other.
 //!
-//! Completions that are in the queue when it is armed raise none while the program has not polled since the last event: it arms
-//! first and polls then, as `ibv_get_cq_event(3)` says. One that has polled may wait now (UCX does): they raise the event at
-//! once, as they do on hardware that is told with each arm how far the program has polled.
+//! Completions that are in the queue when it is armed raise none while the program has not polled
+//! since the last event: it arms first and polls then, as `ibv_get_cq_event(3)` says. One that has
+//! polled may wait now (UCX does): they raise the event at once, as they do on hardware that is
+//! told with each arm how far the program has polled.
 
 use crate::sync::{AtomicBool, AtomicU8, Ordering, fence};
 
@@ -28,8 +30,9 @@ impl Alarm {
         }
     }
 
-    /// Asks for an event at the next completion. Asking for any outlasts asking for solicited ones (IBTA 11.4.2.2). `holds_any`
-    /// looks into the queue for a completion of that kind. Returns whether the event is due now: the caller raises it.
+    /// Asks for an event at the next completion. Asking for any outlasts asking for solicited ones
+    /// (IBTA 11.4.2.2). `holds_any` looks into the queue for a completion of that kind. Returns
+    /// whether the event is due now: the caller raises it.
     pub(crate) fn arm(&self, solicited_only: bool, holds_any: impl FnOnce() -> bool) -> bool {
         let wanted = if solicited_only { SOLICITED } else { ANY };
         self.armed.fetch_max(wanted, Ordering::SeqCst);
@@ -47,7 +50,8 @@ impl Alarm {
         }
     }
 
-    /// A completion was added before this call. Returns whether an event is due: the caller raises it.
+    /// A completion was added before this call. Returns whether an event is due: the caller raises
+    /// it.
     #[inline]
     pub(crate) fn completed(&self, solicited: bool) -> bool {
         // Pairs with the fence in `arm`.
@@ -56,7 +60,7 @@ impl Alarm {
         (armed == ANY || (armed == SOLICITED && solicited)) && self.take()
     }
 
-    /// Takes the right to raise the event that was asked for, unless somebody else has just done it.
+    /// Takes the right to raise the requested event, unless another thread has just done so.
     fn take(&self) -> bool {
         if self.armed.swap(NOT, Ordering::SeqCst) == NOT {
             return false;

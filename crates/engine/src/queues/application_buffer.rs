@@ -1,14 +1,15 @@
-//! How full the buffer is that a program fills from a queue pair, as it says itself: the worker tells the peer, which sends no faster
-//! than that empties (`docs/design/018-rate-control.md`).
+//! How full the buffer is that a program fills from a queue pair, as it says itself: the worker
+//! tells the peer, which sends no faster than that empties (`docs/design/018-rate-control.md`).
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A peer that was told of more is told again once as much of the buffer as this share is free again, or all of it.
+/// A peer that was told of more is told again once as much of the buffer as this share is free
+/// again, or all of it.
 const NEWS_SHARE: u64 = 32;
 /// The worker is about to tell the peer: it may tell what was so a moment ago.
 const BEING_TOLD: u64 = u64::MAX;
 
-/// Of one queue pair. The program says it, the worker tells it.
+/// The application's buffer of one queue pair: set by the program, reported by the worker.
 pub(crate) struct ApplicationBuffer {
     /// Its capacity in the upper half, what is in it in the lower.
     fill: AtomicU64,
@@ -32,8 +33,8 @@ impl ApplicationBuffer {
         }
     }
 
-    /// The program says how full it is. Whether the peer is to hear of it though nothing comes from it: it may have stopped because the
-    /// buffer was full.
+    /// The program says how full it is. Whether the peer is to hear of it though nothing comes from
+    /// it: it may have stopped because the buffer was full.
     pub(crate) fn set(&self, fill: Fill) -> bool {
         let Fill { bytes, capacity } = fill;
         let word = u64::from(capacity) << 32 | u64::from(bytes.min(capacity));
@@ -49,7 +50,8 @@ impl ApplicationBuffer {
     /// What the worker tells the peer now.
     pub(crate) fn tell(&self) -> Fill {
         if self.fill.load(Ordering::Relaxed) == 0 {
-            // Most have none. One that is told of a moment later is in the next report: a peer that was told nothing sends.
+            // Most have none. One that is told of a moment later is in the next report: a peer that
+            // was told nothing sends.
             self.told.store(0, Ordering::Relaxed);
             return Fill::default();
         }

@@ -21,7 +21,8 @@ pub enum AsyncEvent {
         /// What [`crate::Cq::set_cookie`] was given (at first the cookie of its channel, else 0).
         cookie: u64,
     },
-    /// Fewer receives are left in a shared receive queue than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
+    /// Fewer receives are left in a shared receive queue than its limit
+    /// (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached {
         /// What [`crate::Srq::set_cookie`] was given.
         cookie: u64,
@@ -30,13 +31,14 @@ pub enum AsyncEvent {
     PortActive,
     /// The port went down (`IBV_EVENT_PORT_ERR`).
     PortError,
-    /// The addresses of the interface changed, and with them the GID table (`IBV_EVENT_GID_CHANGE`).
+    /// The addresses of the interface changed, and with them the GID table
+    /// (`IBV_EVENT_GID_CHANGE`).
     GidChange,
     /// The port failed for good, or the interface is gone (`IBV_EVENT_DEVICE_FATAL`).
     DeviceFatal,
 }
 
-/// Whose event it is, so that it vanishes with its object.
+/// Owner of an event, which is dropped with its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventOwner {
     Qp(Qpn),

@@ -25,7 +25,9 @@ pub enum CmNews {
     Own(u32),
 }
 
-/// A queue of connection events behind a descriptor. Who waits on the descriptor need not run the device's worker: its helper
+/// A queue of connection events behind a descriptor.
+///
+/// A thread that waits on the descriptor need not run the device's worker: the progress thread
 /// does.
 pub struct CmChannel {
     pub(crate) events: EventQueue<CmItem>,
@@ -39,7 +41,7 @@ pub struct CmChannel {
 #[derive(Debug)]
 pub(crate) struct CmItem {
     cookie: u64,
-    /// Whom an event of the manager is about.
+    /// Subject of a manager's event.
     subject: Option<Subject>,
     news: CmNews,
 }
@@ -53,8 +55,8 @@ impl CmChannel {
         CmChannel::make(false)
     }
 
-    /// An empty one for a front end that fetches without blocking. It also tells when a request ended that was fetched and not yet
-    /// handed over to a connection of its own.
+    /// An empty one for a front end that fetches without blocking. It also tells when a request
+    /// ended that was fetched and not yet handed over to a connection of its own.
     ///
     /// # Errors
     /// As [`CmChannel::new`].
@@ -80,7 +82,8 @@ impl CmChannel {
         self.waits.load(Ordering::Relaxed) > 0
     }
 
-    /// The descriptor, readable while an event waits, for `poll(2)` and `O_NONBLOCK`. Do not read it.
+    /// The descriptor, readable while an event waits, for `poll(2)` and `O_NONBLOCK`. Do not read
+    /// it.
     pub fn fd(&self) -> RawFd {
         self.events.fd()
     }
@@ -90,7 +93,8 @@ impl CmChannel {
         !self.events.is_empty()
     }
 
-    /// The next event, and the number under which its listener or connection was made; none in a child after fork.
+    /// The next event, and the number under which its listener or connection was made; none in a
+    /// child after fork.
     pub fn pop(&self) -> Option<(u64, CmNews)> {
         if !self.is_ours() {
             return None;
@@ -98,7 +102,8 @@ impl CmChannel {
         self.events.pop().map(|item| (item.cookie, item.news))
     }
 
-    /// Puts in an event of the front end's own; not in a child after fork, whose descriptor is the parent's as well.
+    /// Puts in an event of the front end's own; not in a child after fork, whose descriptor is the
+    /// parent's as well.
     pub fn post(&self, cookie: u64, number: u32) {
         if self.is_ours() {
             self.events.push(CmItem {
@@ -129,9 +134,10 @@ impl CmChannel {
         });
     }
 
-    /// A request of a listener ended before it was handed over. If it waits here it is taken out, unless it is all that waits: then
-    /// it is fetched as an event that was announced, and what is done with it fails, as with the kernel. In a flood it is one of
-    /// the oldest, and found at once.
+    /// A request of a listener ended before it was handed over. If it waits here it is taken out,
+    /// unless it is all that waits: then it is fetched as an event that was announced, and what is
+    /// done with it fails, as with the kernel. In a flood it is one of the oldest, and found at
+    /// once.
     pub(crate) fn withdraw(&self, cookie: u64, subject: Subject, event: Event) {
         if !self.is_ours() {
             return;

@@ -8,15 +8,20 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::TryLockError;
 
-/// Events that wait for the application. The descriptor is readable exactly while there are some: both change under
-/// the one lock. The lock is a leaf: nothing else is locked while it is held. Who finds it taken in an [`Ending`] goes without.
+/// Events that wait for the application.
+///
+/// The descriptor is readable exactly while there are some: both change under the one lock. The
+/// lock is a leaf: no other is taken while it is held. In an [`Ending`], a thread that finds it
+/// taken goes on without.
 pub(crate) struct EventQueue<T> {
     descriptor: EventFd,
     waiting: Mutex<VecDeque<T>>,
 }
 
-/// While it lives the calling thread does not wait for the locks of queues. It ends the process, perhaps by a signal's handler that interrupted
-/// it while it held one; and nobody fetches events any more.
+/// While it lives, the calling thread does not wait for locks of queues.
+///
+/// The thread ends the process, perhaps from a signal handler that interrupted it while it held
+/// one; no events are fetched any more.
 pub(crate) struct Ending(());
 
 thread_local! {
@@ -79,7 +84,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Puts events, the oldest first, before those that wait already. They count as having waited all the time, so there is room.
+    /// Puts events, the oldest first, before those that wait already. They count as having waited
+    /// all the time, so there is room.
     pub(crate) fn push_in_front(&self, events: Vec<T>) {
         let Some(mut waiting) = self.lock() else {
             return;
@@ -117,8 +123,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes out the oldest event that matches, and returns whether there is one. With `keeps_last` the only event stays: a poll may
-    /// have announced it, and a call that fetches it may block.
+    /// Takes out the oldest event that matches, and returns whether there is one. With `keeps_last`
+    /// the only event stays: a poll may have announced it, and a call that fetches it may block.
     pub(crate) fn withdraw(&self, keeps_last: bool, is_it: impl FnMut(&T) -> bool) -> bool {
         let Some(mut waiting) = self.lock() else {
             return false;

@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::limits::LIMITS;
 use airdma_shm::{RingProducer, SendWqe};
 
-/// Sizes of a queue pair's queues (`ibv_qp_cap`). What is granted may be more than what was asked for.
+/// Sizes of a queue pair's queues (`ibv_qp_cap`). What is granted may be more than what was asked
+/// for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCaps {
     /// Send work requests outstanding.
@@ -35,7 +36,8 @@ impl QpCaps {
         }
     }
 
-    /// What rings for these sizes hold: a power of two of requests, and inline data where elements would fit.
+    /// What rings for these sizes hold: a power of two of requests, and inline data where elements
+    /// would fit.
     pub(crate) fn granted(self, send: &RingProducer, recv: &RingProducer) -> QpCaps {
         let requests =
             |asked: u32, ring: &RingProducer| if asked == 0 { 0 } else { ring.capacity() };

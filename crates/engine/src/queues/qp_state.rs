@@ -20,10 +20,11 @@ impl PublishedState {
         QpState::from_number(self.0.load(Ordering::Acquire).into())
     }
 
-    /// The worker says the state. True if it is another one: who enters ERROR looks for receives afterwards. Once destroyed it
-    /// stays so.
+    /// The worker says the state. True if it is another one: who enters ERROR looks for receives
+    /// afterwards. Once destroyed it stays so.
     pub(crate) fn set(&self, state: QpState) -> bool {
-        // A plain load first: this runs once per packet, and a write would take the line from the poster.
+        // A plain load first: this runs once per packet, and a write would take the line from the
+        // poster.
         let before = self.0.load(Ordering::Relaxed);
         if before == state as u8 || before == GONE {
             return false;
@@ -33,8 +34,8 @@ impl PublishedState {
         let exchanged = self
             .0
             .compare_exchange(before, state as u8, success, failure);
-        // Pairs with the fence in `is_error_after_post`: either the poster of a receive sees the state, and rings the doorbell, or
-        // the receive is seen by us.
+        // Pairs with the fence in `is_error_after_post`: either the poster of a receive sees the
+        // state, and rings the doorbell, or the receive is seen by us.
         fence(Ordering::SeqCst);
         exchanged.is_ok()
     }
@@ -44,7 +45,8 @@ impl PublishedState {
         self.0.swap(GONE, Ordering::SeqCst);
     }
 
-    /// A receive was posted: whether the worker must be told, to flush it. It takes receives when packets come, otherwise.
+    /// A receive was posted: whether the worker must be told, to flush it. It takes receives when
+    /// packets come, otherwise.
     pub(crate) fn is_error_after_post(&self) -> bool {
         // Pairs with the fence in `set`.
         fence(Ordering::SeqCst);

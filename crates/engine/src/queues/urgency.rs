@@ -2,9 +2,9 @@
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Of one queue pair.
+/// Urgency of the requests of one queue pair.
 pub(crate) struct Urgency {
-    /// Packets are under way (RC): their answer will make somebody run the worker.
+    /// Whether packets are in flight (RC): their answer will make a thread run the worker.
     busy: AtomicBool,
     /// What the count of polls was at the last post of a datagram.
     posted_at: AtomicU64,
@@ -18,23 +18,28 @@ impl Urgency {
         }
     }
 
-    /// The worker says whether packets are under way, before the fence after its round.
+    /// Called by the worker with whether packets are in flight, before the fence after its round.
     pub(crate) fn set_busy(&self, busy: bool) {
-        // A plain load first: this runs once per packet, and a write would take the line from the poster.
+        // A plain load first: this runs once per packet, and a write would take the line from the
+        // poster.
         if self.busy.load(Ordering::Relaxed) != busy {
             self.busy.store(busy, Ordering::Relaxed);
         }
     }
 
-    /// A request whose answer is waited for was posted, and the doorbell rung: whether its poster has to run the worker.
+    /// A request whose answer is waited for was posted, and the doorbell rung: whether its poster
+    /// has to run the worker.
     pub(crate) fn of_request(&self) -> bool {
-        // Pairs with the fence after a round: either we see `busy` as that round left it, or it sees the doorbell.
+        // Pairs with the fence after a round: either we see `busy` as that round left it, or it
+        // sees the doorbell.
         fence(Ordering::SeqCst);
         !self.busy.load(Ordering::Relaxed)
     }
 
-    /// The same for one without an answer: the first after a poll leaves at once, and the others wait for the next poll, unless
-    /// somebody sleeps, who would not hear of them.
+    /// As [`Urgency::of_request`] for datagrams, which have no answer.
+    ///
+    /// The first after a poll leaves at once, and the others wait for the next poll, unless a
+    /// thread sleeps, which would not notice them.
     pub(crate) fn of_datagram(
         &self,
         polls: &AtomicU64,

@@ -1,8 +1,8 @@
 //! What a worker counts, by name.
 //!
-//! Four sources in one list: the engine's own drops, the transport's events, those of the connection manager, the port's
-//! totals. The worker counts in
-//! plain memory; at the end of a round what changed is added to the file that all processes on this device share
+//! Four sources in one list: the engine's own drops, the transport's events, those of the
+//! connection manager, the port's totals. The worker counts in plain memory; at the end of a round
+//! what changed is added to the file that all processes on this device share
 //! ([`crate::sharing::counters_file`]).
 
 use crate::counter_names::{CM_START, COUNT, EngineCounter, PORT_START, TRANSPORT_START, names};

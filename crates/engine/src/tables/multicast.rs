@@ -1,4 +1,5 @@
-//! Multicast groups: which datagram queue pairs are attached to which group (IBTA 10.5, `ibv_attach_mcast(3)`).
+//! Multicast groups: which datagram queue pairs are attached to which group (IBTA 10.5,
+//! `ibv_attach_mcast(3)`).
 
 use crate::index::QpIndex;
 use crate::{Error, LIMITS};
@@ -54,7 +55,8 @@ impl Multicast {
         Ok(())
     }
 
-    /// Detaches, and says whether the group has no members left; `None` if the queue pair was not attached to it.
+    /// Detaches, and says whether the group has no members left; `None` if the queue pair was not
+    /// attached to it.
     pub(crate) fn detach(&mut self, group: Neighbour, index: QpIndex) -> Option<bool> {
         let members = self.groups.get_mut(&group)?;
         let position = members.iter().position(|&member| member == index)?;

@@ -1,7 +1,8 @@
 //! The window towards each peer host, shared by all reliable queue pairs that go there.
 //!
-//! Additive increase, multiplicative decrease over the bytes in flight, as in TCP (RFC 5681), but per host and not per
-//! connection: the queue pairs to one host fill one receive socket, and it is the socket that overflows.
+//! Additive increase, multiplicative decrease over the bytes in flight, as in TCP (RFC 5681), but
+//! per host and not per connection: the queue pairs to one host fill one receive socket, and it is
+//! the socket that overflows.
 //!
 //! | parameter | value | why |
 //! |---|---|---|
@@ -11,13 +12,15 @@
 //! | floor | 8 KiB | two packets of the largest MTU: acknowledgements keep coming |
 //! | ceiling | 256 KiB, `AIRDMA_WINDOW_BYTES` | see [`WINDOW_BYTES_MAX`]; `none`: there is no window |
 //!
-//! A window never stalls: with nothing in flight one packet may go whatever its size. Whom it holds back waits in line, and
-//! one at a time is let go on: the next when that one has sent all it had, or when more is acknowledged. So everyone has
-//! a turn, and an acknowledgement costs the same however many wait.
+//! A window never stalls: with nothing in flight one packet may leave, whatever its size. Queue
+//! pairs that it holds back wait in line, and one at a time is released: the next when that one has
+//! sent all it had, or when more is acknowledged. So each has a turn, and an acknowledgement costs
+//! the same however many wait.
 //!
-//! A peer that did not answer in time is silent until something is acknowledged again. Meanwhile each queue pair has one packet
-//! under way, its probe, whatever the window says: all of them find out by their own timers, side by side, if nobody is
-//! there, and nobody fills a path that may be dead.
+//! A peer that did not answer in time is silent until something is acknowledged again. Meanwhile
+//! each queue pair has one packet in flight, its probe, regardless of the window: all of them find
+//! out by their own timers, in parallel, whether the peer is gone, and none fills a path that may
+//! be dead.
 
 use crate::index::{AirIndex, PeerIndex, QpIndex};
 use airdma_transport::Time;
@@ -25,9 +28,10 @@ use airdma_wire::Neighbour;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Ceiling of the window: about what the receive socket of an unprivileged process holds (`net.core.rmem_max` is
-/// 212,992 bytes by default, and the kernel doubles what is asked for to make up for its own overhead per packet).
-/// A larger window only moves the queue from the sender's memory, where it is free, to where packets are dropped.
+/// Ceiling of the window: about what the receive socket of an unprivileged process holds
+/// (`net.core.rmem_max` is 212,992 bytes by default, and the kernel doubles what is asked for to
+/// make up for its own overhead per packet). A larger window only moves the queue from the sender's
+/// memory, where it is free, to where packets are dropped.
 const WINDOW_BYTES_MAX: u32 = 256 * 1024;
 const WINDOW_BYTES_START: u32 = 64 * 1024;
 const WINDOW_BYTES_MIN: u32 = 8 * 1024;
@@ -35,7 +39,7 @@ const DECREASE_INTERVAL: Duration = Duration::from_micros(100);
 /// Credit for one packet, which asks for an acknowledgement because no more may follow.
 const PROBE: u32 = 1;
 
-/// What all queue pairs to a peer may have under way together.
+/// Most bytes in flight of all queue pairs to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// At most this many bytes.
@@ -94,7 +98,7 @@ impl Peers {
         }
     }
 
-    /// Who connects from now on is sent all that there is at once.
+    /// Removes the window for queue pairs that connect from now on.
     pub(crate) fn lift(&mut self) {
         self.window = Window::Unlimited;
     }
@@ -111,7 +115,8 @@ impl Peers {
         self.peers.iter().filter(|peer| peer.users > 0).count()
     }
 
-    /// A queue pair connects to `address`; `paced`: the window is that of a rate controller, which has this number.
+    /// A queue pair connects to `address`; `paced`: the window is that of a rate controller, which
+    /// has this number.
     pub(crate) fn join(&mut self, address: Neighbour, paced: Option<AirIndex>) -> PeerIndex {
         let is_it = |peer: &Peer| peer.users > 0 && peer.address == address && peer.paced == paced;
         let known = self.peers.iter().position(is_it);
@@ -133,7 +138,7 @@ impl Peers {
         PeerIndex::from_place(index)
     }
 
-    /// A queue pair with `in_flight` bytes under way leaves.
+    /// Removes a queue pair with `in_flight` bytes in flight.
     pub(crate) fn leave(&mut self, index: PeerIndex, queue_pair: QpIndex, in_flight: u32) {
         let peer = self.peer(index);
         peer.users -= 1;
@@ -141,8 +146,9 @@ impl Peers {
         peer.blocked.retain(|&other| other != queue_pair);
     }
 
-    /// Bytes of new data that a queue pair may send now which has so many in flight (as last noted, and really), unless it
-    /// `waits` in line.
+    /// Bytes of new data that a queue pair may send now, unless it `waits` in line.
+    ///
+    /// It has some bytes in flight: as last noted, and really.
     pub(crate) fn credit(
         &self,
         index: PeerIndex,
@@ -159,7 +165,8 @@ impl Peers {
         peer.room(peer.in_flight + u64::from(in_flight) - u64::from(noted))
     }
 
-    /// The bytes in flight of one queue pair changed. Fewer are `acknowledged`, unless they were given up as lost.
+    /// The bytes in flight of one queue pair changed. Fewer are `acknowledged`, unless they were
+    /// given up as lost.
     pub(crate) fn update(
         &mut self,
         index: PeerIndex,
@@ -204,12 +211,14 @@ impl Peers {
         true
     }
 
-    /// The peer did not answer in time. Returns how many waited for its window: it holds nobody back any more, and they are to be
-    /// let go ([`Peers::let_go`]).
+    /// Notes that the peer did not answer in time.
+    ///
+    /// Returns how many queue pairs waited for its window, which now holds none back: the caller
+    /// must release them ([`Peers::let_go`]).
     pub(crate) fn fell_silent(&mut self, index: PeerIndex) -> usize {
         let peer = self.peer(index);
         if std::mem::replace(&mut peer.silent, true) {
-            // Who waits now has its probe under way.
+            // The probe of each waiting queue pair is in flight.
             return 0;
         }
         peer.blocked.len()
@@ -261,7 +270,7 @@ impl Peer {
         }
     }
 
-    /// Bytes that the window takes with so many in flight.
+    /// Bytes that the window allows with this many in flight.
     fn room(&self, in_flight: u64) -> u32 {
         if in_flight == 0 {
             return u32::MAX;
@@ -297,7 +306,7 @@ mod tests {
     const MTU: u32 = 1024;
 
     impl Peers {
-        /// What one who has something under way, and waits for nobody, may send.
+        /// Credit of a queue pair that has packets in flight, and does not wait.
         fn room(&self, index: PeerIndex) -> u32 {
             self.credit(index, (1, 1), false)
         }
@@ -403,7 +412,7 @@ mod tests {
             assert_eq!(peers.credit(peer, (0, 0), waits), PROBE);
             assert_eq!(peers.credit(peer, (MTU, MTU), waits), 0);
         }
-        // Their probes are under way.
+        // Their probes are in flight.
         peers.block(peer, qp(2));
         peers.block(peer, qp(1));
         assert_eq!(peers.fell_silent(peer), 0);
@@ -424,7 +433,7 @@ mod tests {
         peers.update(peer, 0, 8 << 20, true, MTU);
         assert!(!peers.lost(peer, Time::from_nanos(1)));
         assert_eq!(peers.room(peer), u32::MAX);
-        // Who was there before has the window that it had.
+        // A queue pair from before keeps the window that it had.
         peers.update(held, 0, MTU, true, MTU);
         assert_eq!(peers.room(held), WINDOW_BYTES_START - MTU);
     }
@@ -437,7 +446,7 @@ mod tests {
         assert_ne!(paced, plain);
         assert_eq!(peers.join(address, Some(AirIndex::new(3))), paced);
         peers.grant(paced, 5_000_000, AirIndex::new(3));
-        // Who has not changed over yet keeps its own.
+        // A queue pair that has not switched yet keeps its own.
         peers.grant(plain, 5_000_000, AirIndex::new(3));
         for peer in [paced, plain] {
             peers.update(peer, 0, 1_000, true, MTU);

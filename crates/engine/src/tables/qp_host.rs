@@ -1,4 +1,5 @@
-//! What a queue pair may touch during one call: its rings, the memory of its protection domain, its completion queues.
+//! What a queue pair may touch during one call: its rings, the memory of its protection domain, its
+//! completion queues.
 
 use crate::index::{CqIndex, PdIndex, Serial, SrqIndex};
 use crate::memory::{MemoryTable, OURSELVES, Place};
@@ -27,8 +28,8 @@ pub(crate) struct QpSide {
     pub(crate) receives: Receives,
     /// Receives taken from a shared queue.
     pub(crate) held: Held,
-    /// Its protection domain. For the target of an extended connection that of the shared receive queue which the packet
-    /// in hand names (IBTA A14.2.4).
+    /// Its protection domain. For the target of an extended connection that of the shared receive
+    /// queue which the packet in hand names (IBTA A14.2.4).
     pub(crate) pd: PdIndex,
     /// Never used for two queue pairs of one device, which a number is after some time.
     pub(crate) serial: Serial,
@@ -83,7 +84,8 @@ impl QpHost<'_> {
         self.device.cqs.push(cq, &completion, self.counters);
     }
 
-    /// Here and below a function of its own: a queue pair without counters saves no registers for it.
+    /// Here and below a function of its own: a queue pair without counters saves no registers for
+    /// it.
     #[cold]
     #[inline(never)]
     fn complete_counted_send(&mut self, slot: Slot, completion: Option<Completion>) {
@@ -270,8 +272,9 @@ impl Host for QpHost<'_> {
             .check(self.place(rkey, va), length, access)
     }
 
-    /// The answer to a READ of an extended connection may be read while another packet, which names another queue, was
-    /// in hand last. The peer could have named any queue of the domain, so the domains of all of them are tried.
+    /// The answer to a READ of an extended connection may be read while another packet, which names
+    /// another queue, was in hand last. The peer could have named any queue of the domain, so the
+    /// domains of all of them are tried.
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
         let place = self.place(rkey, va);
         let read = self.device.memory.read(place, Access::REMOTE_READ, out);

@@ -1,13 +1,15 @@
 //! The queue pairs of a worker, found by number in one step.
 //!
-//! A number is `generation << 20 | range << 12 | place`. Ranges are taken one after the other, as they are needed: from those
-//! that the processes of a host share ([`crate::sharing::steering`]), or, where nothing is shared, in order from a random one. Places
-//! in a range come in a random order, so that a peer cannot tell the numbers of other connections by its own. The generation, 1 to 14, moves on each time a place is used
-//! again, and a place is left alone until [`RESTING`] others were given back after it: so late packets of a queue pair that
-//! is gone do not reach a successor, which would take those with the right peer and PSN. Which of those that have rested is used
-//! again is left to chance, of [`CHOICE`] as a rule: a peer that was told all numbers before, because it connected over and over
-//! again, does not know the next. Numbers 0, 1 and 0xffffff, which
-//! have meanings of their own, do not come up.
+//! A number is `generation << 20 | range << 12 | place`. Ranges are taken one after the other, as
+//! they are needed: from those that the processes of a host share ([`crate::sharing::steering`]),
+//! or, where nothing is shared, in order from a random one. Places in a range come in a random
+//! order, so that a peer cannot tell the numbers of other connections by its own. The generation, 1
+//! to 14, moves on each time a place is used again, and a place is left alone until [`RESTING`]
+//! others were given back after it: so late packets of a queue pair that is gone do not reach a
+//! successor, which would take those with the right peer and PSN. Which of those that have rested
+//! is used again is left to chance, of [`CHOICE`] as a rule: a peer that was told all numbers
+//! before, because it connected over and over again, does not know the next. Numbers 0, 1 and
+//! 0xffffff, which have meanings of their own, do not come up.
 
 use crate::counter_names::EngineCounter;
 use crate::index::{AirIndex, PeerIndex, QpIndex};
@@ -70,7 +72,7 @@ pub(crate) struct QpSlot {
     pub(crate) seals: bool,
     /// The keys of the connection that it has, if that is so.
     pub(crate) seal: Option<Box<Seal>>,
-    /// Of a queue pair of datagrams: it seals, with the keys that it shares with each peer.
+    /// Keys that a datagram queue pair shares with each peer, for sealing.
     pub(crate) datagrams: Option<Box<DatagramSeals>>,
 }
 
@@ -100,12 +102,13 @@ pub(crate) struct Connection {
     pub(crate) local: Neighbour,
     /// Index of `local` in the GID table.
     pub(crate) source_index: u8,
-    /// UDP port from which the peer's packets in the clear come; 0 until a good one has come ([`crate::worker::source_port`]), and [`NO_PORT`] if
-    /// the connection is sealed.
+    /// UDP port from which the peer's packets in the clear come; 0 until a good one has come
+    /// ([`crate::worker::source_port`]), and [`NO_PORT`] if the connection is sealed.
     pub(crate) source_port: u32,
     /// No router is in between.
     pub(crate) on_link: bool,
-    /// The process at the other end, if more than RoCEv2 is offered to it; the host, if the rate to it is controlled.
+    /// The process at the other end, if more than RoCEv2 is offered to it; the host, if the rate to
+    /// it is controlled.
     pub(crate) air: Option<AirIndex>,
 }
 
@@ -139,7 +142,8 @@ impl QpSlot {
         }
     }
 
-    /// Whether a packet in the clear comes from where the peer's always do, or the queue pair takes it from wherever.
+    /// Whether a packet in the clear comes from where the peer's always do, or the queue pair takes
+    /// it from wherever.
     #[inline]
     pub(crate) fn knows(&self, received: &Received<'_>) -> bool {
         let port = u32::from(received.source_port);
@@ -147,8 +151,8 @@ impl QpSlot {
             && self.accepts(received.source, received.destination)
     }
 
-    /// Whether a packet between these addresses may be for this queue pair. A connected one takes those of its peer only
-    /// (IBTA 9.6.1.5); what state it is in is the transport's question.
+    /// Whether a packet between these addresses may be for this queue pair. A connected one takes
+    /// those of its peer only (IBTA 9.6.1.5); what state it is in is the transport's question.
     pub(crate) fn accepts(&self, source: Neighbour, destination: Neighbour) -> bool {
         match (&self.connection, self.qp.qp_type()) {
             (Some(connection), _) => connection.remote == source && connection.local == destination,
@@ -156,7 +160,8 @@ impl QpSlot {
             (None, QpType::Ud) => self.datagrams.is_none(),
             // What comes over RoCE is never raw.
             (None, QpType::RawPacket) => false,
-            // Without a peer there is nobody to take packets from; in a state that takes none the transport says so.
+            // Without a peer there is no source of packets; in a state that accepts none the
+            // transport reports so.
             (None, _) => !self.qp.state().receives(),
         }
     }
@@ -169,8 +174,8 @@ struct Places {
 }
 
 impl Places {
-    /// Shuffled (Fisher and Yates, as in Knuth volume 2, algorithm P) by SipHash of a random key: a random number of the kernel for
-    /// each would take a millisecond.
+    /// Shuffled (Fisher and Yates, as in Knuth volume 2, algorithm P) by SipHash of a random key: a
+    /// random number of the kernel for each would take a millisecond.
     fn new(random: &mut Random) -> Places {
         let key = [(); 4].map(|()| random.next_u32());
         let mut by_index = Box::new([0; PLACES]);
@@ -374,7 +379,8 @@ mod tests {
 
     const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
 
-    /// A peer connects over and over again, and is told all numbers but one now and then, which another peer gets.
+    /// A peer connects over and over again, and is told all numbers but one now and then, which
+    /// another peer gets.
     #[test]
     fn all_numbers_that_were_do_not_tell_the_next() {
         let mut table = QpTable::new(Random::Kernel);

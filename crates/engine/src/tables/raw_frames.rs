@@ -1,4 +1,5 @@
-//! Queue pairs that send whole Ethernet frames (`IBV_QPT_RAW_PACKET`): the protocol has no part in it.
+//! Queue pairs that send whole Ethernet frames (`IBV_QPT_RAW_PACKET`): the protocol has no part in
+//! it.
 
 use crate::tables::qp_host::QpHost;
 use crate::{Error, QpAttributes, QpState, Status};
@@ -11,8 +12,8 @@ use std::io;
 /// Longest frame: what a segmented IP packet has, and the headers of the link.
 const FRAME_BYTES_MAX: usize = (1 << 16) + 18;
 
-/// The way out for frames of one queue pair. Frames that arrive are given to it by flows (`ibv_create_flow(3)`), which this
-/// version does not have: so it receives none.
+/// The way out for frames of one queue pair. Frames that arrive are given to it by flows
+/// (`ibv_create_flow(3)`), which this version does not have: so it receives none.
 pub(crate) struct RawFrames {
     socket: RawSocket,
     frame: Vec<u8>,
@@ -34,8 +35,8 @@ impl RawFrames {
         })
     }
 
-    /// Sends the frame of a request, and completes it. A frame that the interface does not take now is lost, as frames are;
-    /// one that can never leave ends the queue pair in ERROR.
+    /// Sends the frame of a request, and completes it. A frame that the interface does not take now
+    /// is lost, as frames are; one that can never leave ends the queue pair in ERROR.
     pub(crate) fn send(
         &mut self,
         request: &SendRequest,

@@ -26,8 +26,8 @@ pub(crate) struct Extended {
     pub(crate) cq: CqIndex,
 }
 
-/// Numbers that were given back and are not used again yet, while there are fresh ones: a late message of an extended
-/// connection must not fill the successor of the queue that it names.
+/// Numbers that were given back and are not used again yet, while there are fresh ones: a late
+/// message of an extended connection must not fill the successor of the queue that it names.
 const RESTING: usize = 1024;
 
 /// The shared receive queues of one worker, by number.
@@ -98,7 +98,8 @@ impl SrqSlot {
         Some(receive)
     }
 
-    /// Raises the event when fewer receives are left than the application wants to hear of, once (IBTA 11.6.3.7).
+    /// Raises the event when fewer receives are left than the application wants to hear of, once
+    /// (IBTA 11.6.3.7).
     pub(crate) fn watch_limit(&mut self) {
         let limit = self.shared.limit.load(Ordering::Relaxed);
         if limit > 0 && self.ring.available() < limit {
@@ -111,8 +112,8 @@ impl SrqSlot {
     }
 }
 
-/// Receives that a queue pair took from a shared queue and has not completed: a copy, since others take the next ones and
-/// complete them earlier. A handful at most, so they are searched.
+/// Receives that a queue pair took from a shared queue and has not completed: a copy, since others
+/// take the next ones and complete them earlier. A handful at most, so they are searched.
 #[derive(Default)]
 pub(crate) struct Held {
     receives: Vec<HeldReceive>,
@@ -155,7 +156,8 @@ impl Held {
         }
     }
 
-    /// A shared queue is gone: what was taken from it has no memory any more, and completes nowhere.
+    /// A shared queue is gone: what was taken from it has no memory any more, and completes
+    /// nowhere.
     pub(crate) fn forget(&mut self, srq: u64) {
         let held = self.receives.iter_mut();
         for receive in held.filter(|receive| receive.in_use && receive.srq == srq) {

@@ -1,8 +1,8 @@
 //! When which queue pair wants to be called: a binary heap with at most one entry for each.
 //!
-//! A deadline that moves later (every acknowledgement does that) costs nothing: the entry stays, comes up early, and is
-//! put back at the deadline that then holds. One that moves earlier is moved within the heap, which therefore knows where
-//! each queue pair's entry is.
+//! A deadline that moves later (every acknowledgement does that) costs nothing: the entry stays,
+//! comes up early, and is put back at the deadline that then holds. One that moves earlier is moved
+//! within the heap, which therefore knows where each queue pair's entry is.
 
 use crate::index::QpIndex;
 use airdma_transport::Time;
@@ -33,7 +33,8 @@ impl Timers {
         self.sift_up(at);
     }
 
-    /// The next queue pair whose entry is due at `now`; the entry is gone. Its deadline may have moved since.
+    /// The next queue pair whose entry is due at `now`; the entry is gone. Its deadline may have
+    /// moved since.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<QpIndex> {
         let &(time, index) = self.heap.first()?;
         if time > now {

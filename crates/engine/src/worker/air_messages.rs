@@ -31,8 +31,8 @@ impl WorkerState {
         result
     }
 
-    /// Takes a datagram to queue pair 1, or one that came sealed by the `carrier`. False if it is no
-    /// message of air mode; one that is malformed is counted.
+    /// Takes a datagram to queue pair 1, or one that came sealed by the `carrier`. False if it is
+    /// no message of air mode; one that is malformed is counted.
     pub(crate) fn receive_air(
         &mut self,
         now: Time,

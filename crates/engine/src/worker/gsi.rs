@@ -1,5 +1,6 @@
-//! Queue pair 1, over which connection managers talk (the general services interface, IBTA 13.5.1): it exists as soon as
-//! somebody listens or connects.
+//! Queue pair 1, the general services interface of connection managers (IBTA 13.5.1).
+//!
+//! It exists as soon as a program listens or connects.
 
 use crate::Error;
 use crate::queues::cm_channel::{CmChannel, Subject};
@@ -17,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Who hears of it, and under which number.
+/// Owner of an event's subject, with the owner's number for it.
 #[derive(Clone)]
 pub(crate) struct Owner {
     pub(crate) channel: Arc<CmChannel>,
@@ -65,7 +66,8 @@ impl Gsi {
         }
     }
 
-    /// Ends a listener, and refuses the requests that were not fetched. Returns what it listened for.
+    /// Ends a listener, and refuses the requests that were not fetched. Returns what it listened
+    /// for.
     pub(crate) fn close(
         &mut self,
         now: Time,
@@ -162,7 +164,7 @@ impl Gsi {
         self.owners.insert(subject, owner);
     }
 
-    /// Nobody hears of `subject` any more.
+    /// Removes the owner of `subject`, which gets no more events.
     pub(crate) fn disown(&mut self, subject: Subject) {
         self.owners.remove(&subject);
     }
@@ -197,7 +199,7 @@ impl Gsi {
         self.fill_outbox();
     }
 
-    /// The connections that somebody hears of.
+    /// The connections that have an owner.
     pub(crate) fn connections(&self) -> Vec<ConnectionId> {
         let subjects = self.owners.keys();
         subjects
@@ -208,8 +210,10 @@ impl Gsi {
             .collect()
     }
 
-    /// Tells the owners what has happened. That comes after what is to be sent has left: a program that ends when it hears of
-    /// the end of a connection has answered its peer. And it comes after the last data ([`crate::worker::withheld`]).
+    /// Reports events to their owners, after everything to send has left.
+    ///
+    /// So a program that exits at the end of a connection has answered its peer. It also comes
+    /// after the last data ([`crate::worker::withheld`]).
     pub(crate) fn tell_all(&mut self, now: Time, qps: &mut QpTable, cqs: &mut CqTable) {
         while let Some(event) = self.manager.poll_event() {
             self.tell_withheld_before(&event);
@@ -234,13 +238,14 @@ impl Gsi {
         }
     }
 
-    /// Whether a thread sleeps until an event of this owner's channel comes: it does not look at its completions meanwhile.
+    /// Whether a thread sleeps until an event of this owner's channel comes: it does not look at
+    /// its completions meanwhile.
     fn is_awaited(&self, subject: Subject) -> bool {
         (self.owners.get(&subject)).is_some_and(|owner| owner.channel.is_awaited())
     }
 
-    /// Nothing overtakes the end of its own connection; and but for other ends nothing overtakes one on its channel: a peer that has
-    /// ended a connection may ask for the next.
+    /// Nothing overtakes the end of its own connection; and but for other ends nothing overtakes
+    /// one on its channel: a peer that has ended a connection may ask for the next.
     fn tell_withheld_before(&mut self, event: &Event) {
         if self.withheld.is_empty() {
             return;
@@ -284,8 +289,8 @@ impl Gsi {
             .min()
     }
 
-    /// Takes out of the manager what it has to say to others. What finds no room here waits there, and is dropped if it is too
-    /// much.
+    /// Takes out of the manager what it has to say to others. What finds no room here waits there,
+    /// and is dropped if it is too much.
     pub(crate) fn fill_outbox(&mut self) {
         while self.outbox.len() < OUTBOX_MAX
             && let Some(datagram) = self.manager.poll_transmit()
@@ -352,7 +357,8 @@ impl Gsi {
         !self.outbox.is_empty()
     }
 
-    /// Writes the next datagram into `out`; what would leave from an address that is gone leads to nothing.
+    /// Writes the next datagram into `out`; what would leave from an address that is gone leads to
+    /// nothing.
     pub(crate) fn poll_transmit(
         &mut self,
         now: Time,

@@ -123,8 +123,8 @@ impl WorkerState {
         }
     }
 
-    /// Appends to a datagram for queue pair 1 (BTH to payload) what shows that it comes from a host that knows the secret, if there is
-    /// one. Returns its length then.
+    /// Appends to a datagram for queue pair 1 (BTH to payload) what shows that it comes from a host
+    /// that knows the secret, if there is one. Returns its length then.
     pub(crate) fn sign(&self, packet: &mut [u8], len: usize, to: &Destination) -> usize {
         let row = self.device.rows.get(usize::from(to.source_index)).copied();
         let (Some(secret), Some(from)) = (&self.device.secret, row.flatten()) else {
@@ -136,7 +136,8 @@ impl WorkerState {
         len + TAG_LEN
     }
 
-    /// The datagram in the payload of a packet to queue pair 1; `None` if it is not of a host that knows the secret.
+    /// The datagram in the payload of a packet to queue pair 1; `None` if it is not of a host that
+    /// knows the secret.
     pub(crate) fn check_signed<'a>(
         &self,
         arrival: &Arrival,
@@ -149,8 +150,8 @@ impl WorkerState {
         secret.check(Gid::from(from), Gid::from(to), payload)
     }
 
-    /// The peer has sealed a packet: it is there, as its last word of connection management would say (IBTA 12.9.7.2). From which port it
-    /// comes decides nothing here.
+    /// The peer has sealed a packet: it is there, as its last word of connection management would
+    /// say (IBTA 12.9.7.2). From which port it comes decides nothing here.
     #[inline]
     fn note_authentic(&mut self, index: QpIndex, now: Time) {
         let slot = self.qps.slot(index);

@@ -1,12 +1,15 @@
-//! From which UDP port the packets of a reliable connection come: from the one that its first good packet came from.
+//! From which UDP port the packets of a reliable connection come: from the one that its first good
+//! packet came from.
 //!
-//! RoCEv2 leaves the port to the sender, for entropy (IBTA annex A17.9), and senders keep one for each queue pair: rxe and NICs derive it
-//! from the numbers of both, airdma sends all from 4791. A program without privileges at the peer's host has the
-//! peer's address, and that port only by way of `IP_PKTINFO` and another address of the host: a hurdle, no proof. As the ICRC covers it,
+//! RoCEv2 leaves the port to the sender, for entropy (IBTA annex A17.9), and senders keep one for
+//! each queue pair: rxe and NICs derive it from the numbers of both, airdma sends all from 4791. A
+//! program without privileges at the peer's host has the peer's address, and that port only by way
+//! of `IP_PKTINFO` and another address of the host: a hurdle, no proof. As the ICRC covers it,
 //! nothing on the way changes it.
 //!
-//! A peer that sends from 4791 is held to that. Another may have its reasons to change: where it is not heard from any more, another port
-//! is tried, and is the new one if what comes from there is good.
+//! A peer that sends from 4791 is held to that. Another may have its reasons to change: where it is
+//! not heard from any more, another port is tried, and is the new one if what comes from there is
+//! good.
 
 use super::state::WorkerState;
 use crate::index::QpIndex;
@@ -18,7 +21,8 @@ use std::time::Duration;
 
 /// All packets of airdma's come from there.
 const AIRDMA_PORT: u32 = ROCE_PORT as u32;
-/// Nothing good has come from the old port for so long when another is tried: a peer repeats itself longer before it gives up.
+/// Nothing good has come from the old port for so long when another is tried: a peer repeats itself
+/// longer before it gives up.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// A port that is the connection's if what comes from there is good.
@@ -72,7 +76,8 @@ impl WorkerState {
         is_open
     }
 
-    /// A packet that came from a port is done with, and no other since: if it was good, the port is the connection's.
+    /// A packet that came from a port is done with, and no other since: if it was good, the port is
+    /// the connection's.
     pub(crate) fn resolve_candidate(&mut self, now: Time) {
         let Some(Candidate {
             index,
@@ -93,7 +98,8 @@ impl WorkerState {
             connection.source_port = port;
         }
         let number = slot.qp.qpn();
-        // Good data shows that the peer is there, as its last word of connection management would (IBTA 12.9.7.2).
+        // Good data shows that the peer is there, as its last word of connection management would
+        // (IBTA 12.9.7.2).
         if let Some(gsi) = &mut self.gsi {
             gsi.data_arrived(now, number);
         }

@@ -1,7 +1,7 @@
-//! Ends of connections that the program does not hear of yet: completions of the connection wait in its completion queue, and a
-//! program that hears of the end first looks no more at what came before it (libvalkey lost the last reply). On hardware the
-//! last data is in the queue long before the kernel's connection manager has told the program anything; here both may come in
-//! one round.
+//! Ends of connections that the program does not hear of yet: completions of the connection wait in
+//! its completion queue, and a program that hears of the end first looks no more at what came
+//! before it (libvalkey lost the last reply). On hardware the last data is in the queue long before
+//! the kernel's connection manager has told the program anything; here both may come in one round.
 
 use crate::index::CqIndex;
 use crate::queues::cm_channel::Subject;
@@ -13,7 +13,8 @@ use airdma_wire::Qpn;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The longest that an end is withheld: a program may look at its completion queue only when it has heard of the end.
+/// The longest that an end is withheld: a program may look at its completion queue only when it has
+/// heard of the end.
 const WITHHELD_TIME_MAX: Duration = Duration::from_millis(500);
 /// How often it is looked whether the completions were taken, where no poll finds the queue empty.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
@@ -39,7 +40,8 @@ struct End {
 }
 
 impl Withheld {
-    /// Withholds the end of a connection if completions of its queue pair wait; gives the event back otherwise.
+    /// Withholds the end of a connection if completions of its queue pair wait; gives the event
+    /// back otherwise.
     pub(crate) fn take(
         &mut self,
         now: Time,
@@ -65,8 +67,8 @@ impl Withheld {
         None
     }
 
-    /// The events that are withheld no longer: what waited was taken, the program has ended the connection itself, or the time is
-    /// over; or a thread sleeps until it comes.
+    /// The events that are withheld no longer: what waited was taken, the program has ended the
+    /// connection itself, or the time is over; or a thread sleeps until it comes.
     pub(crate) fn take_due(
         &mut self,
         now: Time,
@@ -81,8 +83,8 @@ impl Withheld {
         })
     }
 
-    /// Looks at all of them when it is time, and else at some: a process may have thousands of connections that end at once, and rounds
-    /// every few microseconds.
+    /// Looks at all of them when it is time, and else at some: a process may have thousands of
+    /// connections that end at once, and rounds every few microseconds.
     fn sweep(&mut self, now: Time, mut is_due: impl FnMut(&End) -> bool) -> Vec<Event> {
         let mut looks = self.ends.len();
         if looks == 0 {

@@ -107,8 +107,8 @@ fn on_demand_memory_is_there_without_the_first_thread() {
     let key = table
         .register(PD, address, 8192, address, ALL | Access::ON_DEMAND)
         .unwrap();
-    // SAFETY: the child has this thread only, and does nothing that a lock of another could hold up for ever: the C library
-    // readies its allocator and its threads in the child.
+    // SAFETY: the child has this thread only, and does nothing that a lock of another could hold up
+    // for ever: the C library readies its allocator and its threads in the child.
     let child = unsafe { libc::fork() };
     if child == 0 {
         std::thread::spawn(move || {
@@ -241,7 +241,7 @@ fn memory_of_which_nothing_can_be_found_out_is_taken_for_good() {
             }
             for access in [Access::empty(), Access::LOCAL_WRITE] {
                 assert!(presence::check(address, 8192, access).is_ok());
-                // Whoever is to touch it himself is more careful.
+                // A caller that touches the memory itself needs a stricter answer.
                 let is_touchable = presence::is_touchable(address, 8192, access);
                 assert_eq!(is_touchable, !knows_the_advice);
             }
@@ -251,7 +251,8 @@ fn memory_of_which_nothing_can_be_found_out_is_taken_for_good() {
     }
 }
 
-/// From now on the kernel refuses this thread, and it alone, to copy with `process_vm_readv` and `process_vm_writev`.
+/// From now on the kernel refuses this thread, and it alone, to copy with `process_vm_readv` and
+/// `process_vm_writev`.
 fn sandbox(errno: libc::c_int) {
     refuse(
         errno,
