@@ -3,7 +3,8 @@
 
 ARCHITECTURE.md with the workspace: crates in its picture, dependencies, crates free of unsafe code;
 ARCHITECTURE.md and CONTRIBUTING.md with the files and functions that they name;
-docs/design/011-concurrency.md with what threads share; and all files: no stray paths.
+docs/design/011-concurrency.md with what threads share; the rooms of the engine: no import circle;
+and all files: no stray paths.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def main() -> int:
         *unsafe_complaints(),
         *stray_complaints(),
         *shared_complaints(),
+        *circle_complaints(room_imports(_engine_sources())),
         *map_complaints(),
         *environment_complaints(),
     ]
@@ -238,6 +240,59 @@ def shared_names(markdown: str) -> set[str]:
     """The words in code below "## What is shared"."""
     table = markdown.partition("## What is shared")[2].partition("\n## ")[0]
     return {word for code in re.findall(r"`([^`]+)`", table) for word in re.findall(r"\w+", code)}
+
+
+def room_imports(sources: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Rooms that each room imports, and a file that does; `sources` by their paths below `src`.
+
+    A room is a folder with the file of its name, or any other file. Names that `lib.rs` re-exports
+    count as names of the room that they come from. Tests are left out.
+    """
+    exported = {}
+    for room, names in re.findall(r"^pub use (\w+)::([^;]+);", sources.get("lib.rs", ""), re.MULTILINE):
+        exported |= dict.fromkeys(re.findall(r"\b(\w+)(?=\s*[,}]|$)", names), room)
+    rooms = {path.partition("/")[0].removesuffix(".rs") for path in sources} - {"lib"}
+    imports: dict[str, dict[str, str]] = {room: {} for room in rooms}
+    for path, source in sorted(sources.items()):
+        room = path.partition("/")[0].removesuffix(".rs")
+        if room == "lib" or "tests" in re.split(r"[/.]", path):
+            continue
+        code = re.sub(r"//.*", "", TESTS.split(source)[0])
+        names = re.findall(r"\bcrate::(\w+)", code)
+        for group in re.findall(r"\bcrate::\{([^;]*)\};", code):
+            names += re.findall(r"(?:^|,)\s*(\w+)", re.sub(r"\{[^}]*\}", "", group))
+        for name in names:
+            target = exported.get(name, name)
+            if target in rooms and target != room:
+                imports[room].setdefault(target, path)
+    return imports
+
+
+def circle_complaints(imports: dict[str, dict[str, str]]) -> list[str]:
+    """Rooms of the engine that import each other, over however many others."""
+
+    def reach(start: str) -> set[str]:
+        seen: set[str] = set()
+        ahead = [start]
+        while ahead:
+            for room in imports[ahead.pop()]:
+                if room not in seen:
+                    seen.add(room)
+                    ahead.append(room)
+        return seen
+
+    reached = {room: reach(room) for room in imports}
+    return [
+        f"engine: `{room}` imports `{other}` ({path}), which imports `{room}` in turn"
+        for room, others in sorted(imports.items())
+        for other, path in sorted(others.items())
+        if room in reached[other]
+    ]
+
+
+def _engine_sources() -> dict[str, str]:
+    root = ROOT / "crates" / "engine" / "src"
+    return {str(path.relative_to(root)): path.read_text(encoding="utf-8") for path in root.rglob("*.rs")}
 
 
 def _files() -> list[str]:

@@ -109,6 +109,26 @@ class Architecture(unittest.TestCase):
         found = architecture.picture_complaints(page, ["wire", "port", "lab"])
         self.assertEqual(found, ["the picture in ARCHITECTURE.md lacks crate lab"])
 
+    def test_rooms_that_import_each_other_are_found(self) -> None:
+        sources = {
+            "lib.rs": "mod objects;\npub use objects::qp::{Qp, QpInit};\n",
+            "objects.rs": "pub mod qp;",
+            "objects/qp.rs": "use crate::worker::{Worker, Round};",
+            "worker.rs": "use crate::tables::Table; // crate::objects",
+            "worker/posted.rs": "use crate::{Error, QpInit};\n#[cfg(test)]\nmod tests {}",
+            "tables.rs": "#[cfg(test)]\nmod tests { use crate::worker::Worker; }",
+        }
+        found = architecture.circle_complaints(architecture.room_imports(sources))
+        self.assertEqual(
+            found,
+            [
+                "engine: `objects` imports `worker` (objects/qp.rs), which imports `objects` in turn",
+                "engine: `worker` imports `objects` (worker/posted.rs), which imports `worker` in turn",
+            ],
+        )
+        sources["worker/posted.rs"] = ""
+        self.assertEqual(architecture.circle_complaints(architecture.room_imports(sources)), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -17,6 +17,5 @@ pub(crate) mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod send_batch;
-pub(crate) mod send_wqe;
 pub(crate) mod srq;
 pub(crate) mod xrcd;

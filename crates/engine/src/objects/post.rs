@@ -8,7 +8,8 @@
 
 use crate::objects::multicast::NO_SEALED_GROUP;
 use crate::objects::pd::check_posted_path;
-use crate::objects::send_wqe::encode;
+use crate::queues::send_wqe::encode;
+use crate::queues::work_request::Payload;
 use crate::worker::Work;
 use crate::{
     Datagram, Error, LIMITS, Operation, Qp, QpState, QpType, RecvWr, SendFlags, SendWr, Sge,
@@ -212,26 +213,6 @@ pub(crate) fn write_receive(mut slot: SlotMut<'_>, wr: &RecvWr<'_>) {
 fn lock(ring: &Mutex<RingProducer>) -> MutexGuard<'_, RingProducer> {
     // A slot that was being written when a thread panicked is not published.
     ring.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a send work request carries beside its header.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Payload {
-    /// Elements of the list, also of one that was copied inline.
-    pub(crate) elements: usize,
-    pub(crate) bytes: u64,
-    /// The bytes lie in the slot, instead of the list.
-    pub(crate) inline: bool,
-}
-
-impl Payload {
-    fn of(wr: &SendWr<'_>) -> Self {
-        Payload {
-            elements: wr.sges.len(),
-            bytes: wr.sges.iter().map(|sge| u64::from(sge.length)).sum(),
-            inline: wr.flags.contains(SendFlags::INLINE),
-        }
-    }
 }
 
 fn check_request(qp: &Qp, wr: &SendWr<'_>, payload: &Payload) -> Result<(), Error> {

@@ -8,62 +8,21 @@ use crate::queues::async_event::EventOwner;
 use crate::queues::qp_caps::QpCaps;
 use crate::queues::qp_shared::QpShared;
 use crate::queues::use_count::UseCount;
+use crate::queues::work_request::{RecvWr, SendWr};
 use crate::seal::datagrams::DatagramSeals;
 use crate::tables::qp_host::{QpSide, Receives};
 use crate::tables::qp_table::{QpSlot, Source};
 use crate::tables::raw_frames::RawFrames;
 use crate::tables::srq_table::Held;
 use crate::{
-    AttrMask, CompletionCounter, CountedOperations, Cq, Datagram, Device, Error, LIMITS, Operation,
-    Pd, QpAttributes, QpState, QpType, Qpn, Sge, Srq, Xrcd,
+    AttrMask, CompletionCounter, CountedOperations, Cq, Device, Error, LIMITS, Pd, QpAttributes,
+    QpState, QpType, Qpn, Srq, Xrcd,
 };
 use crate::{RecvPost, SendBatch, SendPost};
 use airdma_shm::{RecvWqe, RingConsumer, RingProducer, SendWqe, ring};
 use airdma_transport::{QpConfig, QueuePair};
-use bitflags::bitflags;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-bitflags! {
-    /// Flags of a send work request; the values of `ibv_send_flags`.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct SendFlags: u32 {
-        /// Start only when earlier RDMA READs and atomics are done.
-        const FENCE = 1;
-        /// Write a completion for this request.
-        const SIGNALLED = 2;
-        /// Solicited event at the receiver.
-        const SOLICITED = 4;
-        /// Copy the data now: the keys are not looked at, and the buffers are free when the call returns.
-        const INLINE = 8;
-    }
-}
-
-/// A send work request.
-#[derive(Clone, Copy, Debug)]
-pub struct SendWr<'a> {
-    /// Comes back in the completion.
-    pub wr_id: u64,
-    /// What to do.
-    pub operation: Operation,
-    /// The data, or where READ and atomic results go.
-    pub sges: &'a [Sge],
-    /// Flags.
-    pub flags: SendFlags,
-    /// Where a datagram goes: `Some` on UD queue pairs only.
-    pub datagram: Option<Datagram>,
-    /// Number of the peer's shared receive queue; looked at on XRC queue pairs only.
-    pub srqn: u32,
-}
-
-/// A receive work request.
-#[derive(Clone, Copy, Debug)]
-pub struct RecvWr<'a> {
-    /// Comes back in the completion.
-    pub wr_id: u64,
-    /// Where the data goes. On UD queue pairs the first 40 bytes take the GRH area.
-    pub sges: &'a [Sge],
-}
 
 /// What a queue pair is created with.
 pub struct QpInit {

@@ -1,6 +1,7 @@
 //! Send work requests that are posted all together or not at all (`ibv_wr_post(3)`).
 
-use crate::objects::post::{Payload, SendPost};
+use crate::objects::post::SendPost;
+use crate::queues::work_request::Payload;
 use crate::{Datagram, Error, Operation, Qp, QpType, SendFlags, SendWr, Sge};
 use airdma_shm::SendWqe;
 

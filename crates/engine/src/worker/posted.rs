@@ -2,7 +2,7 @@
 
 use super::state::WorkerState;
 use crate::index::{Doorbell, QpIndex};
-use crate::objects::send_wqe;
+use crate::queues::send_wqe;
 use crate::tables::qp_host::QpHost;
 use crate::{AttrMask, QpAttributes, QpState, QpType};
 use airdma_transport::{

@@ -1,8 +1,9 @@
 //! Send work requests on their way through the ring: written by the poster, read by the worker.
 
-use crate::objects::post::Payload;
+use crate::limits::LIMITS;
 use crate::queues::sge_list::list_bytes;
-use crate::{Datagram, LIMITS, Operation, Path, SendFlags, SendWr};
+use crate::queues::work_request::{Payload, SendFlags, SendWr};
+use crate::{Datagram, Operation, Path};
 use airdma_shm::{Corrupt, SendWqe, SlotRef};
 use airdma_transport::{Extent, PackedOperation, SendRequest, Slot, WORD_LEN};
 use airdma_wire::{Gid, Qkey, Qpn};
