@@ -80,7 +80,7 @@ fn the_gid_table_and_the_port_follow_the_interface() {
             assert_eq!(event(&other), "GidChange");
             assert_eq!(table(&device), ["10.9.0.1", "10.9.0.2"]);
             ip("address add 10.9.0.3/32 dev veth0");
-            // Who asks for the table first has the event still to come.
+            // A program that reads the table first still gets the event.
             assert_eq!(
                 table(&device),
                 ["10.9.0.1", "10.9.0.2", "10.9.0.3"],
@@ -91,7 +91,7 @@ fn the_gid_table_and_the_port_follow_the_interface() {
             ip("address add 10.9.0.4/32 dev veth0");
             assert_eq!(table(&device), ["10.9.0.4", "10.9.0.2", "10.9.0.3"]);
             assert_eq!(table(&other), table(&device));
-            // A new listing shows the rows where they are.
+            // A new listing shows the rows at their index.
             let listed = devices().unwrap();
             let listed = listed.iter().find(|info| info.interface == "veth0");
             assert_eq!(listed.unwrap().gids, device.current().gids);
@@ -103,7 +103,7 @@ fn the_gid_table_and_the_port_follow_the_interface() {
             let none = device.wait_async_event().unwrap_err();
             assert_eq!(none.raw_os_error(), Some(libc::EAGAIN));
 
-            // What happens at other interfaces is not ours.
+            // Changes at other interfaces are ignored.
             ip("address add 10.9.1.2/32 dev veth1");
             let none = device.wait_async_event().unwrap_err();
             assert_eq!(none.raw_os_error(), Some(libc::EAGAIN));
@@ -187,7 +187,7 @@ fn queue_pairs_run_on_while_addresses_come_and_go() {
             works(&second, 2);
             works(&first, 3);
 
-            // Without its address the first one fails by its timer, and the second does not notice.
+            // Without its address the first one fails by its timer, and the second is not affected.
             ip("address del 10.9.0.1/32 dev veth0");
             assert_eq!(table(&left), ["-", "10.9.0.2"]);
             first.0.send(Operation::Send, 0, 8);
@@ -201,12 +201,12 @@ fn queue_pairs_run_on_while_addresses_come_and_go() {
             assert!(first.0.qp.modify(&fast, AttrMask::TIMEOUT).is_err());
             assert_eq!(first.0.complete().status, Status::RetryExceeded);
 
-            // An empty row leads nowhere.
+            // An empty row has no path.
             let from_empty = path(&right, 0, 0);
             let refused = left.alloc_pd().unwrap().create_ah(from_empty);
             assert_eq!(refused.err().unwrap().errno(), libc::EINVAL);
 
-            // The address comes back into its row, and datagram queue pairs of before hear there too.
+            // The address returns to its row, where earlier datagram queue pairs receive, too.
             ip("address add 10.9.0.1/32 dev veth0");
             let third = connected(&left, &right, (0, 0));
             works(&third, 6);
@@ -242,7 +242,7 @@ fn an_interface_that_is_deleted_ends_what_uses_it() {
         let (told, tells) = std::sync::mpsc::channel();
         left.when_gone(move || told.send(()).unwrap());
         ip("link del veth0");
-        // Nobody calls in: the helper hears of it.
+        // No call runs the device: the progress thread gets the change.
         tells.recv_timeout(Duration::from_secs(5)).unwrap();
         assert!(left.is_gone());
         assert_eq!(pair.0.complete().status, Status::WrFlushError);
@@ -257,7 +257,7 @@ fn an_interface_that_is_deleted_ends_what_uses_it() {
     });
 }
 
-/// Two interfaces in one subnet, each on a link of its own, on which a neighbour answers to 10.9.0.9 and fd09::9.
+/// Two interfaces in one subnet, each on its own link, with a neighbour at 10.9.0.9 and fd09::9.
 const ONE_SUBNET: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode
      for number in 1 2; do
          ip link add near$number type veth peer name far$number
@@ -281,7 +281,8 @@ fn left_by(interface: &str) -> u64 {
         .unwrap()
 }
 
-/// Sends datagrams from each address of a device to the address of its family; by which interfaces they leave.
+/// Sends datagrams from each address of a device to the address of its family; returns the
+/// interfaces that they leave by.
 fn datagrams_leave_by(device: &Arc<Device>, to: [&str; 2]) -> (u64, u64) {
     const DATAGRAMS: u64 = 20;
     let sender = End::new(device, QpType::Ud, 64);
@@ -306,7 +307,7 @@ fn datagrams_leave_by(device: &Arc<Device>, to: [&str; 2]) -> (u64, u64) {
             sender.ok();
         }
     }
-    // Others (IPv6) say something now and then.
+    // Other protocols (IPv6) send packets at times.
     let of = |before: u64, after: u64| (after - before) / DATAGRAMS;
     (
         of(before.0, left_by("near1")),
@@ -322,7 +323,7 @@ fn in_one_subnet_packets_leave_by_the_interface_of_their_device() {
         let (first, second) = (open("near1"), open("near2"));
         assert_eq!(datagrams_leave_by(&first, neighbours), (2, 0));
         assert_eq!(datagrams_leave_by(&second, neighbours), (0, 2));
-        // This host's own addresses are no neighbours.
+        // This host's own addresses are not neighbours.
         let own = ["10.9.0.1", "fd09::1"];
         assert_eq!(datagrams_leave_by(&second, own), (0, 0));
     });
@@ -339,8 +340,8 @@ fn where_the_kernel_drops_what_comes_back_packets_take_its_way() {
 }
 
 #[test]
-fn an_address_that_another_program_has_is_offered_when_it_is_free() {
-    let name = "an_address_that_another_program_has_is_offered_when_it_is_free";
+fn a_foreign_address_is_offered_once_it_is_free() {
+    let name = "a_foreign_address_is_offered_once_it_is_free";
     isolated(name, SETUP, || {
         let (left, right) = (open("veth0"), open("veth1"));
         let _bound = End::new(&left, QpType::Rc, 64);

@@ -86,7 +86,7 @@ fn a_batch_with_a_mistake_leaves_nothing() {
         batch.begin(3, write(&right, 16), SendFlags::SIGNALLED);
         assert_eq!(batch.commit().unwrap_err().errno(), errno);
     }
-    // Data before any request, and a batch that is given up.
+    // Data before any request, and an aborted batch.
     let mut batch = left.qp.begin_batch();
     batch.set_sges(&[]);
     assert_eq!(batch.commit().unwrap_err().errno(), libc::EINVAL);
@@ -106,7 +106,7 @@ fn a_batch_with_a_mistake_leaves_nothing() {
 }
 
 #[test]
-fn a_batch_that_does_not_fit_the_queue_is_refused_and_the_queue_stays_usable() {
+fn an_oversized_batch_is_refused_and_the_queue_stays_usable() {
     let (left, right) = pair(64);
     let room = left.qp.caps().max_send_wr;
     let mut batch = left.qp.begin_batch();
@@ -187,7 +187,7 @@ fn completions_are_stamped_where_that_was_asked_for() {
 }
 
 #[test]
-fn an_overrun_that_is_ignored_loses_completions_and_nothing_else() {
+fn an_ignored_overrun_only_loses_completions() {
     let (left, right) = wired();
     let pd = left.alloc_pd().unwrap();
     let options = CqOptions {
@@ -214,7 +214,7 @@ fn an_overrun_that_is_ignored_loses_completions_and_nothing_else() {
         };
         qp.post_send(&wr).unwrap();
     }
-    // Both helpers see to the rest; nobody polls meanwhile.
+    // Both progress threads do the rest, without polls.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let mut seen = Vec::new();
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! The way to the network goes away for good: what was posted completes, and everybody is told.
+//! The port breaks for good: posted requests complete, with an event for each object.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,7 +25,8 @@ fn what_is_posted_is_flushed_when_the_port_breaks() {
     let (left, right) = wired_on((left, Box::new(fragile)), (right, Box::new(far)));
     let (left, right) = pair_on(&left, &right, 64);
     left.send(Operation::Send, 0, 8);
-    // The receiver has posted nothing, so this is answered with RNR NAKs for ever; only the port's end ends it.
+    // The receiver has posted nothing, so this is answered with RNR NAKs for ever; only the port's
+    // end ends it.
     left.recv(7, 8, 8);
     broken.store(true, Ordering::Relaxed);
     let (first, second) = (left.complete(), left.complete());

@@ -1,4 +1,5 @@
-//! Connections by RDMA CM between two devices: messages over queue pair 1, events through channels, then data.
+//! Connections by RDMA CM between two devices: messages over queue pair 1, events on channels, then
+//! data.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -43,7 +44,7 @@ fn wanted(from: &End, to: &End) -> Connect<'static> {
     }
 }
 
-/// Somebody waits for an event as C programs do: on the descriptor, and nobody else runs the worker.
+/// Waits for an event as C programs do: on the descriptor, while no other thread runs the worker.
 fn next_event(channel: &CmChannel) -> (u64, Event) {
     let start = Instant::now();
     loop {
@@ -89,7 +90,7 @@ fn ends(left: &Arc<Device>, right: &Arc<Device>) -> (End, End) {
     )
 }
 
-/// The last word of the peer is lost, and its data is not.
+/// The peer's RTU is lost, and its data is not.
 #[test]
 fn data_of_the_peer_establishes_what_was_accepted() {
     let (left, right) = wired();
@@ -236,7 +237,7 @@ fn who_listens_may_refuse_with_a_reason_of_its_own() {
 }
 
 #[test]
-fn what_happened_to_a_request_before_it_was_taken_over_is_not_lost() {
+fn events_before_a_request_is_taken_over_are_kept() {
     let (left, right) = wired();
     let (active, passive) = ends(&left, &right);
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
@@ -260,7 +261,7 @@ fn what_happened_to_a_request_before_it_was_taken_over_is_not_lost() {
     right.cm_hand_over(request.id, &own, 3).unwrap();
     assert!(matches!(next_event(&own), (3, Event::Established { .. })));
     assert!(!answers.has_news());
-    // And on to a third channel.
+    // Then to a third channel.
     own.post(3, 17);
     answers.post(3, 18);
     own.move_to(&answers, 3);
@@ -327,7 +328,7 @@ fn a_datagram_service_is_found() {
 }
 
 #[test]
-fn a_request_that_was_fetched_while_its_listener_is_closed_is_refused() {
+fn a_fetched_request_of_a_closed_listener_is_rejected() {
     let (left, right) = wired();
     let (active, passive) = ends(&left, &right);
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());

@@ -1,5 +1,8 @@
-//! Malformed, repeated and forged messages of connection management, one by one through a plain socket: each is counted once, in
-//! the counters that `airdma devices -v` shows, and a connection that is established does not notice.
+//! Malformed, repeated and forged messages of connection management, one by one through a plain
+//! socket.
+//!
+//! Each is counted once, in the counters of `airdma devices -v`, and an established connection is
+//! not affected.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -39,7 +42,7 @@ const PEER: u32 = 7;
 const PEER_QPN: Qpn = Qpn::new(0x22);
 const QPN: Qpn = Qpn::new(0x11);
 
-/// A socket that says what it likes.
+/// A socket that sends any message.
 struct Speaker {
     ip: Ipv6Addr,
     socket: UdpSocket,
@@ -140,7 +143,7 @@ fn req(local_id: u32, qpn: Qpn, port: u16) -> Req {
         primary: PathRecord {
             local_gid: PEERS.into_gid(),
             remote_gid: OURS.into_gid(),
-            // The timewait that comes of it, 4.3 s, outlasts the test.
+            // The resulting timewait of 4.3 s outlasts the test.
             ack_timeout: 20,
             ..PathRecord::NONE
         },
@@ -226,13 +229,13 @@ fn rep(local_id: u32, remote_id: u32) -> CmMessage {
     })
 }
 
-/// The device, its channel, and whoever talks to it.
+/// The device, its channel, and its peer.
 struct Scene {
     device: Arc<Device>,
     info: DeviceInfo,
     channel: Arc<CmChannel>,
     peer: Speaker,
-    /// What the file said last.
+    /// Last content of the file.
     known: BTreeMap<&'static str, u64>,
 }
 
@@ -257,7 +260,7 @@ impl Scene {
         scene
     }
 
-    /// What `airdma devices -v` shows of messages and drops.
+    /// Counters of messages and drops in `airdma devices -v`.
     fn counters(&self) -> BTreeMap<&'static str, u64> {
         self.device.counters();
         let named = counters_of(&self.info).into_iter();
@@ -266,7 +269,7 @@ impl Scene {
             .collect()
     }
 
-    /// These counters grow by so much, and no other does.
+    /// Checks that these counters grow by these amounts, and no others.
     fn counts(&mut self, wanted: &[(&'static str, u64)], what: &str) {
         let mut expected = self.known.clone();
         for (name, by) in wanted {
@@ -276,7 +279,7 @@ impl Scene {
             let sum = |counters: &BTreeMap<_, u64>| counters.values().sum::<u64>();
             sum(&self.counters()) >= sum(&expected)
         });
-        // Whatever else there is would come at once.
+        // Any other message would come at once.
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(self.counters(), expected, "{what}");
         self.known = expected;
@@ -298,7 +301,7 @@ impl Scene {
         }
     }
 
-    /// The connection of the peer: our communication id.
+    /// Establishes the peer's connection; returns our communication id.
     fn connect(&self) -> u32 {
         self.peer.say(CmMessage::Req(req(PEER, PEER_QPN, TCP_PORT)));
         let id = self.requested();
@@ -342,7 +345,7 @@ fn counted() {
     unknown(&mut scene, ours);
     assert!(stranger.heard_nothing());
     too_many(&mut scene);
-    // After all that the connection is there, and ends when its peer says so.
+    // After all that the connection exists, and ends by its peer's DREQ.
     scene.peer.say(dreq(PEER, ours, QPN));
     assert!(matches!(scene.event(), (2, Event::Disconnected { .. })));
     // A program that ends now has answered already.
@@ -401,7 +404,7 @@ fn replayed(scene: &mut Scene, ours: u32) {
     assert!(scene.peer.heard_nothing());
 }
 
-/// By somebody who has seen the ids.
+/// Messages of a host that has seen the ids.
 fn forged(scene: &mut Scene, stranger: &Speaker, ours: u32) {
     for message in [rej(PEER, ours), drep(PEER, ours), mra(PEER, ours)] {
         stranger.say(message);
@@ -421,14 +424,14 @@ fn forged(scene: &mut Scene, stranger: &Speaker, ours: u32) {
             CmMessage::Drep(_) | CmMessage::Rej(_)
         ));
     }
-    // In the peer's name, which the path of the request, or what it says of addresses, belies.
+    // In the peer's name, which the path of the request, or its addresses, contradict.
     stranger.say(CmMessage::Req(req(9, Qpn::new(0x24), TCP_PORT)));
     scene.counts(&[("cm_drop_wrong_peer", 1)], "a path of others");
     let mut forged = req(9, Qpn::new(0x24), TCP_PORT);
     forged.primary.local_gid = STRANGERS.into_gid();
     stranger.say(CmMessage::Req(forged));
     scene.counts(&[("cm_drop_wrong_peer", 1)], "addresses of others");
-    // By somebody at the same host, who has to guess.
+    // From another program at the same host, which must guess.
     scene.peer.say(dreq(PEER + 1, ours, QPN));
     scene.peer.say(dreq(PEER, ours, Qpn::new(0x12)));
     scene.peer.say(rej(PEER + 1, ours));
@@ -490,7 +493,8 @@ fn too_many(scene: &mut Scene) {
     let evicted = "cm_half_open_evicted";
     let expected = scene.known[evicted] + 3;
     wait_until(evicted, || scene.counters()[evicted] == expected);
-    // The oldest gave way. No event tells of them, but for the one that a poll may have announced when it waited alone.
+    // The oldest gave way. They raise no event, except for the one that a poll may have announced
+    // when it waited alone.
     let waits = || scene.channel.has_news().then(|| scene.requested());
     let taken: Vec<_> = std::iter::from_fn(waits).collect();
     assert!((BACKLOG..=BACKLOG + 1).contains(&taken.len()), "{taken:?}");

@@ -1,4 +1,5 @@
-//! A process ends, and with it whoever would repeat what is lost: its peers hear of it all the same.
+//! A process ends, and with it the repetition of lost messages: its peers are notified all the
+//! same.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A port that loses so many DREQs.
+/// A port that loses this number of DREQs.
 struct Losing<P> {
     port: P,
     dreqs: Arc<Dreqs>,
@@ -30,7 +31,8 @@ struct Dreqs {
     sent_after_answer: AtomicU32,
 }
 
-/// `AttributeID` of a DREQ and its answer, and where it is: behind BTH, DETH and 16 bytes of the MAD's header (IBTA 13.4.2, 12.6.10).
+/// `AttributeID` of a DREQ and its answer, and its offset: behind BTH, DETH and 16 bytes of the
+/// MAD's header (IBTA 13.4.2, 12.6.10).
 const DREQ: [u8; 2] = [0, 0x15];
 const DREP: [u8; 2] = [0, 0x16];
 const ATTRIBUTE: usize = 12 + 8 + 16;
@@ -84,7 +86,7 @@ impl<P: Port> Port for Losing<P> {
 
 const SERVICE: ServiceId = ServiceId::of_port(PortSpace::TCP, 7471);
 
-/// A connection, and how many DREQs of its active end will be lost.
+/// A connection, and the number of DREQs of its active end that will be lost.
 struct Connected {
     active: End,
     id: ConnectionId,
@@ -209,7 +211,7 @@ fn a_lost_dreq_is_said_again_before_the_process_ends() {
 }
 
 #[test]
-fn who_asks_for_a_service_of_a_process_that_ends_is_refused_at_once() {
+fn a_request_to_an_ending_process_is_rejected_at_once() {
     let connected = Connected::new();
     connected.passive.device.cm_farewell();
     let late = End::new(&connected.active.device, QpType::Rc, 64);

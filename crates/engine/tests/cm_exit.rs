@@ -17,15 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-const NAME: &str = "a_handler_that_exits_in_the_middle_of_a_wait_ends_the_process";
+const NAME: &str = "a_handler_that_exits_during_a_wait_ends_the_process";
 const AFTER: &str = "AIRDMA_TEST_EXITS_AFTER_US";
 const ENDED: i32 = 7;
-/// One in twenty hung when the end waited for the lock of its own channel.
+/// One in twenty hung when the exit waited for the lock of its own channel.
 const ROUNDS: u64 = 20;
 static DEVICE: OnceLock<Arc<Device>> = OnceLock::new();
 
 extern "C" fn ends(_: libc::c_int) {
-    // SAFETY: ends the process, as programs do that should not.
+    // SAFETY: ends the process, as programs should not do in a handler.
     unsafe { libc::exit(ENDED) }
 }
 
@@ -36,7 +36,8 @@ extern "C" fn farewell() {
 /// A port that loses all DREPs.
 struct Deaf<P>(P);
 
-/// `AttributeID` of a DREP, and where it is: behind BTH, DETH and 16 bytes of the MAD's header (IBTA 13.4.2, 12.6.10).
+/// `AttributeID` of a DREP, and its offset: behind BTH, DETH and 16 bytes of the MAD's header (IBTA
+/// 13.4.2, 12.6.10).
 const DREP: [u8; 2] = [0, 0x16];
 const ATTRIBUTE: usize = 12 + 8 + 16;
 const QP1: [u8; 3] = [0, 0, 1];
@@ -73,7 +74,8 @@ impl<P: Port> Port for Deaf<P> {
     }
 }
 
-/// Waits for the events of two completion queues on one channel, to which a peer sends all the time. So it does when we end, and wait for
+/// Waits for the events of two completion queues on one channel, to which a peer sends all the
+/// time, also during the exit's wait for the answer to a DREQ, which is lost.
 /// the answer to a DREQ, which is lost.
 fn waits(after: Duration) {
     let (left, right) = (IpAddr::from(LEFT), IpAddr::from(RIGHT));
@@ -153,7 +155,7 @@ fn waits(after: Duration) {
     event(&asks);
     left.cm_ready(id, &[]).unwrap();
     event(&hears);
-    // SAFETY: plain functions; the handler of a signal that nobody else uses.
+    // SAFETY: plain functions; the handler of an otherwise unused signal.
     let waiter = unsafe {
         libc::atexit(farewell);
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -189,7 +191,7 @@ fn waits(after: Duration) {
 }
 
 #[test]
-fn a_handler_that_exits_in_the_middle_of_a_wait_ends_the_process() {
+fn a_handler_that_exits_during_a_wait_ends_the_process() {
     if let Ok(after) = std::env::var(AFTER) {
         return waits(Duration::from_micros(after.parse().unwrap()));
     }

@@ -1,4 +1,5 @@
-//! Strangers at queue pair 1: what they send is counted and bounded, and established connections go on.
+//! Unknown hosts at queue pair 1: their datagrams are counted and bounded, and established
+//! connections continue.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -20,7 +21,7 @@ const BACKLOG: usize = 8;
 /// The port of `sockets`.
 const UDP_PORT: u16 = 24_791;
 
-/// A host of which nobody knows what it wants.
+/// An unknown host.
 struct Stranger {
     gid: Gid,
     victim: IpAddr,
@@ -45,7 +46,7 @@ impl Stranger {
         }
     }
 
-    /// One datagram to queue pair 1, with a good checksum whatever is in it.
+    /// Sends one datagram to queue pair 1, with a right ICRC whatever its content.
     fn send(&mut self, payload: &[u8], qkey: Qkey) {
         let bth = Bth::new(Opcode::UdSendOnly, Qpn::new(1), self.psn);
         self.psn = self.psn.add(1);
@@ -76,7 +77,7 @@ impl Stranger {
         self.port.transmit(&mut self.batch).unwrap();
     }
 
-    /// As many requests as wanted, each from another queue pair, for a port.
+    /// Requests for a port, each from another queue pair.
     fn requests(&self, count: u32, port: u16) -> Vec<[u8; MAD_LEN]> {
         let mut config = Config::new(7, 1);
         config.transmits_max = count as usize;
@@ -113,7 +114,7 @@ impl Stranger {
     }
 }
 
-/// One message there and back: the connection works.
+/// Sends a message there and back: the connection works.
 fn works(left: &End, right: &End, seed: u8) {
     let data = pattern(2048, seed);
     left.memory.fill(0, &data);
@@ -142,7 +143,7 @@ fn a_flood_of_requests_is_bounded_and_connections_go_on() {
             works(&active, &passive, (number / 100) as u8);
         }
     }
-    // A port that nobody listens at is answered, and remembered by nobody.
+    // A request for a port without a listener is answered, and not recorded.
     for mad in stranger.requests(500, TCP_PORT + 1) {
         stranger.send(&mad, GSI_QKEY);
     }
@@ -160,7 +161,7 @@ fn a_flood_of_requests_is_bounded_and_connections_go_on() {
         }
         requests += 1;
     }
-    // One that gave way may be left: it was all that waited then, and announced.
+    // One that gave way may be left: it was the only one then, and announced.
     assert!((1..=BACKLOG + 1).contains(&requests), "{requests}");
     works(&active, &passive, 78);
 }
@@ -191,7 +192,7 @@ fn what_is_malformed_or_somebody_elses_is_counted_and_dropped() {
         stranger.send(&good[0][..100], GSI_QKEY);
     });
     counted("cm_drop_malformed", &mut || stranger.send(&[], GSI_QKEY));
-    // Not for queue pair 1's key.
+    // Not with queue pair 1's key.
     counted("drop_unknown_qp", &mut || {
         stranger.send(&good[0], Qkey(0x1111_1111));
     });
@@ -206,7 +207,7 @@ fn what_is_malformed_or_somebody_elses_is_counted_and_dropped() {
         stranger.send(&forged[0], GSI_QKEY);
     });
     assert!(!answers.has_news());
-    // One that is replayed is one.
+    // A replayed one is valid.
     stranger.send(&good[1], GSI_QKEY);
     counted("cm_duplicates", &mut || {
         stranger.send(&good[1], GSI_QKEY);

@@ -1,4 +1,5 @@
-//! Memory of a file that another program cuts while it is registered: an error completion, and not the end of the program.
+//! A registered file is truncated by another program: an error completion, and the program
+//! continues.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,12 +24,12 @@ impl Mapped {
     fn new(pd: &Arc<Pd>) -> Self {
         // SAFETY: a string with its end.
         let file = unsafe { libc::memfd_create(c"cut".as_ptr(), libc::MFD_CLOEXEC) };
-        // SAFETY: a descriptor that was made just now, and is nobody else's.
+        // SAFETY: the new descriptor has no other owner.
         let file = unsafe { File::from_raw_fd(file) };
         file.set_len(2 * PAGE as u64).unwrap();
         let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         let (nowhere, descriptor) = (std::ptr::null_mut(), file.as_raw_fd());
-        // SAFETY: a new mapping, where the kernel likes it.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe { libc::mmap(nowhere, 2 * PAGE, rights, how, descriptor, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         let address = at.expose_provenance() as u64;
@@ -40,7 +41,7 @@ impl Mapped {
         self.at.expose_provenance() as u64
     }
 
-    /// Of its second page.
+    /// An element in its second page.
     fn behind(&self) -> Sge {
         Sge {
             addr: self.address() + PAGE as u64,
@@ -57,7 +58,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.mr.deregister().unwrap();
-        // SAFETY: a mapping of ours, that nobody uses any more.
+        // SAFETY: a mapping of this value, no longer in use.
         unsafe { libc::munmap(self.at, 2 * PAGE) };
     }
 }
@@ -107,7 +108,7 @@ fn what_a_peer_accesses_behind_the_end_of_a_file_is_refused() {
 }
 
 #[test]
-fn what_comes_for_a_receive_behind_the_end_of_a_file_fails_at_both_ends() {
+fn a_message_behind_the_end_of_a_file_fails_at_both_ends() {
     let (left, right) = pair(256);
     let mapped = Mapped::new(&right.pd);
     mapped.cut();

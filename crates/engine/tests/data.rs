@@ -10,7 +10,7 @@ use common::*;
 use std::net::IpAddr;
 
 #[test]
-fn a_message_is_gathered_from_its_elements_and_scattered_into_those_of_the_receive() {
+fn a_message_is_gathered_and_scattered_by_its_elements() {
     let (left, right) = pair(8192);
     let text = pattern(3000, 1);
     left.memory.fill(0, &text[..1]);
@@ -60,7 +60,7 @@ fn a_message_is_gathered_from_its_elements_and_scattered_into_those_of_the_recei
 fn inline_data_is_taken_when_it_is_posted() {
     let (left, right) = pair(256);
     right.recv(1, 0, 256);
-    // No registered memory, and it changes right after the call.
+    // Unregistered memory, which changes right after the call.
     let mut secret = *b"early bird";
     let sge = Sge {
         addr: secret.as_ptr().expose_provenance() as u64,
@@ -151,7 +151,7 @@ fn long_messages_are_gathered_from_memory_of_every_kind() {
         let arrived = right.memory.bytes(0, LEN);
         assert!(arrived == expected, "{operation:?}");
     }
-    // A READ's server reads memory on demand, too.
+    // The responder of a READ reads on-demand memory, too.
     let served = Memory::new(
         &right.pd,
         LEN,

@@ -1,4 +1,4 @@
-//! Completion channels and asynchronous events: exactly the events that were asked for, and none lost.
+//! Completion channels and asynchronous events: exactly the requested events, and none lost.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ fn set_nonblocking(fd: RawFd) {
     assert_eq!(result, 0);
 }
 
-/// Whether the descriptor is readable within that many milliseconds, found out without the library.
+/// Whether the descriptor is readable within this time, without a call of the library.
 fn readable(fd: RawFd, timeout_ms: i32) -> bool {
     let mut poll = libc::pollfd {
         fd,
@@ -85,7 +85,7 @@ fn an_arm_for_solicited_completions_lets_others_pass() {
     assert_eq!(right.channel.wait_event().unwrap(), 77);
 }
 
-/// UCX polls until the queue is empty, arms it, and waits without another look.
+/// UCX polls until the queue is empty, arms it, and waits without another poll.
 #[test]
 fn who_polls_before_arming_hears_of_what_came_between() {
     let (left, right) = pair(256);
@@ -111,7 +111,7 @@ fn who_polls_before_arming_hears_of_what_came_between() {
     assert!(again.is_err(), "who has not polled since the event will");
     assert_eq!(poll(), 1);
 
-    // What the arm asks for now raises one event, not two.
+    // The arm's event is raised once, not twice.
     arrives(SendFlags::SOLICITED);
     assert_eq!(right.channel.wait_event().unwrap(), 42);
     assert_eq!(poll(), 1);
@@ -126,7 +126,7 @@ fn who_polls_before_arming_hears_of_what_came_between() {
 }
 
 #[test]
-fn the_descriptor_of_a_channel_becomes_readable_though_nobody_calls_the_library() {
+fn a_channels_descriptor_becomes_readable_without_a_call() {
     let (left, right) = pair(256);
     for wr_id in 0..50 {
         right.recv(wr_id, 0, 8);
@@ -139,7 +139,8 @@ fn the_descriptor_of_a_channel_becomes_readable_though_nobody_calls_the_library(
     }
 }
 
-/// Arm, poll, wait: the way of the manual. A completion between any two of these steps must end the wait.
+/// Arm, poll, wait: the order of the manual. A completion between any two of these steps must end
+/// the wait.
 fn wait_for_completion(end: &End) -> Completion {
     loop {
         let mut found = None;
@@ -181,11 +182,12 @@ fn no_wake_up_is_lost_in_thousands_of_round_trips() {
         for round in 0..ROUNDS {
             assert_eq!(wait_for_completion(end).wr_id, round);
             end.recv(round + 1, 8, 8);
-            // The one who started has the last word, unheard.
+            // The starting end posts the last one, without a reply.
             if !starts || round + 1 < ROUNDS {
                 let mut send = send;
                 if round % 32 == 31 {
-                    // Frees the slots of the unsignalled ones; its completion is not told from the others.
+                    // Frees the slots of the unsignalled ones; its completion is not told from the
+                    // others.
                     send.flags = SendFlags::empty();
                 }
                 end.qp.post_send(&send).unwrap();
@@ -198,8 +200,8 @@ fn no_wake_up_is_lost_in_thousands_of_round_trips() {
     });
 }
 
-/// The way of `ib_send_lat -e`: two queues on one channel, one event taken, and one completion polled, for each
-/// completion there is. Any event too few stops it, any too many shows as an empty poll.
+/// The order of `ib_send_lat -e`: two queues on one channel, one event taken, and one completion
+/// polled, for each completion. A missing event stops it, a superfluous one shows as an empty poll.
 #[test]
 fn there_is_one_event_for_each_completion_that_is_waited_for() {
     const ROUNDS: u32 = 3000;
@@ -228,7 +230,7 @@ struct Counted {
     qp: Arc<Qp>,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
-    /// Events taken for the one queue while the other's was waited for.
+    /// Events taken for one queue during a wait for the other's.
     early: std::cell::Cell<[u32; 2]>,
     name: &'static str,
 }
@@ -402,7 +404,7 @@ fn a_signal_ends_a_wait_unless_its_handler_restarts() {
 }
 
 #[test]
-fn a_refused_access_is_told_to_the_device_and_forgotten_with_the_queue_pair() {
+fn a_refused_access_raises_an_event_that_dies_with_the_pair() {
     let (left, right) = pair(256);
     set_nonblocking(right.device.async_fd());
     right.qp.set_cookie(0xc0ffee);
@@ -451,7 +453,7 @@ fn a_refused_access_is_told_to_the_device_and_forgotten_with_the_queue_pair() {
 }
 
 #[test]
-fn a_full_completion_queue_keeps_what_it_has_and_reports_the_loss_once() {
+fn a_full_completion_queue_keeps_its_content_and_reports_once() {
     let (left, right) = wired();
     let (left, right) = (
         End::new(&left, QpType::Rc, 256),
@@ -545,9 +547,9 @@ fn all_queue_pairs_of_a_queue_that_overflows_end_and_no_others() {
     wait_until("the overrun", || receiver.state() == QpState::Error);
     assert_eq!(sender.state(), QpState::Error);
     assert_eq!(other.state(), QpState::ReadyToSend);
-    // In RESET there is nothing that could complete.
+    // In RESET no request is left to complete.
     assert_eq!(idle.state(), QpState::Reset);
-    // What was lost is not followed by anything.
+    // No completion follows a lost one.
     let mut seen = Vec::new();
     small.poll(2, |done| seen.push(done.wr_id)).unwrap();
     other

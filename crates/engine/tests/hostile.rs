@@ -1,5 +1,7 @@
-//! Hostile input: packets made by hand against a live queue pair. For each kind: no byte changes that was not granted, the
-//! counter of its reason rises, and the queue pair is in the state the specification says.
+//! Hostile input: packets made by hand against a live queue pair.
+//!
+//! For each kind: no byte changes that was not granted, the counter of its reason rises, and the
+//! queue pair is in the specified state.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 const OTHER: [u8; 4] = [192, 0, 2, 66];
 const PEER_QPN: Qpn = Qpn::new(0x4321);
-/// Where the granted part of the victim's memory begins and ends.
+/// Begin and end of the granted part of the victim's memory.
 const GRANTED: std::ops::Range<usize> = 1024..2048;
 const BYTES: usize = 4096;
 
@@ -89,7 +91,7 @@ impl Siege {
         }
     }
 
-    /// Sends a packet; the pad is put right unless the caller has set one.
+    /// Sends a packet; sets the pad unless the caller has.
     fn send(&mut self, mut headers: Headers, payload: &[u8]) {
         if headers.bth.pad == 0 {
             headers.bth.pad = (payload.len().wrapping_neg() % 4) as u8;
@@ -111,7 +113,7 @@ impl Siege {
         self.port.transmit(&mut self.batch).unwrap();
     }
 
-    /// What comes back, as (opcode, PSN, syndrome).
+    /// The answer, as (opcode, PSN, syndrome).
     fn answer(&mut self) -> (Opcode, Psn, Option<Syndrome>) {
         let mut answer = None;
         let port = &mut self.port;
@@ -152,7 +154,7 @@ impl Siege {
         assert_eq!(self.end.memory.bytes(0, BYTES), pattern(BYTES, 0));
     }
 
-    /// The queue pair works as if nothing had happened.
+    /// Checks that the queue pair works.
     fn alive(&mut self) {
         assert_eq!(self.end.qp.state(), QpState::ReadyToSend);
         let headers = self.write(Opcode::RcWriteOnly, self.va(), self.granted.rkey(), 4);
@@ -312,7 +314,7 @@ fn addresses_that_wrap_around_are_refused() {
 }
 
 #[test]
-fn a_message_longer_than_it_said_is_refused_before_the_byte_too_many() {
+fn a_message_beyond_its_announced_length_is_refused_in_time() {
     let mut siege = Siege::new();
     let headers = siege.write(
         Opcode::RcWriteFirst,
@@ -324,7 +326,7 @@ fn a_message_longer_than_it_said_is_refused_before_the_byte_too_many() {
     siege.psn = siege.psn.add(1);
     let headers = Headers::new(siege.bth(Opcode::RcWriteLast));
     siege.send(headers, &[0xee; 64]);
-    // The region is 1024 bytes, so already the promise of 1032 was too much.
+    // The region has 1024 bytes, so the announced 1032 were too many already.
     siege.psn = PSN;
     siege.nak(NakCode::RemoteAccessError);
     siege.untouched();
@@ -469,7 +471,7 @@ fn foreign_partitions_opcodes_and_versions_are_dropped() {
 }
 
 #[test]
-fn sequence_numbers_of_the_past_change_nothing_and_of_the_future_are_asked_for_once() {
+fn past_psns_change_nothing_and_future_ones_cause_one_nak() {
     let mut siege = Siege::new();
     siege.alive();
     // The same write again, with other data: acknowledged, not applied.

@@ -1,4 +1,4 @@
-//! Objects come and go under their users, and under traffic.
+//! Objects are made and destroyed under their users, and under traffic.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -40,7 +40,7 @@ fn what_is_in_use_is_busy() {
     assert_eq!(errno(left.pd.destroy()), libc::EBUSY);
     ah.destroy().unwrap();
     left.pd.destroy().unwrap();
-    // And what is gone takes no users.
+    // A destroyed object takes no users.
     assert_eq!(errno(left.pd.reg_mr(0x1000, 8, 0, ALL)), libc::EINVAL);
     assert_eq!(
         errno(
@@ -88,7 +88,7 @@ fn deregistration_under_traffic_ends_access_at_once() {
 }
 
 #[test]
-fn a_receive_whose_memory_is_gone_ends_the_connection_on_both_sides() {
+fn a_receive_without_memory_ends_the_connection_at_both_ends() {
     let (left, right) = pair(256);
     right.recv(3, 0, 64);
     right.memory.mr.deregister().unwrap();
@@ -103,7 +103,7 @@ fn a_receive_whose_memory_is_gone_ends_the_connection_on_both_sides() {
 }
 
 #[test]
-fn a_send_whose_key_is_wrong_fails_here_and_flushes_what_follows() {
+fn a_send_with_a_wrong_key_fails_and_flushes_the_rest() {
     let (left, _right) = pair(256);
     let mut sge = left.memory.sge(0, 8);
     sge.lkey ^= 1;
@@ -135,7 +135,7 @@ fn queue_pairs_may_be_destroyed_under_traffic() {
         second.qp.destroy().unwrap();
         assert!(left.cq.destroy().is_ok() && right.cq.destroy().is_ok());
     }
-    // What was left over does not hurt those who come after.
+    // What was left over does not affect later users.
     let (left, right) = pair_on(&left, &right, 64);
     left.qp.post_send(&left.write(&right, 0, 64)).unwrap();
     left.ok();
@@ -156,7 +156,7 @@ fn a_peer_that_is_gone_is_found_out() {
     // Eight tries of four timers; more, if this host slept meanwhile.
     let timeouts = counter(&left.device, "timeouts");
     assert!((32..=64).contains(&timeouts), "{timeouts}");
-    // The queue pair that is not there got the first packet, and one more for each but the last.
+    // The missing queue pair got the first packet, and one more for each but the last.
     wait_until("the drops", || {
         counter(&right.device, "drop_unknown_qp") == timeouts
     });
@@ -211,7 +211,7 @@ fn a_reset_forgets_and_the_queue_pair_works_again() {
         }
         left.connect(&right);
         right.connect(&left);
-        // Full rings fit again: nothing of before is left in them.
+        // Full rings fit again: no earlier request is left in them.
         for wr_id in 100..164 {
             right.recv(wr_id, 0, 8);
         }

@@ -1,4 +1,5 @@
-//! After warm-up nothing on the way of a message allocates, whatever service it uses, and whatever the network does to it.
+//! After warm-up no message allocates, whatever service it uses, and whatever the network does to
+//! it.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -43,10 +44,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One test only: the allocations of another would be counted too, as are those of the helper threads.
+/// A single test: another one's allocations would count too, as those of the progress threads do.
 #[test]
 fn nothing_allocates_after_warm_up() {
-    // That the counter counts at all.
+    // The counter works at all.
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     drop(std::hint::black_box(vec![0_u8; 100]));
     assert!(ALLOCATIONS.load(Ordering::Relaxed) > before);
@@ -60,8 +61,9 @@ fn nothing_allocates_after_warm_up() {
     losses();
 }
 
-/// Series of rounds of which one must pass without an allocation: each length of a packet costs memory once, when it is first not the
-/// head of a burst (`IdSpaces`), and when that is depends on the scheduler.
+/// Series of rounds, one of which must pass without an allocation: each length of a packet takes
+/// memory once, when it is first not the head of a burst (`IdSpaces`), at a time that depends on
+/// the scheduler.
 const SERIES: usize = 4;
 
 fn measure(name: &str, mut round: impl FnMut()) {
@@ -125,7 +127,8 @@ fn reliable_connections() {
             8,
         ),
     ];
-    // A write behind two atomics comes to be in their burst only when both lists go out at once, so that is done here on purpose.
+    // A write behind two atomics gets into their burst only if both lists leave at once, which is
+    // done here on purpose.
     let mut batch = left.qp.begin_batch();
     for add in [1, 2] {
         let add = Operation::FetchAdd { va, rkey, add };
@@ -274,7 +277,7 @@ fn shared_receives() {
     drop(qps);
 }
 
-/// Two ends on devices whose time is in our hands: what happens is the same each time.
+/// Two ends on devices in virtual time: each run is the same.
 struct Moved {
     hosts: [Simulated; 2],
     left: End,
@@ -283,7 +286,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// `port` says what becomes of each end's packets.
+    /// `port` decides on the fate of each end's packets.
     fn new(port: impl Fn(SimPort, u64) -> Box<dyn Port>) -> Self {
         let addresses = [LEFT, RIGHT].map(IpAddr::from);
         let (a, b) = sim::pair(&addresses[..1], &addresses[1..]).unwrap();
@@ -309,7 +312,7 @@ impl Moved {
         self.hosts.iter().for_each(|host| host.run(self.now));
     }
 
-    /// Lets time pass until something has completed there, well.
+    /// Lets time pass until a request has completed there successfully.
     fn complete(&mut self, end: fn(&Self) -> &End) {
         let mut count = 0;
         while count == 0 {
@@ -340,7 +343,8 @@ fn receivers_that_are_late() {
     );
 }
 
-/// The receiver sleeps until something completes: the sender, another thread, gives it the time to fall asleep.
+/// The receiver sleeps until a completion comes: the sender, another thread, gives it the time to
+/// fall asleep.
 fn completion_events() {
     let (left, right) = sockets("127.0.0.27", "127.0.0.28");
     let (left, right) = pair_on(&left, &right, 4096);
@@ -350,7 +354,7 @@ fn completion_events() {
         let (left, wanted) = (&left, &wanted);
         scope.spawn(move || {
             let mut sent = 0;
-            // Ends with the other thread, whatever ends that.
+            // Ends with the other thread, however that ends.
             while ended.try_recv() == Err(TryRecvError::Empty) {
                 std::thread::sleep(Duration::from_micros(300));
                 if sent < wanted.load(Ordering::Acquire) {
@@ -371,7 +375,7 @@ fn completion_events() {
     });
 }
 
-/// Packets get lost, doubled, damaged and out of order, both ways.
+/// Packets are lost, duplicated, damaged and reordered, both ways.
 fn losses() {
     let mut ends = Moved::new(|port, seed| {
         let spec = format!("drop=2%,dup=2%,reorder=2%,corrupt=2%,seed={seed}");
@@ -397,7 +401,8 @@ fn losses() {
             }
         }
     };
-    // Until packets of every length were damaged once: what would explain that is looked up then (`IdSpaces`).
+    // Until packets of every length were damaged once, which is when their explanation is computed
+    // (`IdSpaces`).
     for _ in 0..300 {
         round();
     }

@@ -1,4 +1,5 @@
-//! Path MTUs from 256 to 4,096 bytes on an interface of 1,500, where the ports have one of 4,096, as by `AIRDMA_MTU`.
+//! Path MTUs from 256 to 4,096 bytes on an interface of 1,500, if the ports have one of 4,096, as
+//! by `AIRDMA_MTU`.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! The device goes on whatever the application does, or does not do.
+//! The device makes progress whatever the application does or does not do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A connection whose other end is the test's own hands.
+/// A connection whose other end is under the test's control.
 fn against_a_port() -> (End, SimPort) {
     let (left, right) = (IpAddr::from(LEFT), IpAddr::from(RIGHT));
     let (a, b) = sim::pair(&[left], &[right]).unwrap();
@@ -59,7 +59,8 @@ fn timers_fire_although_nobody_calls_the_library() {
     to_rts(&end.qp, 8);
     end.cq.arm(false).unwrap();
     end.send(Operation::Send, 0, 8);
-    // The first and its repetitions, four for each of eight tries (more, if this host sleeps), then the verdict.
+    // The first and its repetitions, four for each of eight tries (more, if this host sleeps), then
+    // the failure.
     let sent = packets(&mut port, 32);
     assert!(sent.iter().all(|&opcode| opcode == Opcode::RcSendOnly));
     assert!(readable(end.channel.fd(), 20_000));
@@ -69,7 +70,7 @@ fn timers_fire_although_nobody_calls_the_library() {
 #[test]
 fn an_earlier_timer_reaches_a_thread_that_sleeps_already() {
     let (end, mut port) = against_a_port();
-    // Half an hour for the first one: the sleeper would not come back for the second by itself.
+    // Half an hour for the first one: the sleeper would not wake for the second by itself.
     to_rts(&end.qp, 29);
     end.send(Operation::Send, 0, 8);
     packets(&mut port, 1);
@@ -82,9 +83,9 @@ fn an_earlier_timer_reaches_a_thread_that_sleeps_already() {
     packets(&mut port, 8);
 }
 
-/// A thread that is blocked in `ibv_get_cq_event` on a starved machine: it was woken, and the scheduler does not run it.
+/// A thread blocked in `ibv_get_cq_event` on a starved machine: it was woken, and is not scheduled.
 #[test]
-fn a_thread_that_waits_and_does_not_get_its_turn_holds_up_nobody() {
+fn a_waiting_thread_that_is_not_scheduled_delays_nothing() {
     let (left, right) = pair(1 << 16);
     right.cq.arm(false).unwrap();
     let mut wait = ChannelWait::new(&right.channel);
@@ -97,10 +98,10 @@ fn a_thread_that_waits_and_does_not_get_its_turn_holds_up_nobody() {
         left.send(Operation::Read { va, rkey }, 2000, 1000);
         left.ok();
         assert_eq!(left.memory.bytes(2000, 1000), pattern(1000, round));
-        // A pause in which the helper may go back to sleep.
+        // A pause in which the progress thread may fall asleep.
         std::thread::sleep(Duration::from_millis(u64::from(round % 8)));
     }
-    // What it waits for is there when it gets its turn.
+    // Its event is there when it is scheduled.
     right.recv(1, 0, 8);
     left.send(Operation::Send, 0, 8);
     left.ok();
@@ -123,7 +124,7 @@ impl CloneTo for Path {
 }
 
 #[test]
-fn a_passive_host_serves_reads_writes_and_atomics_without_a_call() {
+fn a_passive_host_serves_requests_without_a_call() {
     let (left, right) = pair(1 << 20);
     let (va, rkey) = (right.memory.address(), right.memory.mr.rkey());
     for round in 0..50u64 {
@@ -150,7 +151,7 @@ fn a_passive_host_serves_reads_writes_and_atomics_without_a_call() {
     }
 }
 
-/// `ib_write_lat`: both sides write, poll for their own completion, and spin on their memory for the other's.
+/// `ib_write_lat`: both sides write, poll for a completion, and spin on their memory.
 #[test]
 fn two_programs_that_spin_on_memory_make_progress() {
     const ROUNDS: u8 = 200;
@@ -214,7 +215,8 @@ fn many_threads_post_to_one_queue_pair_and_nothing_is_lost() {
                 }
             });
         }
-        // Two threads poll, one of them from the beginning, so that they fetch completions side by side.
+        // Two threads poll, one of them from the beginning, so that they fetch completions in
+        // parallel.
         let poll = || {
             wait_until("all completions", || {
                 let count = left

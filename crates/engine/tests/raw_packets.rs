@@ -16,7 +16,7 @@ const SETUP: &str = "ip link add veth0 type veth peer name veth1\n\
 /// An Ethernet type for experiments (IEEE 802).
 const TYPE: u16 = 0x88b5;
 
-/// What arrives at an interface with that Ethernet type.
+/// Receives frames of that Ethernet type at an interface.
 fn listen(interface_index: u32) -> OwnedFd {
     let protocol = TYPE.to_be();
     // SAFETY: plain integers.
@@ -78,12 +78,12 @@ fn frames_leave_as_they_are_and_none_arrive() {
             end.send(Operation::Send, 0, sent.len());
             assert_eq!(end.ok().byte_len as usize, sent.len());
             let mut seen = vec![0; 2000];
-            // SAFETY: so many bytes may be written.
+            // SAFETY: this number of bytes may be written.
             let got =
                 unsafe { libc::recv(socket.as_raw_fd(), seen.as_mut_ptr().cast(), seen.len(), 0) };
             assert_eq!(seen[..got as usize], sent);
         }
-        // Raw queue pairs send frames and nothing else.
+        // Raw queue pairs only send frames.
         let write = signalled(
             Operation::Write {
                 va: 0,
@@ -92,7 +92,7 @@ fn frames_leave_as_they_are_and_none_arrive() {
             end.memory.sge(0, 8),
         );
         assert_eq!(end.qp.post_send(&write).unwrap_err().errno(), libc::EINVAL);
-        // One that no link takes is an error, which flushes what follows.
+        // One that no link accepts is an error, which flushes those that follow.
         end.send(Operation::Send, 0, 1 << 17);
         end.send(Operation::Send, 0, 64);
         let statuses = [end.complete().status, end.complete().status];
@@ -131,7 +131,7 @@ fn without_the_capability_it_is_eperm() {
             signal_all: false,
         });
         assert_eq!(created.err().unwrap().errno(), libc::EPERM);
-        // What it took was given back.
+        // Its receive was returned.
         cq.destroy().unwrap();
         pd.destroy().unwrap();
     });

@@ -1,4 +1,4 @@
-//! Sealed connections, in virtual time, and what hosts on the path and off it can do to them.
+//! Sealed connections in virtual time, and attacks of hosts on the path and off it.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 const SEALED_OPCODE: u8 = 0xda;
-/// Of a datagram to queue pair 1.
+/// Opcode of a datagram to queue pair 1.
 const MAD_OPCODE: u8 = 0x64;
-/// BTH, DETH, MAD header, and 16 bytes: then come the contents of a message between airdma hosts.
+/// BTH, DETH, MAD header, and 16 bytes: offset of the content of airdma's messages.
 const CONTENT: usize = 12 + 8 + 24 + 16;
-/// Of the BTH in a packet: the queue pair, and where the byte of FECN and BECN is.
+/// Offset of the byte of FECN and BECN in a BTH.
 const CONGESTION_AT: usize = 4;
 const SECRET: &[u8] = b"0123456789abcdef";
 
@@ -43,7 +43,7 @@ impl Host {
     }
 }
 
-/// Two hosts, and a third that sits on the wire between them.
+/// Two hosts, and a third one on the wire between them.
 struct Wire {
     hosts: [Host; 2],
     now: Duration,
@@ -62,7 +62,7 @@ impl Wire {
         [end(&self.hosts[0]), end(&self.hosts[1])]
     }
 
-    /// Two queue pairs that seal, and have their keys.
+    /// Two queue pairs that seal and have their keys.
     fn sealed(bytes: usize) -> (Self, [End; 2]) {
         let mut wire = Wire::new();
         let ends = wire.ends(bytes);
@@ -79,7 +79,7 @@ impl Wire {
         self.pass_through(time, &mut |_, frame| vec![frame]);
     }
 
-    /// Lets time pass. Each packet (and from which host) goes to `middle`, and what comes back of it arrives.
+    /// Lets time pass. Each packet passes `middle` with its sender, and what that returns arrives.
     fn pass_through(&mut self, time: Duration, middle: &mut dyn FnMut(usize, Frame) -> Vec<Frame>) {
         let until = self.now + time;
         while self.now <= until {
@@ -105,7 +105,7 @@ impl Wire {
     }
 }
 
-/// What was changed gets an ICRC that fits: anyone can compute it.
+/// Sets the right ICRC of a changed packet: any host can compute it.
 fn with_icrc(mut frame: Frame) -> Frame {
     let (IpAddr::V4(src), IpAddr::V4(dst)) = (frame.source, frame.destination) else {
         panic!("IPv4");
@@ -137,7 +137,7 @@ fn write(ends: &[End; 2], offset: usize, bytes: &[u8]) {
 }
 
 #[test]
-fn every_operation_works_both_ways_and_nothing_of_it_is_readable() {
+fn every_operation_works_both_ways_and_is_unreadable() {
     let (mut wire, ends) = Wire::sealed(1 << 20);
     let binding = ends[0].qp.sealed_binding().unwrap();
     assert_eq!(ends[1].qp.sealed_binding(), Some(binding));
@@ -253,7 +253,7 @@ fn a_peer_that_does_not_seal_is_not_there() {
 }
 
 #[test]
-fn a_peer_that_is_gone_before_the_keys_is_found_out_in_the_time_of_the_queue_pair() {
+fn a_peer_lost_before_the_keys_is_detected_by_the_timers() {
     let mut wire = Wire::new();
     let ends = wire.ends(4096);
     seal(&ends);
@@ -308,7 +308,8 @@ fn hosts_with_different_secrets_or_none_reach_nothing() {
     }
 }
 
-/// A host on the path changes, repeats and replays all that passes, adds packets in the clear, and is dropped and counted.
+/// A host on the path changes, repeats and replays all packets, and adds packets in the clear;
+/// these are dropped and counted.
 #[test]
 fn a_host_on_the_path_cannot_change_add_or_replay_a_packet() {
     let (mut wire, ends) = Wire::sealed(1 << 20);
@@ -327,7 +328,7 @@ fn a_host_on_the_path_cannot_change_add_or_replay_a_packet() {
         forged += 2 + usize::from(bit / 8 != CONGESTION_AT);
         recorded[0][from].push(frame.clone());
         let replayed = recorded[0][from][(state >> 4) as usize % recorded[0][from].len()].clone();
-        // What was changed comes first: it must not take the place of what is good.
+        // The changed one comes first: it must not replace the good one.
         let all = [changed, plain, frame.clone(), frame, replayed];
         all.into_iter().map(with_icrc).collect()
     });
@@ -337,7 +338,7 @@ fn a_host_on_the_path_cannot_change_add_or_replay_a_packet() {
         .map(|host| host.counter("drop_unsealed") + host.counter("drop_unknown_qp"))
         .sum();
     assert!(dropped as usize >= forged / 2, "{dropped} of {forged}");
-    // All of it again, when the memory is another.
+    // All of it again, once the memory has changed.
     ends[1].memory.fill(0, &vec![0x55; data.len()]);
     for (from, frames) in recorded.remove(0).into_iter().enumerate() {
         for frame in frames {
@@ -391,9 +392,10 @@ fn messages_of_air_mode_travel_sealed_and_losses_are_repaired() {
     );
 }
 
-/// The two hosts are in air mode before a connection between them is sealed, and what they said then is late.
+/// The two hosts are in air mode before a connection between them is sealed, and their earlier
+/// messages come late.
 #[test]
-fn a_report_in_the_clear_acknowledges_nothing_of_a_sealed_connection() {
+fn a_report_in_the_clear_acknowledges_no_sealed_packet() {
     let mut wire = Wire::new();
     for host in &wire.hosts {
         host.device.offer_air(RateControl::Buffers);
@@ -429,7 +431,7 @@ fn a_report_in_the_clear_acknowledges_nothing_of_a_sealed_connection() {
 #[test]
 fn offers_of_keys_from_elsewhere_change_nothing() {
     let (mut wire, ends) = Wire::sealed(4096);
-    // The first offers of another connection between the same hosts, made to be for this one.
+    // First offers of another connection between the same hosts, changed to be for this one.
     let others = wire.ends(4096);
     seal(&others);
     connect(&others);
@@ -507,7 +509,7 @@ fn datagrams_and_connected_queue_pairs_do_not_begin_to_seal() {
 
 const QKEY: Qkey = Qkey(0x1111_1111);
 
-/// Two hosts with a secret, and a queue pair of datagrams at each.
+/// Two hosts with a secret, each with a datagram queue pair.
 fn datagrams(secrets: [Option<&[u8]>; 2]) -> (Wire, [End; 2]) {
     let wire = Wire::new();
     for (host, secret) in wire.hosts.iter().zip(secrets) {
@@ -595,7 +597,7 @@ fn datagrams_are_sealed_and_the_first_one_arrives() {
 }
 
 #[test]
-fn datagrams_come_from_no_host_without_the_secret_and_reach_none() {
+fn datagrams_need_the_secret_at_both_hosts() {
     for other in [Some(&b"0123456789abcdeg"[..]), None] {
         let (mut wire, ends) = datagrams([Some(SECRET), other]);
         for (from, to) in [(0, 1), (1, 0)] {

@@ -1,4 +1,4 @@
-//! Shared receive queues, extended connections, and what becomes of completions.
+//! Shared receive queues, extended connections, and their completions.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ use airdma_engine::*;
 use common::*;
 use std::sync::Arc;
 
-/// Queue pairs on two devices, the right ones of which receive from one shared queue.
+/// Queue pairs on two devices; the right ones receive from one shared queue.
 struct Shared {
     left: Vec<End>,
     right: End,
@@ -66,7 +66,7 @@ impl Shared {
 }
 
 #[test]
-fn messages_of_several_peers_fill_one_queue_and_none_holds_up_another() {
+fn messages_of_several_peers_share_a_queue_without_delays() {
     let shared = shared(3, 8);
     let (big, small) = (8 << 10, 16);
     for number in 0..6 {
@@ -94,7 +94,7 @@ fn messages_of_several_peers_fill_one_queue_and_none_holds_up_another() {
             end.ok();
         });
     }
-    // What is empty now answers "not ready", and goes on when something is posted.
+    // An empty queue answers "not ready", and continues once a receive is posted.
     shared.left[1].send(Operation::Send, 0, small);
     wait_until("a not-ready answer", || {
         shared
@@ -191,7 +191,7 @@ fn a_resized_queue_keeps_what_was_posted() {
 }
 
 #[test]
-fn a_broken_queue_pair_leaves_the_shared_queue_to_others_and_says_so() {
+fn a_failed_queue_pair_releases_the_shared_queue_with_an_event() {
     let shared = shared(2, 8);
     shared.receive(1, 0, 64).unwrap();
     shared.receive(2, 64, 64).unwrap();
@@ -211,7 +211,7 @@ fn a_broken_queue_pair_leaves_the_shared_queue_to_others_and_says_so() {
 }
 
 #[test]
-fn an_extended_connection_fills_the_queue_that_each_message_names() {
+fn extended_messages_go_to_the_queue_that_they_name() {
     let (a, b) = wired();
     let (left, right) = (
         End::new(&a, QpType::Rc, 4096),
@@ -273,7 +273,7 @@ fn an_extended_connection_fills_the_queue_that_each_message_names() {
             pattern(100, wr_id as u8)
         );
     }
-    // A queue of another domain is out of reach, and so is one that does not exist.
+    // A queue of another domain cannot be used, nor one that does not exist.
     assert_eq!(errno(domain.destroy()), libc::EBUSY);
     let (foreign, _) = queue(&b.open_xrcd().unwrap());
     send(foreign.number());
@@ -294,7 +294,8 @@ fn an_extended_connection_fills_the_queue_that_each_message_names() {
     assert_eq!(failed, Some(Status::RemoteInvalidRequest));
 }
 
-/// A READ is answered from memory of the domain that its own queue has, though the next message names a queue of another.
+/// A READ is answered from memory of its own queue's domain, though the next message names a queue
+/// of another.
 #[test]
 fn an_answer_under_way_survives_a_message_to_another_queue() {
     let (a, b) = wired();
@@ -424,7 +425,8 @@ fn a_resized_completion_queue_keeps_its_completions_in_order() {
             8,
         );
     }
-    // The first write is asked for its answer, and polled by nobody: the helper or the peer brings the others in.
+    // The first write requests an acknowledgement, and is not polled: the progress thread or the
+    // peer handles the others.
     wait_until("all answers", || {
         right.cq.poll(1, |_| ()).unwrap();
         left.device.counters();
@@ -444,7 +446,7 @@ fn a_resized_completion_queue_keeps_its_completions_in_order() {
 }
 
 #[test]
-fn a_queue_pair_that_is_reset_takes_its_completions_along_and_no_others() {
+fn a_reset_removes_only_the_queue_pairs_own_completions() {
     let (left, right) = pair(4096);
     let other = create_qp(&left.pd, &left.cq, QpType::Rc, CAPS);
     for qp in [&left.qp, &other] {
@@ -483,9 +485,9 @@ fn a_queue_pair_that_is_reset_takes_its_completions_along_and_no_others() {
     drop(right);
 }
 
-/// The peer breaks off in the middle of a message, and the queue that it had named goes.
+/// The peer stops in the middle of a message, and the queue that it named is destroyed.
 #[test]
-fn a_receive_of_an_extended_queue_that_is_gone_completes_nowhere() {
+fn a_receive_of_a_destroyed_extended_queue_never_completes() {
     let (a, b) = wired();
     let (left, right) = (
         End::new(&a, QpType::Rc, 1 << 16),
@@ -515,7 +517,7 @@ fn a_receive_of_an_extended_queue_that_is_gone_completes_nowhere() {
         })
         .unwrap();
     left.memory.fill(0, &pattern(4096, 9));
-    // The second half lies nowhere: it is found out when the first has left.
+    // The second half has no memory, which is detected after the first has left.
     let sges = [
         left.memory.sge(0, 4096),
         Sge {
@@ -537,7 +539,7 @@ fn a_receive_of_an_extended_queue_that_is_gone_completes_nowhere() {
     });
     srq.destroy().unwrap();
     cq.destroy().unwrap();
-    // It takes the place of the one that went.
+    // It takes the number of the destroyed one.
     let other = b.create_cq(16, None).unwrap();
     modify(
         &target,

@@ -1,4 +1,4 @@
-//! Devices whose time and packets are in somebody's hands.
+//! Devices in virtual time, with packets under the test's control.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -28,7 +28,7 @@ fn host(name: &str, address: [u8; 4]) -> Host {
     }
 }
 
-/// Carries what `from` has sent, without the packets that `lose` says, and returns how long they were.
+/// Delivers the packets of `from`, except those that `lose` selects, and returns their lengths.
 fn carry(from: &Host, to: &Host, lose: impl Fn(usize) -> bool) -> Vec<usize> {
     let frames = std::iter::from_fn(|| from.carrier.take());
     let sent: Vec<_> = frames.collect();
@@ -52,14 +52,14 @@ fn time_passes_when_it_is_moved_and_not_before() {
     left.qp.post_send(&left.write(&right, 0, 3000)).unwrap();
     assert_eq!(carry(&a, &b, |_| true).len(), 3);
 
-    // Timeout 14 is 67 ms: what was lost is sent again then, and not a nanosecond earlier.
+    // Timeout 14 is 67 ms: lost packets are sent again then, and not a nanosecond earlier.
     let due = a.device.deadline().unwrap();
     a.device.run(due - Duration::from_nanos(1));
     assert!(carry(&a, &b, |_| false).is_empty());
     std::thread::sleep(Duration::from_millis(80));
     a.device.run(due - Duration::from_nanos(1));
     assert!(carry(&a, &b, |_| false).is_empty());
-    // One packet asks whether anybody is there; who hears of it sends the rest.
+    // One packet probes the peer; its acknowledgement releases the rest.
     for packets in [1, 2] {
         a.device.run(due);
         assert_eq!(carry(&a, &b, |_| false).len(), packets);
@@ -69,13 +69,14 @@ fn time_passes_when_it_is_moved_and_not_before() {
     assert_eq!(right.memory.bytes(0, 3000), pattern(3000, 1));
     a.device.run(due);
     assert_eq!(left.ok().opcode, CompletionOpcode::Write);
-    // A timer that is not needed any more comes up once, and does nothing.
+    // A superfluous timer fires once, and does nothing.
     a.device.run(due * 2);
     assert_eq!(a.device.deadline(), None);
     assert!(carry(&a, &b, |_| false).is_empty());
 }
 
-/// A host that did not run for a while finds the answer behind many other packets, and its timer due.
+/// A host that did not run for a while finds the acknowledgement behind many other packets, and its
+/// timer due.
 #[test]
 fn an_answer_that_is_here_already_is_heard_before_the_timer() {
     let (a, b) = (host("a", LEFT), host("b", RIGHT));
@@ -117,7 +118,7 @@ fn numbers_and_keys_follow_from_the_seed() {
 }
 
 #[test]
-fn a_port_that_nobody_empties_stops_taking_packets_and_goes_on_later() {
+fn a_full_port_takes_no_packets_until_it_is_emptied() {
     let (a, b) = (host("a", LEFT), host("b", RIGHT));
     let left = End::new(a.device.device(), QpType::Uc, 1 << 20);
     let right = End::new(b.device.device(), QpType::Uc, 1 << 20);
@@ -199,13 +200,14 @@ fn retries_towards_a_dead_host_run_side_by_side() {
     for (left, _) in &pairs {
         assert_eq!(left.complete().status, Status::RetryExceeded);
     }
-    // Timeout 14 is 67.1 ms, four for each try. The first fills the window, and only its timer lets the others begin.
+    // Timeout 14 is 67.1 ms, four for each try. The first fills the window, and only its timer lets
+    // the others start.
     let timeout = Duration::from_nanos(4096 << 14);
     assert!(now <= timeout * (1 + 32), "{now:?}");
 }
 
 #[test]
-fn one_that_always_has_more_to_send_lets_the_others_have_their_turn() {
+fn an_endless_sender_leaves_the_others_their_turn() {
     let (a, b) = (host("a", LEFT), host("b", RIGHT));
     let pairs = pairs(&a, &b, 3);
     let (greedy, modest) = pairs.split_at(1);

@@ -1,4 +1,4 @@
-//! From which UDP port the packets of a connection come.
+//! UDP source ports of a connection's packets.
 #![allow(clippy::unwrap_used)]
 
 mod common;

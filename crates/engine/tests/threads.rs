@@ -1,10 +1,13 @@
-//! Many threads use the same objects, as `ibv_post_send(3)` and its kin allow: shared queue pairs, completion queues and receive
-//! queues are posted to, polled, armed and waited for, while memory is registered and deregistered, queue pairs come, fail
-//! and go, queues are resized, counters are read, and processes are forked.
+//! Many threads use the same objects, as `ibv_post_send(3)` and its kin permit.
 //!
-//! Each request completes exactly once, with its bytes in place. `AIRDMA_THREADS_SECONDS` says how long (one second); `make tsan`
-//! runs it under ThreadSanitizer, for which the application's own memory is touched as the manual allows: before the post, and
-//! after the completion. So a completion that does not publish its data is reported as a race.
+//! Shared queue pairs, completion queues and receive queues are posted to, polled, armed and waited
+//! for, while memory is registered and deregistered, queue pairs are made, fail and are destroyed,
+//! queues are resized, counters are read, and processes are forked.
+//!
+//! Each request completes exactly once, with its bytes in place. `AIRDMA_THREADS_SECONDS` is the
+//! duration (one second); `make tsan` runs it under ThreadSanitizer, for which the application
+//! accesses its own memory as the manual permits: before the post, and after the completion. So a
+//! completion that does not publish its data is reported as a race.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-/// Connections, all of which share one completion queue on each side, and one receive queue on the right.
+/// Connections that share one completion queue on each side, and one receive queue on the right.
 const PAIRS: usize = 3;
-/// Messages under way at most: each has its part of the memory on both sides.
+/// Most messages in flight: each has its part of the memory on both sides.
 const SLOTS: usize = 48;
 const SLOT: usize = 1536;
 const RECEIVES: usize = 64;
@@ -39,7 +42,7 @@ struct Hosts {
     sent: AtomicU64,
     received: AtomicU64,
     messages: AtomicU64,
-    /// Threads that are blocked now and then.
+    /// Threads that block at times.
     blocked: AtomicU32,
 }
 
@@ -101,7 +104,7 @@ impl Hosts {
         self.srq.begin_post().push(&wr).unwrap();
     }
 
-    /// Posts the message of a free slot to one of the queue pairs, all of which every poster uses.
+    /// Posts the message of a free slot to one of the queue pairs, which all posters use.
     fn send(&self, slot: usize, number: u64) {
         let qp = &self.senders[number as usize % PAIRS];
         let length = 16 + number as usize * 37 % (SLOT - 16);
@@ -131,7 +134,7 @@ impl Hosts {
         loop {
             match qp.post_send(&wr) {
                 Ok(()) => return,
-                // Full: those who poll make room.
+                // Full: polling threads make room.
                 Err(Error::NoMemory(_)) => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
@@ -160,7 +163,7 @@ impl Hosts {
         self.left.cq.poll(4, slot_done).unwrap();
     }
 
-    /// One poll of the receivers' queue: what came is looked at, and its buffer posted again.
+    /// One poll of the receivers' queue: checks the messages, and posts their buffers again.
     fn poll_right(&self) {
         let mut buffers = Vec::new();
         self.right
@@ -180,7 +183,7 @@ impl Hosts {
         self.received.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Blocks until the senders' queue has something, over and over.
+    /// Waits for completions of the senders' queue, again and again.
     fn wait_left(&self) {
         self.blocked.fetch_add(1, Ordering::Relaxed);
         while self.goes_on() {
@@ -191,7 +194,7 @@ impl Hosts {
         self.blocked.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Looks for events of the receivers' queue, over and over.
+    /// Polls for events of the receivers' queue, again and again.
     fn wait_right(&self) {
         while self.goes_on() {
             self.right.cq.arm(true).unwrap();
@@ -218,7 +221,7 @@ impl Hosts {
     }
 }
 
-/// Memory comes and goes, and changes its rights.
+/// Registers and deregisters memory, and changes its rights.
 fn register(hosts: &Hosts, end: &End) {
     while hosts.goes_on() {
         let memory = Memory::new(&end.pd, 4096, ALL);
@@ -231,7 +234,8 @@ fn register(hosts: &Hosts, end: &End) {
     }
 }
 
-/// Queue pairs are made, connected to nobody, posted to by one thread, and failed by another, and destroyed.
+/// Makes queue pairs to an absent peer, posts to them in one thread, fails them in another, and
+/// destroys them.
 fn come_and_go(hosts: &Hosts, device: &Arc<Device>) {
     let end = End::new(device, QpType::Ud, 64);
     while hosts.goes_on() {
@@ -261,11 +265,11 @@ fn come_and_go(hosts: &Hosts, device: &Arc<Device>) {
                 qp.query().unwrap();
             });
         });
-        // All of it is flushed, and nothing else.
+        // All requests are flushed.
         let mut flushed = 0;
         wait_until("flushed requests", || {
             let flush = |completion: Completion| {
-                // The first may run out of retries before the other thread has its turn.
+                // The first may run out of retries before the other thread is scheduled.
                 let status = completion.status;
                 assert!(matches!(
                     status,
@@ -281,7 +285,7 @@ fn come_and_go(hosts: &Hosts, device: &Arc<Device>) {
     }
 }
 
-/// The queues that others use are resized, watched and asked about.
+/// Resizes, watches and queries the queues that others use.
 fn look_around(hosts: &Hosts) {
     let mut entries = 512;
     while hosts.goes_on() {
@@ -300,7 +304,7 @@ fn look_around(hosts: &Hosts) {
     }
 }
 
-/// Datagrams of several threads on one queue pair, to nobody.
+/// Sends datagrams from several threads on one queue pair, to an absent peer.
 fn scatter(hosts: &Hosts) {
     let end = End::new(&hosts.left.device, QpType::Ud, 256);
     datagram_to_rts(&end.qp, Qkey(7));
@@ -316,7 +320,7 @@ fn scatter(hosts: &Hosts) {
                         }),
                         ..signalled(Operation::Send, end.memory.sge(0, 64))
                     };
-                    // Full now and then.
+                    // The queue is full at times.
                     end.qp.post_send(&wr).ok();
                     end.cq.poll(2, |_| ()).unwrap();
                 }
@@ -328,7 +332,7 @@ fn scatter(hosts: &Hosts) {
 /// A child that becomes another program leaves the devices alone.
 fn fork_and_exec(hosts: &Hosts) {
     while hosts.goes_on() {
-        // SAFETY: the child calls nothing but `execv` and `_exit`.
+        // SAFETY: the child only calls `execv` and `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let arguments = [c"/bin/true".as_ptr(), std::ptr::null()];
@@ -339,7 +343,7 @@ fn fork_and_exec(hosts: &Hosts) {
             }
         }
         let mut status = -1;
-        // SAFETY: a child of ours, and a local integer.
+        // SAFETY: a child of this process, and a local integer.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
         std::thread::sleep(Duration::from_millis(20));
@@ -381,7 +385,7 @@ fn spawn_all<'scope>(scope: &'scope Scope<'scope, '_>, hosts: &'scope Hosts) {
 fn threads_share_everything() {
     let seconds = std::env::var("AIRDMA_THREADS_SECONDS");
     let seconds = seconds.map_or(1, |seconds| seconds.parse().unwrap());
-    // A thread that is blocked would keep the others from being heard of.
+    // A blocked thread would delay the report of the others' failures.
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
         std::process::abort();
@@ -396,7 +400,7 @@ fn threads_share_everything() {
             std::thread::sleep(Duration::from_millis(10));
         }
         hosts.stop.store(true, Ordering::Relaxed);
-        // Each that is blocked gets an event: one is raised for each time that the queue is armed.
+        // Each blocked thread gets an event: one is raised each time that the queue is armed.
         wait_until("blocked threads", || {
             hosts.left.cq.arm(false).unwrap();
             hosts.post(0);

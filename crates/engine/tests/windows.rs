@@ -46,7 +46,7 @@ fn a_region_that_is_dropped_takes_its_windows_along() {
 }
 
 #[test]
-fn a_window_opens_nothing_to_a_later_queue_pair_of_the_same_number() {
+fn a_window_opens_nothing_to_a_later_pair_of_the_same_number() {
     let (a, b) = wired();
     let (mut left, mut right) = (
         End::new(&a, QpType::Rc, 4096),
@@ -84,7 +84,7 @@ fn a_window_opens_nothing_to_a_later_queue_pair_of_the_same_number() {
 }
 
 #[test]
-fn a_window_is_opened_in_memory_of_its_domain_to_queue_pairs_of_its_domain() {
+fn a_window_opens_memory_of_its_domain_to_its_queue_pairs() {
     let (a, b) = wired();
     let (left, right) = (
         End::new(&a, QpType::Rc, 4096),
@@ -129,6 +129,6 @@ fn a_window_is_opened_in_memory_of_its_domain_to_queue_pairs_of_its_domain() {
             "{what}"
         );
     }
-    // No window was left behind: none keeps its region.
+    // No window keeps its region.
     mr.deregister().unwrap();
 }

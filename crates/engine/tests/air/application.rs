@@ -1,4 +1,4 @@
-//! A program that takes what comes to it slower than the line brings it, and says how much waits for it.
+//! A program that reads slower than the line delivers, and reports the length of its buffer.
 
 use crate::common::*;
 use crate::rate::{line, wires};
@@ -8,24 +8,24 @@ use airdma_transport::rate::Feedback;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
-/// What the program takes at a time, of messages of this length: 4 MB/s of the line's 12.5.
+/// Bytes that the program takes at a time, of messages of this length: 4 MB/s of the line's 12.5.
 const PIECE: usize = 64 * 1024;
 const TAKES: u32 = 16;
-/// What its buffer holds.
+/// Capacity of its buffer, in pieces.
 const PIECES_MAX: u64 = 32;
 const RECEIVES: u64 = 400;
 
 struct Program {
     left: End,
     right: End,
-    /// It says how much waits for it.
+    /// Whether it reports its buffer.
     tells: bool,
-    /// Pieces on their way, those that wait, the most that ever did, and those that were taken.
+    /// Pieces in flight, waiting ones, the most that ever waited, and those taken.
     under_way: u32,
     waiting: u64,
     most: u64,
     taken: u64,
-    /// Sum of what was in the queue of the line at each look, and how many looks there were.
+    /// Sum of the bytes in the line's queue at each sample, and number of samples.
     queued: (usize, usize),
     /// Until it takes the next piece.
     ms_left: u32,
@@ -57,7 +57,8 @@ impl Program {
         }
     }
 
-    /// The left host sends all that it can, and the program takes pieces, if it does. Returns how many it took.
+    /// The left host sends as fast as it can, and the program takes pieces if `takes`. Returns the
+    /// number taken.
     fn run(&mut self, wires: &mut Wires, time: Duration, takes: bool) -> u64 {
         let before = self.taken;
         for _ in 0..time.as_millis() {
@@ -92,20 +93,20 @@ impl Program {
         self.taken - before
     }
 
-    /// Bytes that were in the queue of the line since this was asked last, on average.
+    /// Mean bytes in the line's queue since the last call.
     fn mean_queue(&mut self) -> usize {
         let (bytes, looks) = std::mem::take(&mut self.queued);
         bytes / looks
     }
 }
 
-/// What the program takes in this time if there is always something to take.
+/// Pieces that the program takes in this time if it never waits.
 fn pieces_in(time: Duration) -> f64 {
     time.as_millis() as f64 / f64::from(TAKES)
 }
 
 #[test]
-fn a_program_that_says_how_much_waits_for_it_sets_the_rate_and_the_queue_of_the_line_stays_short() {
+fn a_reporting_program_sets_the_rate_and_keeps_the_queue_short() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let mut program = Program::new(&wires, true);
     program.run(&mut wires, 500 * MS, true);
@@ -118,13 +119,13 @@ fn a_program_that_says_how_much_waits_for_it_sets_the_rate_and_the_queue_of_the_
     let line = wires.line.unwrap();
     let carried = line.carried as f64 / (taken as usize * PIECE) as f64;
     assert!((0.9..1.2).contains(&carried), "{carried} of what is taken");
-    // A quarter of what is there at least when nobody tells (below).
+    // A quarter at most of the queue without reports (below).
     let queue = program.mean_queue();
     assert!(queue < 10_000, "{queue} bytes in the queue");
 }
 
 #[test]
-fn a_program_that_says_nothing_finds_all_that_the_line_can_bring() {
+fn a_program_without_reports_gets_the_lines_rate() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let mut program = Program::new(&wires, false);
     program.run(&mut wires, 500 * MS, true);
@@ -136,14 +137,14 @@ fn a_program_that_says_nothing_finds_all_that_the_line_can_bring() {
 }
 
 #[test]
-fn a_program_that_stands_still_stops_the_sender_and_starts_it_again() {
+fn a_stopped_program_stops_the_sender_until_it_continues() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let mut program = Program::new(&wires, true);
     program.run(&mut wires, 500 * MS, true);
     program.run(&mut wires, 200 * MS, false);
     let before = wires.line.as_ref().unwrap().carried;
     program.run(&mut wires, 2000 * MS, false);
-    // Now and then it is asked whether it is still there.
+    // Now and then it is probed.
     let carried = wires.line.as_ref().unwrap().carried - before;
     assert!(carried < 160 * 1024, "{carried} bytes meanwhile");
     assert!(program.most <= PIECES_MAX, "{} waited", program.most);
@@ -153,7 +154,7 @@ fn a_program_that_stands_still_stops_the_sender_and_starts_it_again() {
 }
 
 #[test]
-fn a_program_that_stands_still_holds_up_no_small_messages_of_other_queue_pairs() {
+fn a_stopped_program_delays_no_small_messages_of_others() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let mut program = Program::new(&wires, true);
     let [left, right] = (wires.hosts.each_ref())
@@ -166,7 +167,7 @@ fn a_program_that_stands_still_holds_up_no_small_messages_of_other_queue_pairs()
     let mut late = 0;
     for message in 0..40 {
         right.recv(0, 0, PIECE);
-        // The longer ones are as much as is let through at once.
+        // The longer ones are as long as is admitted at once.
         let length = if message % 4 == 0 { 4120 } else { 64 };
         left.send(Operation::Send, 0, length);
         program.run(&mut wires, 5 * MS, false);
@@ -180,7 +181,7 @@ fn a_program_that_stands_still_holds_up_no_small_messages_of_other_queue_pairs()
 }
 
 #[test]
-fn many_small_messages_at_once_do_not_wait_for_a_program_that_stands_still() {
+fn many_small_messages_do_not_wait_for_a_stopped_program() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let mut program = Program::new(&wires, true);
     let others: Vec<_> = (0..64)
@@ -206,13 +207,13 @@ fn many_small_messages_at_once_do_not_wait_for_a_program_that_stands_still() {
 }
 
 #[test]
-fn a_program_that_takes_its_buffer_back_is_sent_to_at_the_rate_of_the_line() {
+fn a_program_that_withdraws_its_buffer_gets_the_lines_rate() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let mut program = Program::new(&wires, true);
     program.run(&mut wires, 500 * MS, true);
     program.tells = false;
     program.right.qp.set_application_buffer(0, 0);
-    // As soon as some reports have said so.
+    // As soon as some reports have shown it.
     program.run(&mut wires, 5 * Feedback::INTERVAL, true);
     let before = wires.line.as_ref().unwrap().carried;
     program.run(&mut wires, 400 * MS, true);

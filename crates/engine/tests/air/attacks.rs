@@ -1,4 +1,5 @@
-//! A third host that is connected to one end, sees no packet that is not for it, and sends with any source address.
+//! A third host that is connected to one end, sees only packets addressed to it, and sends with any
+//! source address.
 
 use crate::common::*;
 use crate::wires::{Wires, reset};
@@ -38,7 +39,7 @@ fn hellos(wires: &Wires) -> Vec<Hello> {
     hellos.collect()
 }
 
-/// What the third host hears when it is asked.
+/// The Hello that the third host gets for its own.
 fn heard_by_the_third(wires: &mut Wires) -> (End, Hello) {
     let before = hellos(wires).len();
     let end = connected_to_the_third(wires);
@@ -56,7 +57,7 @@ fn range_of(wires: &Wires, end: usize) -> u32 {
     (wires.ends[end].qp.number().get() >> 12 & 0xff) << 24
 }
 
-/// A report of the right host on the queue pair of the left one: all before `expected` has come.
+/// A report of the right host on the left one's queue pair: all before `expected` has arrived.
 fn report(wires: &Wires, report: Report, expected: Psn) -> [u8; MAD_LEN] {
     let sender = range_of_right(wires);
     let mut writer = ReportWriter::new(&Report { sender, ..report });
@@ -64,7 +65,8 @@ fn report(wires: &Wires, report: Report, expected: Psn) -> [u8; MAD_LEN] {
     writer.finish(0)
 }
 
-/// All 64 packets of a WRITE get lost, and `forge` says what the third host makes the left one hear meanwhile. Whether it completed.
+/// Loses all 64 packets of a WRITE, while `forge` forges the third host's datagrams to the left
+/// one. Returns whether it completed.
 fn completes_though_all_is_lost(wires: &mut Wires, forge: impl Fn(&Wires)) -> bool {
     let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
     wires.ends[0].qp.post_send(&write).unwrap();
@@ -78,13 +80,13 @@ fn completes_though_all_is_lost(wires: &mut Wires, forge: impl Fn(&Wires)) -> bo
 }
 
 #[test]
-fn what_a_host_tells_a_third_one_acknowledges_nothing_of_another() {
+fn messages_of_a_third_host_acknowledge_nothing() {
     let mut wires = Wires::new([true, true], LEN);
     wires.quietly(5 * MS);
     let (_end, heard) = heard_by_the_third(&mut wires);
     let number = std::cell::Cell::new(5_000);
     let completes = completes_though_all_is_lost(&mut wires, |wires| {
-        // Guesses of which one is right: the odds are those of an ACK packet.
+        // Guesses, one of which is right: the odds are those of an ACK packet.
         for packets in 1..=46 {
             let forged = Report {
                 instance: heard.instance,
@@ -139,9 +141,10 @@ fn what_a_host_tells_a_third_one_answers_no_question_to_another() {
     assert_eq!(wires.hosts[1].count("retransmits"), 1);
 }
 
-/// Each forged question was answered, and made the host ask its peer anew, which answered: three datagrams, and all that an answer changes.
+/// Each forged question was answered, and made the host ask its peer again, which answered: three
+/// datagrams, and all effects of an answer.
 #[test]
-fn forged_questions_make_a_host_ask_its_peer_ten_times_a_second_at_most() {
+fn forged_questions_cause_at_most_ten_questions_a_second() {
     for has_other_instance in [true, false] {
         let mut wires = Wires::new([true, true], LEN);
         wires.quietly(5 * MS);
@@ -151,7 +154,8 @@ fn forged_questions_make_a_host_ask_its_peer_ten_times_a_second_at_most() {
     }
 }
 
-/// The questions that rode on the answers had a name that the peer did not know, so nothing answered them: that was the end of air mode.
+/// The questions within the answers had a name that the peer did not know, so none was answered:
+/// that ended air mode.
 #[test]
 fn forged_questions_to_another_process_do_not_end_air_mode() {
     for has_other_instance in [true, false] {
@@ -174,7 +178,7 @@ fn forged_questions_to_another_process_do_not_end_air_mode() {
     }
 }
 
-/// How often the left host asks while it hears 200 forged questions in 200 ms.
+/// Number of the left host's questions while it gets 200 forged ones in 200 ms.
 fn asked_by_forged_questions(wires: &mut Wires, receiver: u32, has_other_instance: bool) -> usize {
     let from_right = wires.sent.iter().filter(|(from, _)| *from == 1);
     let mads = from_right.filter_map(|(_, it)| it.get(BTH_AND_DETH..BTH_AND_DETH + MAD_LEN));
@@ -203,9 +207,9 @@ fn asked(wires: &Wires) -> usize {
     hellos(wires).iter().filter(|hello| hello.asks).count()
 }
 
-/// An on-path host, or a peer that is mad: what it says is right in all but the number.
+/// An on-path host, or a peer with a fault: all but the number is right.
 #[test]
-fn a_report_with_a_number_far_ahead_does_not_silence_those_that_follow() {
+fn a_report_number_far_ahead_does_not_silence_later_ones() {
     for jump in [1 << 30, i32::MAX as u32] {
         let mut wires = Wires::new([true, true], LEN);
         wires.quietly(5 * MS);
@@ -225,7 +229,7 @@ fn a_report_with_a_number_far_ahead_does_not_silence_those_that_follow() {
     }
 }
 
-/// The last report of the right host, after it had something to tell.
+/// The last report of the right host, after it had something to report.
 fn genuine_report(wires: &mut Wires) -> Report {
     let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
     wires.ends[0].qp.post_send(&write).unwrap();
@@ -241,7 +245,8 @@ fn genuine_report(wires: &mut Wires) -> Report {
     .unwrap()
 }
 
-/// It silences those that follow, but not for ever: the next answer to a Hello says which numbers are to come.
+/// Reports after it are ignored, but not for ever: the next answer to a Hello has the numbers to
+/// come.
 #[test]
 fn after_a_tenth_of_a_second_of_silence_reports_are_heard_again() {
     let mut wires = Wires::new([true, true], LEN);
@@ -285,7 +290,7 @@ fn of_the_records_of_a_report_one_counts_for_each_queue_pair() {
     });
     let mut records = 0;
     while writer.room().is_some() {
-        // Of what was never sent.
+        // A report of packets that were never sent.
         writer.add(number, PSN.add(5_000), [].into_iter());
         records += 1;
     }
@@ -298,7 +303,7 @@ fn of_the_records_of_a_report_one_counts_for_each_queue_pair() {
 }
 
 #[test]
-fn a_peer_that_says_that_its_buffers_are_full_holds_up_itself_alone() {
+fn a_peer_with_full_buffers_delays_only_itself() {
     let mut wires = Wires::new([true, true], LEN);
     let (left, right) = wires.pair_at_second_address(LEN);
     wires.quietly(5 * MS);
@@ -329,7 +334,7 @@ fn a_peer_that_says_that_its_buffers_are_full_holds_up_itself_alone() {
     wires.ends[0].ok();
 }
 
-/// Gives the right host a packet as if the left one had sent it.
+/// Delivers a packet to the right host in the left one's name.
 fn forge_to_right(wires: &Wires, mut bytes: Vec<u8>) {
     let ip = IpPseudo::V4 {
         src: LEFT.into(),
@@ -358,7 +363,7 @@ fn a_forged_congestion_notification_needs_the_tag() {
     wires.ends[0].qp.post_send(&write).unwrap();
     wires.quietly(40 * MS);
     wires.ends[0].ok();
-    // As the left one sends it, but for its tag.
+    // As the left one sends it, except for its tag.
     forge_to_right(&wires, cnp(wires.ends[1].qp.number()).to_vec());
     wires.quietly(MS);
     assert_eq!(wires.hosts[1].count("drop_untagged"), 1);
@@ -422,7 +427,7 @@ fn random(state: &mut u64) -> u32 {
     ((z ^ (z >> 31)) >> 32) as u32
 }
 
-/// Of 2^16 forged packets with random numbers a window of 8,191 packets alone would take 32.
+/// Of 2^16 forged packets with random numbers, a window of 8,191 packets alone would accept 32.
 #[test]
 fn forged_packets_ahead_of_their_turn_place_no_byte() {
     const BIG: usize = 16 << 20;

@@ -1,4 +1,4 @@
-//! Packets in bundles, to peers that take them.
+//! Packets in bundles, to peers that accept them.
 
 use crate::common::*;
 use crate::wires::Wires;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const LEN: usize = 400 * 1024;
 
-/// Two hosts in air mode; those of `offers` offer bundles, too, and all have agreed by now.
+/// Two hosts in air mode, which have agreed; those of `offers` offer bundles, too.
 fn wires(offers: [bool; 2]) -> Wires {
     let mut wires = Wires::new([true, true], LEN);
     for (host, offers) in wires.hosts.iter().zip(offers) {
@@ -22,7 +22,7 @@ fn wires(offers: [bool; 2]) -> Wires {
     wires
 }
 
-/// Frames that `from` has sent since so many were, in bundles and not.
+/// Number of frames that `from` has sent since the first `since`: bundles and others.
 fn frames(wires: &Wires, from: usize, since: usize) -> [usize; 2] {
     let sent = wires.sent[since..]
         .iter()
@@ -31,7 +31,7 @@ fn frames(wires: &Wires, from: usize, since: usize) -> [usize; 2] {
     [bundles.len(), others.len()]
 }
 
-/// Writes while those frames are lost. How many frames left in bundles, and not.
+/// Writes while frames are lost. Returns the number of frames: bundles and others.
 fn write(wires: &mut Wires, mut loses: impl FnMut(usize, &[u8]) -> bool) -> [usize; 2] {
     let since = wires.sent.len();
     let data = pattern(LEN, since as u8);
@@ -48,7 +48,7 @@ fn write(wires: &mut Wires, mut loses: impl FnMut(usize, &[u8]) -> bool) -> [usi
 }
 
 #[test]
-fn packets_leave_in_bundles_to_who_takes_them_and_to_nobody_else() {
+fn only_peers_that_accept_bundles_get_them() {
     for offers in [[true, true], [true, false], [false, true], [false, false]] {
         let mut wires = wires(offers);
         let [bundles, others] = write(&mut wires, |_, _| false);
@@ -115,14 +115,14 @@ fn answers_to_reads_come_by_themselves() {
 }
 
 #[test]
-fn a_path_that_lets_no_bundle_through_carries_everything_all_the_same() {
+fn a_path_that_drops_bundles_still_carries_everything() {
     let mut wires = wires([true, true]);
     let mut bundles = 0;
     for _ in 0..8 {
         bundles += write(&mut wires, |_, bytes| is_bundle(bytes))[0];
     }
     assert_eq!(wires.hosts[0].count("air_bundles_stopped"), 1);
-    // Of a few packets each, as slow as the path is.
+    // Bundles of a few packets each, as slow as the path is.
     assert!(bundles < 100, "{bundles}");
     let seen = write(&mut wires, |_, bytes| is_bundle(bytes));
     assert_eq!(seen[0], 0, "given up");
@@ -130,7 +130,7 @@ fn a_path_that_lets_no_bundle_through_carries_everything_all_the_same() {
 }
 
 #[test]
-fn when_packets_get_lost_bundles_are_given_up_and_tried_again_later() {
+fn losses_end_bundles_until_a_later_try() {
     let mut wires = wires([true, true]);
     let mut frame = 0;
     for _ in 0..20 {
@@ -140,7 +140,7 @@ fn when_packets_get_lost_bundles_are_given_up_and_tried_again_later() {
         });
     }
     assert_eq!(wires.hosts[0].count("air_bundles_stopped"), 1);
-    // Some good seconds, of which most are left out.
+    // Some good seconds, of which most are skipped.
     wires.tick += (Duration::from_secs(20).as_micros() / 100) as usize;
     assert_eq!(write(&mut wires, |_, _| false)[0], 0, "not yet");
     wires.tick += (Duration::from_secs(15).as_micros() / 100) as usize;
@@ -149,7 +149,7 @@ fn when_packets_get_lost_bundles_are_given_up_and_tried_again_later() {
 }
 
 #[test]
-fn a_bundle_of_somebody_who_was_not_told_that_we_take_them_is_counted_and_dropped() {
+fn a_bundle_of_a_peer_without_our_offer_is_dropped_and_counted() {
     let mut wires = wires([true, true]);
     let since = wires.sent.len();
     write(&mut wires, |_, _| false);
@@ -159,7 +159,7 @@ fn a_bundle_of_somebody_who_was_not_told_that_we_take_them_is_counted_and_droppe
         .iter()
         .map(|(_, bytes)| Bundle::parse(bytes).unwrap().packets().count())
         .sum();
-    // The same connection, and its packets were good; but the left one agrees on less now.
+    // The same connection, and its packets were good; but the left one now agrees on less.
     let mut other = Wires::new([true, true], LEN);
     other.quietly(5 * MS);
     for (_, bytes) in &bundles {
@@ -180,9 +180,9 @@ fn a_bundle_of_somebody_who_was_not_told_that_we_take_them_is_counted_and_droppe
 }
 
 #[test]
-fn a_peer_that_was_told_that_we_take_them_may_send_them_though_its_answers_get_lost() {
+fn a_peer_with_our_offer_may_send_bundles_with_its_answers_lost() {
     let mut wires = wires([true, true]);
-    // The left one asks again, and becomes plain. The right one has its answer, from before.
+    // The left one asks again, and becomes plain. The right one has its earlier answer.
     let (left, right) = crate::rate::pair(&wires);
     wires.pass(1000 * MS, &mut is_answer_of_right);
     let since = wires.sent.len();

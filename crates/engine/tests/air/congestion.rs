@@ -1,4 +1,4 @@
-//! Congestion notification packets: who sends them, and what they do to the rate.
+//! Congestion notification packets: their senders, and their effect on the rate.
 
 use crate::common::*;
 use crate::wires::Wires;
@@ -11,7 +11,7 @@ use std::time::Duration;
 const LEN: usize = 512 * 1024;
 const ECT_0: u8 = 2;
 
-/// Two hosts of which none asks the other, as programs on a wire have them, behind a line of 100 Mb/s, and whose window has grown.
+/// Two hosts without a Hello, as on a wire, behind a line of 100 Mb/s, with a grown window.
 fn plain() -> Wires {
     let mut wires = Wires::with([None; 2], LEN);
     for host in &wires.hosts {
@@ -27,7 +27,7 @@ fn plain() -> Wires {
     wires
 }
 
-/// How long a WRITE of [`LEN`] bytes takes.
+/// Duration of a WRITE of [`LEN`] bytes.
 fn write(wires: &mut Wires, (left, right): (&End, &End)) -> Duration {
     let begun = wires.now();
     left.qp.post_send(&left.write(right, 0, LEN)).unwrap();
@@ -41,14 +41,14 @@ fn write(wires: &mut Wires, (left, right): (&End, &End)) -> Duration {
     }
 }
 
-/// The same between other queue pairs than those of [`Wires`].
+/// Duration between other queue pairs than those of [`Wires`].
 fn write_once(wires: &mut Wires) -> Duration {
     let (left, right) = rate::pair(wires);
     write(wires, (&left, &right))
 }
 
 #[test]
-fn who_gets_marked_packets_notifies_the_queue_pair_that_sent_them() {
+fn marked_packets_cause_a_notification_to_their_queue_pair() {
     let mut wires = plain();
     wires.marks = true;
     let (left, right) = rate::pair(&wires);
@@ -65,7 +65,7 @@ fn who_gets_marked_packets_notifies_the_queue_pair_that_sent_them() {
     }
     assert_eq!(wires.hosts[1].count("cnps_sent"), cnps.len() as u64);
     assert_eq!(wires.hosts[0].count("cnps_received"), cnps.len() as u64);
-    // For several packets that come at a time there is one.
+    // Several packets that come at a time cause one.
     let packets = wires.sent.iter().filter(|(from, _)| *from == 0).count();
     assert!(cnps.len() < packets, "{} of {packets}", cnps.len());
 }
@@ -80,7 +80,7 @@ fn without_marks_nobody_is_notified_and_nothing_is_slower() {
 }
 
 #[test]
-fn notifications_slow_down_whoever_sends_to_that_host_and_its_packets_may_be_marked() {
+fn notifications_slow_all_senders_to_the_host_down() {
     let mut wires = plain();
     let (left, right) = rate::pair(&wires);
     let before = write(&mut wires, (&left, &right));
@@ -90,10 +90,10 @@ fn notifications_slow_down_whoever_sends_to_that_host_and_its_packets_may_be_mar
     let slow = write(&mut wires, (&left, &right));
     assert!(2 * slow > 3 * before, "{slow:?} after {before:?}");
     assert_eq!(wires.traffic_class[0], ECT_0);
-    // One that is connected now shares the rate.
+    // A queue pair connected now shares the rate.
     let other = write_once(&mut wires);
     assert!(2 * other > 3 * before, "{other:?}");
-    // So does one that was connected all the time.
+    // So does one that was connected before.
     let begun = wires.now();
     let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
     wires.ends[0].qp.post_send(&write).unwrap();
@@ -127,13 +127,13 @@ fn an_unreliable_connection_is_slowed_down_too() {
     wires.quietly(10 * MS);
     let count = wires.sent.len();
     wires.quietly(10 * MS);
-    // Of a line of 100 Mb/s.
+    // On a line of 100 Mb/s.
     let sent = wires.sent[count..].iter().filter(|(from, _)| *from == 0);
     assert!(sent.count() < 30);
 }
 
 #[test]
-fn who_asks_for_the_window_alone_counts_notifications_and_goes_on() {
+fn window_rate_control_only_counts_notifications() {
     let mut wires = plain();
     wires.hosts[0].device.control_rate(RateControl::Window);
     let before = write_once(&mut wires);
@@ -145,7 +145,7 @@ fn who_asks_for_the_window_alone_counts_notifications_and_goes_on() {
 }
 
 #[test]
-fn who_asks_for_it_has_packets_that_may_be_marked_from_the_first_on() {
+fn dcqcn_sends_markable_packets_from_the_first_on() {
     let mut wires = plain();
     wires.hosts[0].device.control_rate(RateControl::Dcqcn);
     write_once(&mut wires);

@@ -1,4 +1,4 @@
-//! Packets that carry as much as the interface takes, and not only a path MTU.
+//! Packets as long as the interface permits, instead of a path MTU.
 
 use crate::common::*;
 use crate::wires::{Wires, reset};
@@ -11,7 +11,7 @@ const LEN: usize = 64 * 1024;
 const LONG: usize = 12 + 1452;
 const USUAL: usize = 12 + 1024;
 
-/// The lengths of the middle packets of one WRITE, which arrives.
+/// Lengths of the middle packets of one WRITE, which arrives.
 fn middles(wires: &mut Wires, left: usize) -> Vec<usize> {
     let since = wires.sent.len();
     let data = pattern(LEN, since as u8);
@@ -27,7 +27,7 @@ fn middles(wires: &mut Wires, left: usize) -> Vec<usize> {
 }
 
 #[test]
-fn who_has_agreed_fills_packets_as_far_as_the_interface_takes_them() {
+fn agreed_peers_fill_packets_up_to_the_interfaces_mtu() {
     let mut wires = Wires::new([true, true], LEN);
     wires.quietly(5 * MS);
     for left in [0, 1] {
@@ -93,7 +93,7 @@ fn an_interface_that_takes_less_from_now_on_ends_no_connection() {
     wires.quietly(5 * MS);
     let write = wires.ends[1].write(&wires.ends[0], 0, LEN);
     wires.ends[1].qp.post_send(&write).unwrap();
-    // Some of it is under way.
+    // Some of it is in flight.
     wires.quietly(MS / 5);
     wires.hosts[0].device.set_interface_mtu(1280);
     wires.quietly(30 * MS);
@@ -109,7 +109,7 @@ fn an_interface_that_takes_more_from_now_on_ends_no_connection() {
     let mut wires = Wires::on([Some(RateControl::Buffers); 2], [1280, 1500], LEN);
     wires.quietly(5 * MS);
     wires.hosts[0].device.set_interface_mtu(1500);
-    // The peer hears of it and goes by it, but what it answers is lost.
+    // The peer learns and uses it, but its answer is lost.
     let mut answers = |from: usize, bytes: &[u8]| {
         let mad = bytes.get(BTH_AND_DETH..BTH_AND_DETH + 256);
         from == 1
@@ -129,7 +129,7 @@ fn an_interface_that_takes_more_from_now_on_ends_no_connection() {
     assert!(sent.any(|length| length == LONG + 4));
 }
 
-/// The right end answers the left one's Hello so.
+/// Answers the left one's Hello in the right one's name.
 fn answer_hello(wires: &Wires, long_payload: u16, features: u64) {
     let asked = wires.sent.iter().find_map(|(_, bytes)| {
         let mad = bytes.get(BTH_AND_DETH..BTH_AND_DETH + 256)?;
@@ -166,10 +166,11 @@ fn a_peer_that_takes_no_whole_words_gets_some() {
     assert!(sent.any(|length| length == 12 + 1432 + 4));
 }
 
-/// An answer to a READ without its ICRC: BTH, payload, and an AETH but in the middle.
+/// A READ response without its ICRC: BTH, payload, and an AETH except in the middle.
 const LONG_FIRST: usize = LONG + 4;
 
-/// Reads all that the other end has; what is lost is `loses` to say. Returns the lengths of the answers.
+/// Reads all that the other end has, with the losses of `loses`. Returns the lengths of the
+/// responses.
 fn answers(
     wires: &mut Wires,
     left: usize,
@@ -192,7 +193,7 @@ fn answers(
     answers.map(|(_, bytes)| bytes.len() - 4).collect()
 }
 
-/// Those of one request, of which no answer is lost.
+/// Lengths of the responses to one request, without a loss.
 fn whole(full: usize) -> Vec<usize> {
     let packets = LEN.div_ceil(full);
     let rest = LEN - (packets - 1) * full;
@@ -201,7 +202,7 @@ fn whole(full: usize) -> Vec<usize> {
 }
 
 #[test]
-fn who_has_agreed_answers_reads_in_packets_as_long_as_the_interface_takes() {
+fn agreed_peers_answer_reads_in_packets_of_the_interfaces_mtu() {
     let mut wires = Wires::new([true, true], LEN);
     wires.quietly(5 * MS);
     for left in [0, 1] {
@@ -212,7 +213,7 @@ fn who_has_agreed_answers_reads_in_packets_as_long_as_the_interface_takes() {
 }
 
 #[test]
-fn reads_of_whoever_has_not_agreed_are_answered_in_packets_of_the_path_mtu() {
+fn reads_of_other_peers_are_answered_in_path_mtu_packets() {
     for offers in [[true, false], [false, true], [false, false]] {
         let mut wires = Wires::new(offers, LEN);
         wires.quietly(5 * MS);
@@ -227,7 +228,7 @@ fn reads_of_whoever_has_not_agreed_are_answered_in_packets_of_the_path_mtu() {
 }
 
 #[test]
-fn a_peer_that_takes_long_packets_and_knows_no_long_reads_answers_in_usual_ones() {
+fn a_peer_without_long_reads_answers_in_path_mtu_packets() {
     let mut wires = Wires::new([true, false], LEN);
     wires.quietly(MS);
     answer_hello(&wires, 1452, feature::SELECTIVE);
@@ -255,7 +256,7 @@ fn lost_answers_of_a_read_come_again_as_long_as_they_were() {
 
 #[test]
 fn a_read_goes_on_where_an_interface_takes_less_from_now_on() {
-    // Of who asks, and of who answers.
+    // At the requester, and at the responder.
     for shrinks in [0, 1] {
         let mut wires = Wires::new([true, true], LEN);
         wires.quietly(5 * MS);
@@ -265,7 +266,7 @@ fn a_read_goes_on_where_an_interface_takes_less_from_now_on() {
         let (va, rkey) = (peer.address(), peer.mr.rkey());
         wires.ends[0].send(Operation::Read { va, rkey }, 0, LEN);
         let mut answers = 0;
-        // Some answers are under way, and one is lost.
+        // Some responses are in flight, and one is lost.
         let mut loses = |_: usize, bytes: &[u8]| {
             answers += usize::from(bytes[0] == 0x0e);
             bytes[0] == 0x0e && answers == 20
@@ -281,7 +282,7 @@ fn a_read_goes_on_where_an_interface_takes_less_from_now_on() {
 }
 
 #[test]
-fn reads_ask_for_no_more_than_both_interfaces_take_whatever_a_peer_says() {
+fn reads_ask_for_no_more_than_both_interfaces_take() {
     for (said, used) in [(65_535, 1452), (1433, 1432), (1040, 1024), (0, 1024)] {
         let mut wires = Wires::new([true, true], LEN);
         wires.pass(MS, &mut |from, bytes| from == 1 && bytes[5..8] == [0, 0, 1]);

@@ -1,4 +1,4 @@
-//! Two airdma hosts that agree on more than RoCEv2, and what they do with hosts that do not.
+//! Two airdma hosts that agree on more than RoCEv2, and their behaviour towards hosts that do not.
 #![allow(clippy::unwrap_used)]
 
 mod application;
@@ -96,7 +96,7 @@ fn acknowledgements_are_sparse() {
         "{reports} in {round_trips} round trips"
     );
     wires.ends[0].ok();
-    // The last one is under way.
+    // The last one is in flight.
     wires.quietly(2 * MS);
     for host in &wires.hosts {
         assert_eq!(host.count("air_agreed"), 1);
@@ -107,7 +107,7 @@ fn acknowledgements_are_sparse() {
 }
 
 #[test]
-fn the_end_of_a_message_that_is_lost_comes_again_long_before_the_timeout() {
+fn a_lost_end_of_a_message_is_repeated_long_before_the_timeout() {
     let mut wires = Wires::new([true, true], 8192);
     wires.quietly(5 * MS);
     let write = wires.ends[0].write(&wires.ends[1], 0, 8192);
@@ -121,7 +121,7 @@ fn the_end_of_a_message_that_is_lost_comes_again_long_before_the_timeout() {
     assert_eq!(wires.hosts[0].count("timeouts"), 0);
 }
 
-/// A radio hands over all that it sent in one access.
+/// A radio delivers all packets of one access at once.
 #[test]
 fn what_comes_at_once_is_told_when_it_is_taken_in() {
     const LEN: usize = 256 * 1024;
@@ -132,7 +132,7 @@ fn what_comes_at_once_is_told_when_it_is_taken_in() {
         wires.quietly(10 * MS);
         wires.ends[0].ok();
     }
-    // The last report is long ago.
+    // The last report was long ago.
     wires.quietly(100 * MS);
     let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
     wires.ends[0].qp.post_send(&write).unwrap();
@@ -147,16 +147,17 @@ fn what_comes_at_once_is_told_when_it_is_taken_in() {
     (wires.under_way[0].iter_mut()).for_each(|(at, _)| *at = now);
     wires.away = TICKS_AWAY;
     let before = (wires.messages(1), wires.hosts[0].count("retransmits"));
-    // It is taken in by 64 packets at a time.
+    // It is received 64 packets at a time.
     wires.quietly(4 * TICK);
     assert_eq!(wires.messages(1) - before.0, 1, "in one report");
-    // What it says is missing comes again: two ways of 0.5 ms. The word that it did is a third.
+    // Packets reported missing come again: two ways of 0.5 ms. Their report is a third.
     wires.quietly(2 * MS);
     wires.ends[0].ok();
     assert_eq!(wires.hosts[0].count("retransmits") - before.1, 2);
 }
 
-/// Two READs of 64 bytes, of which the first brings ones and the second twos: the answer to the first is lost.
+/// Two READs of 64 bytes, the first of ones and the second of twos, with the response to the first
+/// lost.
 fn with_the_first_answer_lost(wires: &mut Wires, results: [Sge; 2]) {
     wires.quietly(20 * MS);
     for (from, results) in (0..).zip(results) {
@@ -182,7 +183,7 @@ fn with_the_first_answer_lost(wires: &mut Wires, results: [Sge; 2]) {
 }
 
 #[test]
-fn the_last_of_two_results_in_the_same_memory_stays_though_the_first_is_lost() {
+fn the_later_of_two_results_in_one_memory_stays_after_a_loss() {
     let mut wires = Wires::new([true, true], 8192);
     let results = wires.ends[0].memory.sge(0, 64);
     with_the_first_answer_lost(&mut wires, [results; 2]);
@@ -209,9 +210,9 @@ fn so_it_does_where_two_regions_name_that_memory_differently() {
     }
 }
 
-/// After its DREQ a peer is told nothing more, and who waits for that acknowledgement would retry in vain.
+/// After its DREQ a peer gets no report, and would retry in vain for that acknowledgement.
 #[test]
-fn what_is_owed_is_told_before_a_goodbye_in_the_middle_of_what_comes_at_once() {
+fn owed_reports_leave_before_a_dreq_within_a_batch() {
     const LEN: usize = 256 * 1024;
     let mut wires = Wires::new([true, true], LEN);
     for _ in 0..20 {
@@ -274,9 +275,9 @@ fn a_lost_hello_is_said_again() {
     assert_eq!(wires.hosts[1].count("acks_sent"), 0, "agreed");
 }
 
-/// As connection management does it: who accepts is connected before who asked.
+/// As in connection management: the passive end is connected before the active one.
 #[test]
-fn who_asked_before_the_other_was_connected_is_answered_at_once_when_it_is() {
+fn an_early_question_is_answered_once_its_peer_is_connected() {
     let mut wires = Wires::new([true, true], 16 * 1024);
     wires.ends.iter().for_each(reset);
     wires.quietly(1000 * MS);
@@ -330,7 +331,7 @@ fn a_queue_pair_that_is_connected_again_asks_again() {
 #[test]
 fn who_hears_a_report_without_having_agreed_asks_again() {
     let mut wires = Wires::new([true, true], 4096);
-    // The left one gives up asking, the right one has its answer.
+    // The left one gives up its question, the right one has its answer.
     wires.pass(1000 * MS, &mut is_answer_of_right);
     let write = wires.ends[1].write(&wires.ends[0], 0, 4096);
     wires.ends[1].qp.post_send(&write).unwrap();
@@ -432,7 +433,7 @@ fn what_strangers_say_is_counted_and_changes_nothing() {
     let mut wires = Wires::new([true, true], 64 * 1024);
     wires.quietly(5 * MS);
     let agreed_on = wires.messages(0);
-    // Reports whose instance is a guess; hellos of nobody's range.
+    // Reports whose instance is a guess; Hellos of a range without a queue pair.
     let number = wires.ends[0].qp.number();
     let mut writer = ReportWriter::new(&Report {
         instance: 1,
@@ -449,7 +450,7 @@ fn what_strangers_say_is_counted_and_changes_nothing() {
         instance: 9,
         ..Hello::default()
     };
-    // An answer that nobody asked for, and that does not know whom it answers.
+    // An unsolicited answer without the nonce of a question.
     let answer = Hello {
         asks: false,
         sender: (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24,
@@ -468,12 +469,12 @@ fn what_strangers_say_is_counted_and_changes_nothing() {
     wires.ends[0].ok();
 }
 
-/// Gives the left host a datagram to queue pair 1, as if the right one had sent it.
+/// Delivers a datagram to queue pair 1 of the left host, in the right one's name.
 fn inject(wires: &Wires, mad: &[u8]) {
     inject_into(wires, 0, mad);
 }
 
-/// Gives a host a datagram to queue pair 1, as if the other one had sent it.
+/// Delivers a datagram to queue pair 1 of a host, in the other one's name.
 fn inject_into(wires: &Wires, to: usize, mad: &[u8]) {
     use airdma_wire::mad::GSI_QKEY;
     use airdma_wire::{Bth, Deth, Headers, IpPseudo, Opcode, Psn, Qpn, ROCE_PORT, icrc};

@@ -1,4 +1,4 @@
-//! Who is whom: several addresses, and ends that go away.
+//! Identity of peers: several addresses, and ends that go away.
 
 use crate::common::*;
 use crate::fragile::Fragile;
@@ -25,7 +25,7 @@ fn a_process_with_two_addresses_is_agreed_with_at_each() {
     let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
     wires.ends[0].qp.post_send(&write).unwrap();
     let mut middle = 0;
-    // One of each: the turns of both queue pairs are longer.
+    // One queue pair each: the turns of both are longer.
     wires.pass(100 * MS, &mut |from, bytes| {
         is_middle(from, bytes) && {
             middle += 1;
@@ -40,7 +40,7 @@ fn a_process_with_two_addresses_is_agreed_with_at_each() {
 }
 
 #[test]
-fn a_port_that_breaks_while_a_peer_is_to_be_told_something_leaves_the_device_at_rest() {
+fn a_port_that_breaks_with_a_report_due_leaves_the_device_idle() {
     let address = IpAddr::from(LEFT);
     let (port, _carrier) = carried(&[address]).unwrap();
     let broken = Arc::new(AtomicBool::new(false));
@@ -61,7 +61,7 @@ fn a_port_that_breaks_while_a_peer_is_to_be_told_something_leaves_the_device_at_
 }
 
 #[test]
-fn a_peer_that_leaves_while_others_wait_for_their_turn_holds_nobody_up() {
+fn a_peer_that_leaves_delays_no_waiting_queue_pair() {
     let mut wires = rate::wires(RateControl::Buffers, rate::line(true));
     let pairs = [0, 1, 2].map(|_| rate::pair(&wires));
     let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();

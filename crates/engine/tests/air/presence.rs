@@ -1,4 +1,4 @@
-//! Towards an address that has not proven to be there nothing of air mode is sent: the request may have been forged.
+//! To an address without a proof no message of air mode is sent: the request may have been forged.
 
 use crate::common::*;
 use crate::wires::{Wires, reset};
@@ -21,7 +21,8 @@ fn said(wires: &Wires) -> usize {
         .count()
 }
 
-/// The right host has accepted a connection for which it was asked in the name of the left one, which does not know of air mode.
+/// The right host has accepted a connection requested in the name of the left one, which does not
+/// know of air mode.
 fn accepted() -> (Wires, Arc<CmChannel>, ConnectionId) {
     let mut wires = Wires::new([false, true], 4096);
     wires.ends.iter().for_each(reset);
@@ -78,15 +79,15 @@ fn accepted() -> (Wires, Arc<CmChannel>, ConnectionId) {
 }
 
 #[test]
-fn a_forged_request_for_a_connection_brings_no_hello_to_its_sender() {
+fn a_forged_connection_request_causes_no_hello() {
     let (mut wires, _channel, _) = accepted();
-    // The host at that address never asked, and says nothing.
+    // The host at that address sent no request, and is silent.
     wires.quietly(1500 * MS);
     assert_eq!(said(&wires), 0);
 }
 
 #[test]
-fn the_last_message_of_connection_management_proves_that_it_is_there() {
+fn an_rtu_proves_the_peers_presence() {
     let (mut wires, channel, id) = accepted();
     wires.quietly(5 * MS);
     assert_eq!(said(&wires), 0);

@@ -1,4 +1,4 @@
-//! How fast two hosts that agreed send, on a line that is slower than they are.
+//! Rate between two hosts that agreed, on a line slower than they are.
 
 use crate::common::*;
 use crate::is_middle;
@@ -26,7 +26,7 @@ pub fn wires(control: RateControl, line: Line) -> Wires {
     wires
 }
 
-/// Sends without end for this time, from these ends to those. Returns the part of the line's rate that was used.
+/// Sends without end for this time, between these ends. Returns the used share of the line's rate.
 pub fn saturate(wires: &mut Wires, ends: &[(&End, &End)], time: Duration) -> f64 {
     let carried = |wires: &Wires| wires.line.as_ref().unwrap().carried;
     let before = carried(wires);
@@ -35,7 +35,7 @@ pub fn saturate(wires: &mut Wires, ends: &[(&End, &End)], time: Duration) -> f64
         for ((from, to), under_way) in ends.iter().zip(&mut under_way) {
             while let Some(completion) = from.try_complete() {
                 assert_eq!(completion.status, Status::Success);
-                // It may be of a time before.
+                // It may belong to an earlier call.
                 *under_way = under_way.saturating_sub(1);
             }
             while *under_way < 4 {
@@ -49,9 +49,10 @@ pub fn saturate(wires: &mut Wires, ends: &[(&End, &End)], time: Duration) -> f64
     (carried(wires) - before) as f64 / most
 }
 
-/// One queue pair. The part of the line that was used after a while, the longest queue then, in ms, and what it dropped.
+/// One queue pair: the used share of the line after a while, the longest queue then, in ms, and the
+/// drops.
 fn one(control: RateControl, seen: bool) -> (f64, usize, usize) {
-    // A queue that is not seen is learned from round trips, and may overflow once before it is known.
+    // A hidden queue is estimated from round trips, and may overflow once before.
     let learning = if seen { 100 * MS } else { 1000 * MS };
     let mut wires = wires(control, line(seen));
     let others = pair(&wires);
@@ -120,7 +121,7 @@ fn sent_to(wires: &Wires, right: &End) -> usize {
 }
 
 #[test]
-fn peers_whose_packets_share_a_queue_get_equal_bytes_whoever_came_first() {
+fn peers_that_share_a_queue_get_equal_bytes() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let first = pair(&wires);
     saturate(&mut wires, &[(&first.0, &first.1)], 300 * MS);
@@ -152,7 +153,7 @@ fn queue_pairs_to_one_peer_get_equal_bytes() {
 }
 
 #[test]
-fn what_the_line_loses_at_its_entrance_is_seen_in_its_rate_at_once() {
+fn drops_in_front_of_the_line_change_the_rate_at_once() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let (left, right) = pair(&wires);
     let ends = [(&left, &right)];
@@ -183,7 +184,7 @@ fn after_a_pause_it_goes_on_as_before() {
     assert_eq!(wires.line.unwrap().dropped, 0);
 }
 
-/// What the last report of the right host says that it received.
+/// Bytes received by the right host's last report.
 fn told_bytes(wires: &Wires) -> u64 {
     let is_report = |(from, bytes): &&(usize, Vec<u8>)| {
         *from == 1 && bytes[5..8] == [0, 0, 1] && bytes[20 + 16..][..2] == [0, 2]
@@ -193,7 +194,7 @@ fn told_bytes(wires: &Wires) -> u64 {
 }
 
 #[test]
-fn each_packet_that_came_is_told_once_whatever_was_lost_before_it() {
+fn each_received_packet_is_reported_once_whatever_is_lost() {
     const LEN: usize = 400 * 1024;
     let mut wires = Wires::new([true, true], LEN);
     wires.quietly(5 * MS);
@@ -216,13 +217,13 @@ fn each_packet_that_came_is_told_once_whatever_was_lost_before_it() {
 }
 
 #[test]
-fn a_long_round_trip_is_measured_and_what_is_lost_is_not_sent_again_and_again() {
+fn a_long_round_trip_is_measured_and_losses_are_resent_once() {
     const LEN: usize = 400 * 1024;
     let mut wires = Wires::new([true, true], LEN);
     // 300 ms there and back.
     wires.away = 1500;
     wires.quietly(1500 * MS);
-    // Nobody knows it before there was something to measure.
+    // It is unknown before the first measurement.
     let write = wires.ends[0].write(&wires.ends[1], 0, 8);
     wires.ends[0].qp.post_send(&write).unwrap();
     wires.quietly(1500 * MS);
@@ -247,7 +248,7 @@ fn a_long_round_trip_is_measured_and_what_is_lost_is_not_sent_again_and_again() 
 }
 
 #[test]
-fn a_host_that_is_gone_is_found_out_by_all_queue_pairs_side_by_side() {
+fn all_queue_pairs_detect_a_dead_host_in_parallel() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let pairs: Vec<_> = (0..50).map(|_| pair(&wires)).collect();
     let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();

@@ -1,4 +1,4 @@
-//! ACK packets that say what is missing, in place of reports.
+//! Selective ACK packets instead of reports.
 
 use crate::common::*;
 use crate::wires::Wires;
@@ -7,7 +7,7 @@ use airdma_engine::*;
 
 const LEN: usize = 400 * 1024;
 
-/// Two hosts that offer it, and have agreed by now.
+/// Two hosts that offer it, and have agreed.
 fn wires(offers: [bool; 2]) -> Wires {
     let mut wires = Wires::with([None; 2], LEN);
     for (host, offers) in wires.hosts.iter().zip(offers) {
@@ -20,8 +20,8 @@ fn wires(offers: [bool; 2]) -> Wires {
 }
 
 #[test]
-fn hosts_with_nothing_in_common_say_hello_a_few_times_and_no_more() {
-    // One offers reports alone, the other ACKs alone.
+fn hosts_with_nothing_in_common_send_a_few_hellos() {
+    // One offers only reports, the other only ACKs.
     let mut wires = Wires::new([true, false], LEN);
     wires.hosts[1].device.offer_sack();
     wires.connect_again();
@@ -35,7 +35,7 @@ fn hosts_with_nothing_in_common_say_hello_a_few_times_and_no_more() {
     }
 }
 
-/// Writes with one packet of `n` from the middle lost each time; how many were.
+/// Writes with one packet of `n` from the middle lost each time; returns the number of losses.
 fn lossy_write(wires: &mut Wires, n: u64) -> u64 {
     let data = pattern(LEN, 3);
     wires.ends[0].memory.fill(0, &data);
@@ -56,7 +56,7 @@ fn lossy_write(wires: &mut Wires, n: u64) -> u64 {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_and_nothing_else_and_there_are_no_reports() {
+fn only_lost_packets_are_resent_and_no_reports_are_sent() {
     let mut wires = wires([true, true]);
     let messages = [wires.messages(0), wires.messages(1)];
     let lost = lossy_write(&mut wires, 9);
@@ -85,7 +85,7 @@ fn with_a_host_that_does_not_offer_it_it_is_roce() {
 }
 
 #[test]
-fn with_a_host_that_offers_both_reports_are_preferred_and_acks_are_enough() {
+fn reports_are_preferred_and_acks_suffice() {
     for left_reports in [true, false] {
         let mut wires = Wires::with([None; 2], LEN);
         let [left, right] = wires.hosts.each_ref().map(|host| &host.device);

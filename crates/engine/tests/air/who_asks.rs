@@ -1,4 +1,4 @@
-//! Hosts that ask nobody first, and answer: those on a wire, of which the peer may be on the air.
+//! Hosts that send no first Hello, and answer: those on a wire, whose peer may be wireless.
 
 use crate::MS;
 use crate::wires::{Wires, reset};
@@ -6,7 +6,7 @@ use airdma_engine::*;
 
 const LEN: usize = 64 * 1024;
 
-/// The left host asks, if it is to, and the right one answers.
+/// The left host asks if `left_asks`, and the right one answers.
 fn wires(left_asks: bool) -> Wires {
     let mut wires = Wires::new([false, false], LEN);
     let [left, right] = &wires.hosts;
@@ -24,7 +24,7 @@ fn agreed(wires: &Wires) -> [u64; 2] {
     wires.hosts.each_ref().map(|host| host.count("air_agreed"))
 }
 
-/// A WRITE from each end, in packets as long as those of peers that have agreed, or not.
+/// A WRITE from each end, in packets as long as between agreed peers if `is_long`.
 fn write_both_ways(wires: &mut Wires, is_long: bool) {
     for left in [0, 1] {
         let since = wires.sent.len();
@@ -65,7 +65,7 @@ fn hosts_of_which_none_asks_say_nothing() {
 }
 
 #[test]
-fn who_asked_too_early_is_asked_when_somebody_is_connected_to_it() {
+fn an_early_caller_is_asked_once_a_queue_pair_is_connected() {
     let mut wires = wires(true);
     let [left, right] = &wires.ends;
     for end in [left, right] {

@@ -1,4 +1,4 @@
-//! Two hosts with wires between them, in a time that the test moves.
+//! Two hosts with wires between them, in virtual time.
 
 use crate::common::*;
 use airdma_engine::simulated::Simulated;
@@ -56,7 +56,7 @@ pub struct Line {
     pub bytes_per_tick: usize,
     /// Bytes that the queue holds.
     pub capacity: usize,
-    /// The left host can look into the queue.
+    /// Whether the left host can read the queue's length.
     pub seen: bool,
     queue: VecDeque<Frame>,
     bytes: usize,
@@ -68,7 +68,7 @@ pub struct Line {
     pub longest: usize,
 }
 
-/// What a queue counts of a packet besides what a frame holds.
+/// Bytes that a queue counts per packet in addition to a frame's.
 const HEADERS: usize = 42;
 
 impl Line {
@@ -97,7 +97,7 @@ impl Line {
         self.queue.push_back(frame);
     }
 
-    /// What leaves in a tick.
+    /// Frames that leave in a tick.
     fn drain(&mut self) -> Vec<Frame> {
         self.credit += self.bytes_per_tick;
         let mut left = Vec::new();
@@ -136,33 +136,33 @@ pub struct Wires {
     pub hosts: [Host; 2],
     pub ends: [End; 2],
     pub tick: usize,
-    /// Ticks that a packet is under way.
+    /// Ticks that a packet is in flight.
     pub away: usize,
-    /// What the packets of the left one go through first.
+    /// Line that the left one's packets pass first.
     pub line: Option<Line>,
-    /// With the tick in which each arrives.
+    /// Packets in flight, with the tick of their arrival.
     pub under_way: [VecDeque<(usize, Frame)>; 2],
-    /// Bytes of each packet that was sent, from whom.
+    /// Bytes of each sent packet, with its sender.
     pub sent: Vec<(usize, Vec<u8>)>,
-    /// Traffic class of the last packet of each that was no management datagram.
+    /// Traffic class of each one's last packet that was not a management datagram.
     pub traffic_class: [u8; 2],
-    /// Packets of the left one arrive with congestion marks.
+    /// Whether packets of the left one arrive with congestion marks.
     pub marks: bool,
 }
 
 impl Wires {
-    /// Connected; those of `offers` offer more than RoCEv2.
+    /// Connected hosts; those of `offers` offer more than RoCEv2.
     pub fn new(offers: [bool; 2], bytes: usize) -> Self {
         let offers = offers.map(|offers| offers.then_some(RateControl::Buffers));
         Self::with(offers, bytes)
     }
 
-    /// Connected; those that offer more than RoCEv2 send as fast as this says.
+    /// Connected hosts; those that offer more than RoCEv2 have this rate control.
     pub fn with(offers: [Option<RateControl>; 2], bytes: usize) -> Self {
         Self::on(offers, [1500; 2], bytes)
     }
 
-    /// Connected, between interfaces with these MTUs.
+    /// Connected hosts, between interfaces with these MTUs.
     pub fn on(offers: [Option<RateControl>; 2], mtus: [u32; 2], bytes: usize) -> Self {
         let hosts = [
             host("a", &[LEFT], mtus[0], 7),
@@ -191,7 +191,8 @@ impl Wires {
         }
     }
 
-    /// Another pair of queue pairs, at the second address of the right host: another peer to the left one.
+    /// Another pair of queue pairs, at the second address of the right host: another peer to the
+    /// left one.
     pub fn pair_at_second_address(&self, bytes: usize) -> (End, End) {
         let [left, right] =
             (self.hosts.each_ref()).map(|host| End::new(host.device.device(), QpType::Rc, bytes));
@@ -206,7 +207,7 @@ impl Wires {
         (left, right)
     }
 
-    /// Connects again, and lets pass what agreement on all that is offered by now takes.
+    /// Connects again, and lets the time of an agreement pass.
     pub fn connect_again(&mut self) {
         let [left, right] = &self.ends;
         for end in [left, right] {
@@ -221,7 +222,7 @@ impl Wires {
         TICK * self.tick as u32
     }
 
-    /// Lets time pass; `loses` says which of the packets from whom are lost.
+    /// Lets time pass; `loses` selects the lost packets by sender and content.
     pub fn pass(&mut self, time: Duration, loses: &mut dyn FnMut(usize, &[u8]) -> bool) {
         for _ in 0..(time.as_nanos() / TICK.as_nanos()) {
             self.tick += 1;

@@ -11,18 +11,18 @@ pub use skipped::skipped;
 
 const INSIDE: &str = "AIRDMA_TEST_INSIDE";
 
-/// The tests of a program run beside each other, except for those that compare speeds.
+/// The tests of a program run in parallel, except for those that compare speeds.
 static BESIDE: RwLock<()> = RwLock::new(());
 
-/// Runs `body` in a network namespace of its own, which the shell script `setup` has prepared: the test `name` runs itself
-/// once more there. Says so where the kernel gives no namespace.
+/// Runs `body` in its own network namespace, prepared by the shell script `setup`: the test `name`
+/// runs itself once more there. Skips it if the kernel gives no namespace.
 pub fn isolated(name: &str, setup: &str, body: impl FnOnce()) {
     let _beside = BESIDE.read().unwrap_or_else(PoisonError::into_inner);
     in_a_namespace(name, setup, body);
 }
 
-/// [`isolated`], while no other test of this program that uses it runs: for tests that compare speeds, which the processors
-/// that the others take would change.
+/// [`isolated`], while no other test of this program that uses it runs: for tests that compare
+/// speeds, which other load would change.
 #[allow(dead_code)]
 pub fn isolated_alone(name: &str, setup: &str, body: impl FnOnce()) {
     let _alone = BESIDE.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Two devices in one process, and what the tests do with them.
+//! Two devices in one process, and helpers of the tests.
 #![allow(dead_code, clippy::unwrap_used)]
 
 mod isolated;
@@ -15,7 +15,7 @@ pub use isolated::{isolated, isolated_alone, skipped};
 pub const LEFT: [u8; 4] = [192, 0, 2, 1];
 pub const RIGHT: [u8; 4] = [192, 0, 2, 2];
 
-/// How long anything may take: far more than it does, far less than a stuck test.
+/// Bound of every wait: far more than it takes, far less than a stuck test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -51,7 +51,7 @@ pub fn sockets(left: &str, right: &str) -> (Arc<Device>, Arc<Device>) {
     sockets_with(left, right, PathMtu::M1024)
 }
 
-/// The same, where the path MTU of both ports is this one.
+/// Two devices on sockets, whose ports have this path MTU.
 pub fn sockets_with(left: &str, right: &str, path_mtu: PathMtu) -> (Arc<Device>, Arc<Device>) {
     let bind = |address: &str| {
         let address: IpAddr = address.parse().unwrap();
@@ -75,7 +75,7 @@ pub fn sockets_with(left: &str, right: &str, path_mtu: PathMtu) -> (Arc<Device>,
     (open("left", left), open("right", right))
 }
 
-/// Memory that the tests and the engine use at the same time: touched through volatile accesses only.
+/// Memory that the tests and the engine use at the same time, only through volatile accesses.
 pub struct Memory {
     words: Box<[u64]>,
     pub mr: Arc<Mr>,
@@ -128,7 +128,7 @@ impl Memory {
     }
 }
 
-/// A queue pair with all it needs.
+/// A queue pair with its objects.
 pub struct End {
     pub device: Arc<Device>,
     pub pd: Arc<Pd>,
@@ -360,7 +360,7 @@ pub fn datagram_to_rts(qp: &Qp, qkey: Qkey) {
     set(QpState::ReadyToSend, AttrMask::SQ_PSN);
 }
 
-/// A connected pair with so many bytes of memory each.
+/// A connected pair with `bytes` of memory each.
 pub fn pair(bytes: usize) -> (End, End) {
     let (left, right) = wired();
     pair_on(&left, &right, bytes)
@@ -404,7 +404,7 @@ pub fn counter(device: &Device, name: &str) -> u64 {
         .1
 }
 
-/// Bytes that tell their place.
+/// Bytes that depend on their offset.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length)
         .map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed)

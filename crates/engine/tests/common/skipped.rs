@@ -1,9 +1,10 @@
-//! Tests that need what a host may not have.
+//! Tests whose requirements a host may not meet.
 
 use std::io::Write;
 
-/// The calling test cannot run here. It says so, although the output of tests that pass is kept back. Where `CI` is `true` it fails: that
-/// host has to have what the test needs (`.ci/run` installs it).
+/// Reports that the calling test cannot run here, although the output of successful tests is
+/// captured. If `CI` is `true` it fails: that host must meet the requirements (`.ci/run` installs
+/// them).
 pub fn skipped(why: &str) {
     let thread = std::thread::current();
     let line = format!("skipped: {}: {why}", thread.name().unwrap_or_default());
@@ -11,6 +12,6 @@ pub fn skipped(why: &str) {
         std::env::var_os("CI").is_none_or(|ci| ci != "true"),
         "{line}"
     );
-    // Not by a macro, whose output the harness keeps.
+    // Not by a macro, whose output the harness captures.
     let _ = writeln!(std::io::stderr(), "{line}");
 }

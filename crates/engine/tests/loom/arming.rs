@@ -1,4 +1,4 @@
-//! Completions come while a program arms, polls and waits: no event that it counts on is missed.
+//! Completions arrive while a program arms, polls and waits: it misses no event.
 
 use crate::alarm::Alarm;
 use crate::bounded;
@@ -57,7 +57,7 @@ impl Queue {
     fn arm(&self, solicited_only: bool) {
         let holds_any = || {
             let mut consumer = self.consumer.lock().unwrap();
-            // All that a model adds are of the kind that it asks for.
+            // All completions of a model are of the requested kind.
             consumer.available(&self.indices) > 0
         };
         if self.alarm.arm(solicited_only, holds_any) {
@@ -73,7 +73,7 @@ impl Queue {
     }
 }
 
-/// A program that knows of `count` completions to come.
+/// A program that expects `count` completions.
 fn follow(count: u32, solicited_only: bool, wait_for_all: impl Fn(&Queue, u32)) {
     let (queue, mut producer) = Queue::new();
     let worker = Arc::clone(&queue);
@@ -98,7 +98,7 @@ fn by_the_manual(queue: &Queue, count: u32, solicited_only: bool) {
     assert_eq!(seen, count);
 }
 
-/// As UCX does: poll until there is nothing, arm, wait.
+/// The order of UCX: poll until empty, arm, wait.
 fn as_ucx(queue: &Queue, count: u32) {
     let mut seen = queue.poll();
     while seen < count {
@@ -145,7 +145,7 @@ fn a_thread_that_polls_takes_no_event_from_one_that_waits() {
     });
 }
 
-/// The worker and the program may both find that the event is due: it is raised once.
+/// The worker and the program may both find the event due: it is raised once.
 #[test]
 fn one_request_raises_one_event() {
     loom::model(|| {
@@ -163,7 +163,7 @@ fn one_request_raises_one_event() {
     });
 }
 
-/// Asking for solicited ones does not take back that any was asked for.
+/// Arming for solicited completions does not undo arming for any.
 #[test]
 fn asking_for_less_does_not_undo_asking_for_more() {
     loom::model(|| {

@@ -26,7 +26,7 @@ fn an_object_is_used_or_destroyed_and_not_both() {
     });
 }
 
-/// What a user did to an object before it let go is seen by who destroys it.
+/// A destroying thread sees all that users did to the object.
 #[test]
 fn who_destroys_sees_what_users_did() {
     loom::model(|| {

@@ -1,10 +1,10 @@
-//! A program empties its buffer while the worker tells the peer how full that is.
+//! A program empties its buffer while the worker reports its length to the peer.
 
 use crate::application_buffer::{ApplicationBuffer, Fill};
 use loom::sync::Arc;
 use loom::thread;
 
-/// A peer that believes that it is full sends nothing more, so nothing but this would ever tell it.
+/// A peer that believes the buffer full sends nothing more, so no other event would cause a report.
 #[test]
 fn a_peer_hears_that_a_buffer_was_emptied() {
     loom::model(|| {

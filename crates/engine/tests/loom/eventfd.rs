@@ -1,4 +1,4 @@
-//! What the kernel does, in loom's terms: `eventfd(2)`, and `poll(2)` on several.
+//! Models of the kernel: `eventfd(2)`, and `poll(2)` on several descriptors.
 
 use loom::sync::{Arc, Mutex, Notify};
 use std::io;
@@ -10,7 +10,7 @@ pub(crate) struct EventFd(Mutex<State>);
 #[derive(Default)]
 struct State {
     ready: bool,
-    /// Who sleeps on it.
+    /// Threads that sleep on it.
     sleepers: Vec<Arc<Notify>>,
 }
 
@@ -43,7 +43,7 @@ impl EventFd {
         self.0.lock().unwrap().ready
     }
 
-    /// Whether it is ready; if not, `sleeper` is woken when it becomes so.
+    /// Whether it is ready; if not, `sleeper` is woken once it is.
     fn watch(&self, sleeper: &Arc<Notify>) -> bool {
         let mut state = self.0.lock().unwrap();
         if !state.ready {
@@ -53,15 +53,16 @@ impl EventFd {
     }
 }
 
-/// Sleeps until one of them is ready: loom reports a deadlock where that never happens.
+/// Sleeps until one of them is ready: loom reports a deadlock if that never happens.
 pub(crate) fn poll(descriptors: &[&EventFd]) {
-    // One for all the while: loom wakes each once without a reason.
+    // One for the whole wait: loom wakes each once without a reason.
     let sleeper = Arc::new(Notify::new());
     loop {
         if descriptors.iter().any(|fd| fd.watch(&sleeper)) {
             return;
         }
-        // As in the kernel: woken, one looks again, and finds what another has cleared meanwhile.
+        // As in the kernel: a woken thread checks again, and sees what another one has cleared
+        // meanwhile.
         sleeper.wait();
     }
 }

@@ -42,7 +42,7 @@ fn the_descriptor_is_readable_as_long_as_events_wait() {
     });
 }
 
-/// For those who poll the descriptor themselves.
+/// For programs that poll the descriptor themselves.
 #[test]
 fn a_pop_beside_a_push_leaves_the_descriptor_as_it_should_be() {
     loom::model(|| {

@@ -1,8 +1,10 @@
-//! The engine's protocols between threads under loom: every interleaving, and every value the memory model lets a load
-//! return. The modules are the engine's own files; what they call of the kernel is in [`eventfd`].
+//! The engine's protocols between threads under loom: every interleaving, and every value the
+//! memory model lets a load return.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p airdma-engine --release --test loom`, or `make loom`. Models of three threads are
-//! bounded to some preemptions; `LOOM_MAX_PREEMPTIONS=3` goes further.
+//! The modules are the engine's own files; [`eventfd`] models their calls of the kernel.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p airdma-engine --release --test loom`, or `make loom`.
+//! Models of three threads have a bound on preemptions; `LOOM_MAX_PREEMPTIONS=3` raises it.
 #![cfg(loom)]
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -29,7 +31,7 @@ mod use_count;
 #[path = "../../src/progress/worker_lock.rs"]
 mod worker_lock;
 
-/// The engine's files name each other by their places in the engine.
+/// The engine's files name each other by their paths in the engine.
 mod progress {
     pub(crate) use crate::{eventfd, worker_lock};
 }
@@ -48,7 +50,7 @@ mod world;
 use airdma_transport::QpState;
 use error::Error;
 
-/// Explores a model whose threads are preempted so many times at most, or `LOOM_MAX_PREEMPTIONS` times.
+/// Explores a model with at most `preemptions` preemptions, or `LOOM_MAX_PREEMPTIONS`.
 fn bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(preemptions);

@@ -1,4 +1,5 @@
-//! Work is posted while others have the worker, give it back, or go to sleep: it is done, and once.
+//! Work is posted while other threads hold the worker, release it, or fall asleep: it is done
+//! exactly once.
 
 use crate::QpState;
 use crate::bounded;
@@ -11,7 +12,8 @@ use airdma_shm::indices::{ConsumerIndex, Indices, ProducerIndex};
 use loom::sync::Arc;
 use loom::thread;
 
-/// Posts beside another thread that does something with the worker; both are gone then, and nobody comes.
+/// Posts beside another thread that does something with the worker; both then end, and no other
+/// thread comes.
 fn post_beside(wanted: u32, other: impl Fn(&World) + Clone + Send + Sync + 'static) {
     let world = World::new(wanted, |_| {});
     let theirs = Arc::clone(&world);
@@ -48,7 +50,7 @@ fn what_is_posted_beside_one_who_only_looks_is_done() {
     loom::model(|| {
         post_beside(1, |world| {
             world.visit(|_| {
-                // Loom lets others run meanwhile where they touch the same.
+                // Loom lets others run where they access the same variable.
                 world.posted();
             });
         });
@@ -75,7 +77,8 @@ fn what_three_post_is_done() {
     });
 }
 
-/// The poster of a request leaves it to whoever fetches the answer to the one before, which is just being fetched.
+/// The poster leaves a request to the thread that fetches the previous acknowledgement at this
+/// moment.
 #[test]
 fn a_request_that_waits_for_an_answer_is_sent() {
     loom::model(|| {
@@ -96,7 +99,8 @@ fn a_request_that_waits_for_an_answer_is_sent() {
     });
 }
 
-/// The poster of a datagram leaves it to whoever comes next: the helper, which is about to sleep, or does already.
+/// The poster leaves a datagram to the next thread: the progress thread, which is about to sleep,
+/// or does already.
 #[test]
 fn a_datagram_that_waits_is_sent_although_everybody_sleeps() {
     bounded(4, || {
@@ -115,9 +119,9 @@ fn a_datagram_that_waits_is_sent_although_everybody_sleeps() {
     });
 }
 
-/// The same beside a poll: it counts itself first, and runs the worker then.
+/// The same beside a poll, which counts itself first, and then runs the worker.
 #[test]
-fn a_datagram_that_waits_for_the_next_poll_is_not_posted_after_it() {
+fn a_datagram_left_to_the_next_poll_is_not_posted_after_it() {
     loom::model(|| {
         let world = World::new(1, |_| {});
         let (urgency, polls) = (Urgency::new(), Arc::new(AtomicU64::new(7)));
@@ -137,9 +141,9 @@ fn a_datagram_that_waits_for_the_next_poll_is_not_posted_after_it() {
     });
 }
 
-/// A receive is posted to a queue pair that is just entering ERROR: it is flushed, by the one or the other.
+/// A receive is posted to a queue pair that is entering ERROR: one of both threads flushes it.
 #[test]
-fn a_receive_that_is_posted_while_the_queue_pair_fails_is_flushed() {
+fn a_receive_posted_while_the_queue_pair_fails_is_flushed() {
     loom::model(|| {
         let indices = Indices::new(0);
         let mut ring = ProducerIndex::attach(&indices, 1).unwrap();
@@ -156,14 +160,14 @@ fn a_receive_that_is_posted_while_the_queue_pair_fails_is_flushed() {
         ring.publish(indices, 1);
         let rings = state.is_error_after_post();
         let (flushed, mut consumer) = worker.join().unwrap();
-        // The doorbell makes the worker look again.
+        // The doorbell makes the worker check again.
         let flushed = flushed || (rings && consumer.take(indices).is_some());
         assert!(flushed, "the receive stays for ever");
     });
 }
 
 #[test]
-fn a_queue_pair_that_is_destroyed_while_it_fails_stays_destroyed() {
+fn a_queue_pair_destroyed_while_it_fails_stays_destroyed() {
     loom::model(|| {
         let state = Arc::new(PublishedState::new(QpState::ReadyToSend));
         let worker = Arc::clone(&state);

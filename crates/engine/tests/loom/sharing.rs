@@ -1,5 +1,5 @@
-//! Processes that share addresses: what is read of the registry without its lock, while who has the lock changes it. A thread is a
-//! process here; what is done under the lock is done by one thread.
+//! Processes that share addresses: reads of the registry without its lock during changes under it.
+//! A thread stands for a process; one thread makes all changes under the lock.
 
 use crate::rows::{ListenerRow, MemberRow, Rounds, SeatRow, Socket};
 use loom::sync::{Arc, mpsc};
@@ -28,7 +28,7 @@ fn who_sees_the_owner_of_a_socket_sees_where_it_is() {
             changed.enter(socket(2));
         });
         let seen = row.read();
-        // What it is said to be of the first may be the second's by now.
+        // The content may be the second owner's by now.
         if seen.is_some_and(|seen| seen.owner == 2) {
             assert_eq!(seen, Some(socket(2)));
         }
@@ -37,9 +37,9 @@ fn who_sees_the_owner_of_a_socket_sees_where_it_is() {
     });
 }
 
-/// The number of a process that is gone, which had a connection manager, is given to one that has none.
+/// The number of a dead process with a connection manager is given to one without.
 #[test]
-fn who_sees_a_socket_knows_whether_its_owner_has_a_connection_manager() {
+fn a_reader_of_a_socket_knows_if_its_owner_has_a_manager() {
     loom::model(|| {
         let rows = Arc::new((MemberRow::default(), SeatRow::default()));
         rows.0.take();
@@ -75,7 +75,8 @@ fn who_sees_the_owner_of_a_listener_sees_what_it_listens_to() {
     });
 }
 
-/// One process closes a listener, and comes by a row that it closed before and that is given to another at this moment: half of
+/// A process closes a listener, and reads a row that it closed before and that gets another owner
+/// at this moment: half of its content matches.
 /// what it reads there is what it looks for.
 #[test]
 fn who_closes_a_listener_closes_none_but_its_own() {
@@ -96,8 +97,9 @@ fn who_closes_a_listener_closes_none_but_its_own() {
     });
 }
 
-/// A process answers the probe of a round while one of the round before, which nobody waits for any more, comes late. Who asks is
-/// the thread that is made, because a load that loom runs last is tried with all values, and one that it runs first is not.
+/// A process answers the probe of a round while one of the previous round comes late. The reader is
+/// the spawned thread, because loom tries all values of a load that it runs last, and not of one
+/// that it runs first.
 fn probes(come: [(u64, u16); 2]) {
     loom::model(move || {
         let shared = Arc::new((Rounds::default(), SeatRow::default()));
@@ -111,7 +113,7 @@ fn probes(come: [(u64, u16); 2]) {
             assert!(asking.1.answer(2).is_none_or(|place| place == 3));
         });
         for (epoch, place) in come {
-            // The probe of the second round comes when that has begun.
+            // The probe of the second round comes after that has begun.
             if epoch == 2 {
                 probes.recv().unwrap();
             }

@@ -1,4 +1,4 @@
-//! Some sleep while others change what there is to wake for: who has to wake does.
+//! Threads sleep while others make work: a thread that must wake them does.
 
 use crate::bounded;
 use crate::eventfd::poll;
@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::Ordering;
 use loom::thread;
 
-/// With a helper thread on the side.
+/// Runs `body` with a progress thread.
 fn with_helper(world: &Arc<World>, body: impl FnOnce()) {
     let helper = Arc::clone(world);
     let helper = thread::spawn(move || helper.help());
@@ -32,7 +32,7 @@ fn packets_wake_the_helper() {
     });
 }
 
-/// Time passes until SOON: a sleeper that knows of a later time only does not wake by itself.
+/// Time passes until SOON: a sleeper with a later time does not wake by itself.
 #[test]
 fn a_timer_that_is_set_for_earlier_wakes_the_sleeper() {
     bounded(4, || {
@@ -57,7 +57,7 @@ fn packets_that_wait_for_room_leave_when_there_is_some() {
     });
 }
 
-/// A sleeper that does not come back takes the wake that was meant for the helper, too.
+/// A sleeper that leaves takes the wake-up that was also meant for the progress thread.
 #[test]
 fn a_timer_is_not_lost_with_a_sleeper_that_leaves() {
     bounded(2, || {
@@ -76,7 +76,8 @@ fn a_timer_is_not_lost_with_a_sleeper_that_leaves() {
     });
 }
 
-/// A timer that fires sets the next one: whoever sleeps meanwhile must not think that somebody wakes for it.
+/// A timer that fires sets the next one: no thread that sleeps meanwhile may rely on another to
+/// wake for it.
 #[test]
 fn a_timer_that_follows_another_is_not_lost() {
     bounded(2, || {
@@ -117,7 +118,7 @@ fn nobody_sleeps_while_sockets_change() {
                     "asleep on a closed socket"
                 );
             });
-            // And nobody oversleeps what comes after.
+            // No thread sleeps beyond the next event.
             world.port.signal();
             poll(&[&world.done]);
         });
@@ -126,7 +127,8 @@ fn nobody_sleeps_while_sockets_change() {
     });
 }
 
-/// The first queue pair binds the port while a thread waits on a completion channel, which keeps the helper away.
+/// The first queue pair binds the port while a thread waits on a completion channel, so that the
+/// progress thread stands by.
 #[test]
 fn who_sleeps_already_hears_of_the_port() {
     bounded(4, || {

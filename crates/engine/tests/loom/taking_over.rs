@@ -1,4 +1,4 @@
-//! Threads that run the worker while they wait leave: the others, or the helper, go on.
+//! Threads that run the worker while they wait leave: the others, or the progress thread, continue.
 
 use crate::bounded;
 use crate::eventfd::{EventFd, poll};
@@ -16,7 +16,7 @@ fn the_helper_takes_over_from_the_last_waiter() {
         let event = EventFd::default();
         event.signal();
         world.wait(&event);
-        // Packets that come now are the helper's.
+        // Packets that come now are the progress thread's.
         world.port.signal();
         poll(&[&world.done]);
         world.stop_helper();
@@ -43,7 +43,7 @@ fn the_helper_takes_over_what_the_last_waiter_was_woken_for() {
     });
 }
 
-/// Two wait, one's event comes: the other has to hear of what woke both.
+/// Two threads wait, one's event comes: the other one must see what woke both.
 #[test]
 fn a_waiter_takes_over_from_another() {
     bounded(2, || {
@@ -61,7 +61,8 @@ fn a_waiter_takes_over_from_another() {
     });
 }
 
-/// The helper, asleep like the waiter, takes the wake that was meant for both, and stands by.
+/// The progress thread, asleep as the waiter is, takes the wake-up that was meant for both, and
+/// stands by.
 #[test]
 fn a_waiter_is_not_left_asleep_by_the_helper() {
     bounded(2, || {
@@ -78,7 +79,7 @@ fn a_waiter_is_not_left_asleep_by_the_helper() {
     });
 }
 
-/// A thread that waits does not get its turn: nothing that comes meanwhile waits for that.
+/// A waiting thread is not scheduled: nothing that arrives meanwhile waits for it.
 #[test]
 fn the_helper_takes_over_from_a_waiter_that_does_not_run() {
     bounded(3, || {
@@ -90,7 +91,7 @@ fn the_helper_takes_over_from_a_waiter_that_does_not_run() {
         while world.port.is_ready() {
             thread::yield_now();
         }
-        // It goes on as long as that is so.
+        // It continues as long as that is so.
         world.port.signal();
         poll(&[&world.done]);
         world.standby.leave(&world.relay, &world.helper);
@@ -99,7 +100,8 @@ fn the_helper_takes_over_from_a_waiter_that_does_not_run() {
     });
 }
 
-/// It gets its turn again while the helper runs the worker in its place: all is done, and once.
+/// It is scheduled again while the progress thread runs the worker instead: all is done exactly
+/// once.
 #[test]
 fn a_waiter_that_runs_again_takes_the_worker_back() {
     bounded(2, || {

@@ -1,4 +1,4 @@
-//! A device that is small enough: one doorbell, one timer, one socket.
+//! A minimal device: one doorbell, one timer, one socket.
 
 use crate::eventfd::{EventFd, poll};
 use crate::standby::{Standby, Watch};
@@ -7,46 +7,48 @@ use airdma_shm::doorbells::DoorbellWords;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// The time until which a model lets time pass: who sleeps until then wakes by itself, who sleeps longer must be woken.
+/// Time until which a model lets time pass: a thread with an earlier end of sleep wakes by itself,
+/// others must be woken.
 pub const SOON: u64 = 50;
 pub const LATER: u64 = 100;
 
 pub struct World {
     pub relay: Relay<Worker>,
     pub standby: Standby,
-    /// Wakes the helper.
+    /// Wakes the progress thread.
     pub helper: EventFd,
     exit: AtomicBool,
     /// Readable when the socket has packets, or room.
     pub port: EventFd,
     pub room: EventFd,
-    /// The port is bound: those who sleep know of its descriptor. One at a time changes or reads it.
+    /// Whether the port is bound, so that sleepers know its descriptor. One thread at a time
+    /// changes or reads it.
     bound: loom::sync::Mutex<bool>,
-    /// Readable when all is done that the model wants done.
+    /// Readable when all is done that the model expects.
     pub done: EventFd,
     summary: [AtomicU64; 1],
     words: [AtomicU64; 1],
-    /// What was posted.
+    /// Number of posts.
     posted: AtomicU32,
-    /// Those in bed now.
+    /// Number of sleeping threads.
     pub in_bed: AtomicU32,
-    /// Time passes while somebody sleeps who wakes by himself, until SOON.
+    /// Time: it passes until SOON while a thread sleeps that wakes by itself.
     clock: AtomicU64,
 }
 
-/// What only one at a time has.
+/// State under the worker lock.
 pub struct Worker {
-    /// Of `posted`, how much was seen to.
+    /// Number of posts taken.
     taken: u32,
-    /// When something is to be done by itself.
+    /// Time of the timer.
     pub timer: u64,
-    /// What becomes of the timer when it fires.
+    /// Next time of the timer, once it fires.
     pub next_timer: u64,
-    /// Packets wait for room in the port.
+    /// Whether packets wait for room in the port.
     pub unsent: bool,
-    /// All is done after so many of posts taken, timers fired and packets received.
+    /// Number of posts taken, timers fired and packets received after which all is done.
     pub wanted: u32,
-    /// What happens in a round before anything else.
+    /// Action before all others in a round.
     pub first: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -86,7 +88,7 @@ impl World {
         DoorbellWords::new(64, &self.summary, &self.words)
     }
 
-    /// Leaves work, and rings.
+    /// Posts work, and rings.
     pub fn post(&self) {
         self.posted.fetch_add(1, Ordering::Relaxed);
         self.bells().ring(0);
@@ -108,19 +110,19 @@ impl World {
         }
     }
 
-    /// As the helper and those who wait on a channel run the worker.
+    /// Runs the worker as the progress thread and threads waiting on a channel do.
     pub fn run_before_sleep(&self) -> bool {
         let mut run = self.rounds();
         run.goes_to_bed = true;
         self.relay.try_run(&mut run);
         if !run.ran {
-            // Somebody else has the worker, and is to go on first.
+            // Another thread holds the worker, and must run first.
             loom::thread::yield_now();
         }
         run.ran
     }
 
-    /// Whether the helper was called, which it takes note of.
+    /// Whether the progress thread was called; resets the call.
     fn is_called(&self) -> bool {
         let called = self.helper.is_ready();
         if called {
@@ -150,7 +152,7 @@ impl World {
         *self.bound.lock().unwrap() = bound;
     }
 
-    /// As [`crate::worker_lock::Relay::fall_asleep`] is used: sleeps once, if there is nothing to do.
+    /// Uses [`crate::worker_lock::Relay::fall_asleep`]: sleeps once, if there is no work.
     pub fn sleep(&self, also: &EventFd) {
         let is_rung = || !self.bells().is_empty();
         let Some(due) = self.relay.fall_asleep(is_rung, || self.now()) else {
@@ -173,7 +175,7 @@ impl World {
         self.relay.wake_up(self.relay.wake().is_ready());
     }
 
-    /// The helper thread: stands by while others run the worker, and does so itself otherwise.
+    /// The progress thread: stands by while other threads run the worker, and runs it otherwise.
     pub fn help(&self) {
         while !self.exit.load(Ordering::SeqCst) {
             if self.standby.has_waiters() {
@@ -192,7 +194,7 @@ impl World {
         self.helper.signal();
     }
 
-    /// A thread that runs the worker until `event` is there, which it takes.
+    /// Runs the worker until `event` is there, which it takes.
     pub fn wait(&self, event: &EventFd) {
         self.standby.enter();
         loop {
@@ -208,7 +210,7 @@ impl World {
     }
 }
 
-/// The helper while it stands by.
+/// The progress thread while it stands by.
 struct Watching<'a>(&'a World);
 
 impl Watch for Watching<'_> {

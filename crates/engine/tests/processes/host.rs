@@ -1,4 +1,4 @@
-//! The side of the test that starts processes.
+//! The part of the test that starts processes.
 
 use crate::role::ROLE;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,28 +10,28 @@ pub struct Process {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// Number of its queue pair, address, and what its memory is called.
+    /// Number of its queue pair, address, and key of its memory.
     pub number: u32,
     pub address: String,
     memory: String,
 }
 
 impl Process {
-    /// One that has opened the device on `interface`, and has a queue pair.
+    /// Starts a process that opens the device on `interface`, and has a queue pair.
     pub fn start(interface: &str) -> Self {
         let mut this = Self::launch(interface);
         this.await_ready();
         this
     }
 
-    /// Several that do so at the same time.
+    /// Starts several processes at the same time.
     pub fn start_many(interfaces: &[&str]) -> Vec<Self> {
         let mut all: Vec<_> = interfaces.iter().map(|name| Self::launch(name)).collect();
         all.iter_mut().for_each(Self::await_ready);
         all
     }
 
-    /// One whose environment has this runtime directory, or none.
+    /// Starts a process with this runtime directory in its environment, or none.
     pub fn start_with(interface: &str, runtime: Option<&Path>) -> Self {
         let mut this = Self::launch_with(interface, |command| match runtime {
             Some(runtime) => command.env("XDG_RUNTIME_DIR", runtime),
@@ -41,7 +41,7 @@ impl Process {
         this
     }
 
-    /// What one says that gets no device.
+    /// Error of a process that gets no device.
     pub fn refused(interface: &str) -> String {
         let mut this = Self::launch_with(interface, |command| command.stderr(Stdio::piped()));
         this.hear_first("refused");
@@ -56,7 +56,8 @@ impl Process {
     }
 
     fn launch_with(interface: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> Self {
-        // By its name it may be gone: some tests put other directories in the place of /tmp, and the build may lie there.
+        // By its path it may be missing: some tests mount other directories at /tmp, and the build
+        // may lie there.
         let mut command = Command::new("/proc/self/exe");
         command
             .args(["--exact", "in_a_process", "--nocapture", "--quiet"])
@@ -99,7 +100,7 @@ impl Process {
         line.trim_end().to_owned()
     }
 
-    /// The test harness says things before.
+    /// The test harness prints lines before.
     fn hear_first(&mut self, start: &str) -> String {
         for _ in 0..10 {
             let line = self.hear();
@@ -120,11 +121,11 @@ impl Process {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: a child of this process that was not waited for.
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// Stops it, and waits until it stands.
+    /// Stops it, and waits until it has stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let stat = format!("/proc/{}/stat", self.child.id());
@@ -175,7 +176,7 @@ pub fn connect_to_itself(process: &mut Process) {
     assert_eq!(process.ask(&to_it), "connected");
 }
 
-/// The rounds that one made without a mistake.
+/// Number of rounds without an error.
 pub fn rounds(said: &str) -> u32 {
     let rounds = said
         .strip_prefix("ran ")

@@ -25,7 +25,7 @@ const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n\
                      ip address add 10.9.0.1/32 dev veth0\n\
                      ip address add 10.9.1.1/32 dev veth1";
 
-/// Not a test: what the processes of the others run.
+/// Not a test: the processes of the others run this.
 #[test]
 fn in_a_process() {
     if let Ok(interface) = std::env::var(role::ROLE) {
@@ -33,7 +33,7 @@ fn in_a_process() {
     }
 }
 
-/// So many processes at each of the two addresses, connected in pairs.
+/// Starts `count` processes at each of the two addresses, connected in pairs.
 fn pairs(count: usize) -> (Vec<Process>, Vec<Process>) {
     let mut left = Process::start_many(&vec!["veth0"; count]);
     let mut right = Process::start_many(&vec!["veth1"; count]);
@@ -43,7 +43,7 @@ fn pairs(count: usize) -> (Vec<Process>, Vec<Process>) {
     (left, right)
 }
 
-/// Datagrams over IPv4 and IPv6 that the kernel took from programs of this network namespace.
+/// Datagrams over IPv4 and IPv6 that programs of this network namespace have sent.
 fn datagrams_sent() -> u64 {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
     let v4 = read("snmp").unwrap();
@@ -82,7 +82,7 @@ fn what_processes_say_to_each_other_does_not_leave_the_host() {
                 datagrams_sent() - before
             };
             assert_eq!(said(ours), 1);
-            // The host had that address a moment ago: now it is another's, or a router's to find.
+            // The host had that address a moment ago: now it may be another's, or a router's.
             assert_eq!(said(gone), 0, "the secret was sent to {gone}");
         }
     });
@@ -93,9 +93,9 @@ fn pause(millis: u64) {
 }
 
 #[test]
-fn four_processes_at_an_address_exchange_data_with_four_at_another() {
+fn four_processes_exchange_data_with_four_at_another_address() {
     isolated(
-        "four_processes_at_an_address_exchange_data_with_four_at_another",
+        "four_processes_exchange_data_with_four_at_another_address",
         SETUP,
         || {
             let (mut left, mut right) = pairs(4);
@@ -137,7 +137,7 @@ fn the_others_go_on_when_processes_are_killed() {
                     assert!(rounds(&left[index].hear()) > 1, "{dead:?}");
                 }
             }
-            // What they had is there for others at once.
+            // Their resources are available to others at once.
             for &index in dead {
                 left[index].kill();
                 left[index] = Process::start("veth0");
@@ -178,9 +178,9 @@ fn processes_come_and_go_while_others_transfer() {
 }
 
 #[test]
-fn processes_of_one_address_talk_to_each_other_and_to_themselves() {
+fn processes_at_one_address_reach_each_other_and_themselves() {
     isolated(
-        "processes_of_one_address_talk_to_each_other_and_to_themselves",
+        "processes_at_one_address_reach_each_other_and_themselves",
         SETUP,
         || {
             let mut all = Process::start_many(&["veth0"; 3]);
@@ -213,7 +213,7 @@ fn many_processes_share_an_address() {
         for process in &mut all {
             assert!(rounds(&process.ask("run 5")) > 0);
         }
-        // Half of them leave, all at once; nobody waits long for the others.
+        // Half of them leave, all at once; no process waits long for the others.
         let (first, second) = all.split_at_mut(32);
         let start = Instant::now();
         first.iter_mut().for_each(|process| process.tell("quit"));
@@ -244,13 +244,14 @@ fn a_stopped_process_does_not_hold_up_the_others() {
             for (left, right) in left.iter_mut().zip(&mut right) {
                 connect(left, right);
             }
-            // The last takes the place of the first; the others cannot tell that they get its packets.
+            // The last takes the place of the first; the others cannot tell that they get its
+            // packets.
             left[1].stop();
             left[2].stop();
             left[0].kill();
             assert!(rounds(&right[3].ask("run 300")) > 1);
             assert!(rounds(&left[3].ask("run 300")) > 1);
-            // One more comes, and those that were stopped go on where they were.
+            // One more comes, and the stopped ones continue.
             let mut more = Process::start_many(&["veth0", "veth1"]);
             let [a, b] = &mut more[..] else {
                 unreachable!()
@@ -290,7 +291,7 @@ fn registries() -> Vec<PathBuf> {
     found
 }
 
-/// In the best of several stretches: what else the machine does takes some of them.
+/// Best of several periods: other load of the machine affects some of them.
 fn most_rounds(process: &mut Process) -> u32 {
     let stretches = (0..5).map(|_| rounds(&process.ask("run 100")));
     stretches.max().unwrap_or(0)
@@ -299,7 +300,7 @@ fn most_rounds(process: &mut Process) -> u32 {
 #[test]
 fn false_alarms_do_not_hold_up_what_comes() {
     isolated_alone("false_alarms_do_not_hold_up_what_comes", SETUP, || {
-        // Who is alone at an interface watches nobody.
+        // A single process at an interface has no watch.
         let (mut left, _right) = pairs(2);
         let left = &mut left[0];
         let undisturbed = most_rounds(left);
@@ -309,7 +310,7 @@ fn false_alarms_do_not_hold_up_what_comes() {
         let alarm = || {
             while !is_over.load(Ordering::Relaxed) {
                 for registry in &registries {
-                    // Whoever could write and closes the registry may be one who leaves.
+                    // A writer that closes the registry may be a member that leaves.
                     drop(File::options().write(true).open(registry).unwrap());
                 }
                 pause(1);
@@ -332,7 +333,7 @@ fn false_alarms_do_not_hold_up_what_comes() {
 fn after_a_death_no_packet_goes_astray() {
     isolated("after_a_death_no_packet_goes_astray", SETUP, || {
         let (mut left, mut right) = pairs(5);
-        // Nothing is under way: it is the kernel who tells the others.
+        // Nothing is in flight: the kernel notifies the others.
         left[0].kill();
         left[2].kill();
         pause(1000);
@@ -359,7 +360,7 @@ fn a_child_does_not_keep_what_its_dead_parent_had() {
             for index in [1, 2] {
                 assert!(rounds(&right[index].ask("run 200")) > 1);
             }
-            // SAFETY: the grandchild sleeps for a minute: it is still there.
+            // SAFETY: the grandchild sleeps for a minute, so it still exists.
             assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
         },
     );
@@ -374,7 +375,7 @@ fn requests_reach_the_process_that_listens() {
         for (index, process) in left.iter_mut().enumerate() {
             assert_eq!(listens(process, 7000 + index), "listening");
         }
-        // Whoever calls, from this address or another.
+        // From any caller, at this address or another.
         for caller in &mut callers {
             for (index, process) in left.iter_mut().enumerate() {
                 process.tell(&format!("refuse number{index}"));
@@ -382,7 +383,7 @@ fn requests_reach_the_process_that_listens() {
                 assert_eq!(said, format!("refused by number{index}"));
                 assert_eq!(process.hear(), "refused");
             }
-            // Nobody listens there: 8 is "invalid service id".
+            // There is no listener: 8 is "invalid service id".
             assert_eq!(caller.ask("dial 10.9.0.1 7999"), "refused: 8");
         }
         // A port has one listener on a host.
@@ -390,7 +391,7 @@ fn requests_reach_the_process_that_listens() {
         assert_eq!(listens(&mut left[1], 7000), in_use);
         assert_eq!(left[0].ask("unlisten"), "closed");
         assert_eq!(listens(&mut left[1], 7000), "listening");
-        // What a dead process had is free.
+        // The resources of a dead process are free.
         left[2].kill();
         assert_eq!(listens(&mut left[3], 7002), "listening");
         left[3].tell("refuse heir");
@@ -413,9 +414,9 @@ fn every_process_in_a_group_gets_a_copy() {
 }
 
 #[test]
-fn peers_of_a_process_that_is_killed_hear_of_it_from_those_who_live_or_come() {
+fn peers_of_a_killed_process_are_notified_by_other_processes() {
     isolated(
-        "peers_of_a_process_that_is_killed_hear_of_it_from_those_who_live_or_come",
+        "peers_of_a_killed_process_are_notified_by_other_processes",
         SETUP,
         || {
             for survivor_is_there in [true, false] {
@@ -436,7 +437,7 @@ fn peers_of_a_process_that_is_killed_hear_of_it_from_those_who_live_or_come() {
     );
 }
 
-/// Gives this thread, and the processes that it starts, a `/run` and a `/tmp` of their own, both empty.
+/// Gives this thread, and the processes that it starts, an empty `/run` and `/tmp` of their own.
 fn with_own_directories() {
     let mount = |what: &CStr, on: &CStr, flags| {
         let (what, on) = (what.as_ptr(), on.as_ptr());
@@ -444,7 +445,7 @@ fn with_own_directories() {
         let result = unsafe { libc::mount(what, on, what, flags, std::ptr::null()) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     };
-    // SAFETY: a plain integer; other threads keep what they have.
+    // SAFETY: a plain integer; other threads keep their namespace.
     let result = unsafe { libc::unshare(libc::CLONE_NEWNS) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE);
@@ -463,7 +464,7 @@ fn processes_of_a_user_share_whatever_their_environments_say() {
     let name = "processes_of_a_user_share_whatever_their_environments_say";
     isolated(name, SETUP, || {
         with_own_directories();
-        // Another user was first, at each name in the directories that are for all.
+        // Another user has made all names in the common directories first.
         for squatted in ["/run/airdma-0", "/tmp/airdma-0"] {
             std::fs::write(squatted, "").unwrap();
         }
@@ -494,7 +495,7 @@ fn processes_share_although_a_session_came_between_them() {
         let mut after = Process::start_with("veth0", Some(session));
         connect(&mut before, &mut after);
         assert!(rounds(&before.ask("run 20")) > 0);
-        // Those that come when it is over are of the session.
+        // Processes that start after it has ended are of the session.
         before.kill();
         after.kill();
         std::fs::remove_dir_all("/tmp/airdma-0").unwrap();

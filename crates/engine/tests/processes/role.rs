@@ -1,4 +1,4 @@
-//! What a process of a test does: it opens a device, and obeys lines on its standard input.
+//! A process of a test: it opens a device, and executes commands from its standard input.
 
 use crate::common::*;
 use airdma_engine::cm_protocol::{
@@ -12,10 +12,11 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Names the interface, in the environment of such a process.
+/// Variable with the interface, in the environment of such a process.
 pub const ROLE: &str = "AIRDMA_TEST_ROLE";
 
-/// Memory is three of these: what is written, what was read back, and what the peer writes.
+/// The memory has three parts: the source of writes, the target of reads, and the target of the
+/// peer's writes.
 const PART: usize = 1 << 17;
 
 struct Role {
@@ -28,7 +29,7 @@ struct Role {
     groups: Option<End>,
 }
 
-/// Obeys until the end of the input.
+/// Executes commands until the end of the input.
 pub fn obey(interface: &str) {
     let found = devices().unwrap();
     let info = found.iter().find(|info| info.interface == interface);
@@ -155,10 +156,12 @@ impl Role {
                 format!("{more}")
             }
             ["fork"] => {
-                // What the library does in the child is done when `fork` returns there: until then the parent's death is not
+                // The library's work in the child is done when `fork` returns there: until then its
+                // parent's death must not be visible. So the child reports that it runs.
                 // to be seen by anybody. So the child says when it is there.
                 let (mut there, say) = std::io::pipe().unwrap();
-                // SAFETY: the child only writes a byte and sleeps, until its input ends with the test.
+                // SAFETY: the child only writes a byte and sleeps, until its input ends with the
+                // test.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
                     // SAFETY: one byte is read; no memory is touched otherwise.
@@ -177,12 +180,13 @@ impl Role {
         }
     }
 
-    /// Writes to the peer and reads it back, as long as that; says how often, or what went wrong.
+    /// Writes to the peer and reads it back for this time; returns the number of rounds, or the
+    /// error.
     fn run(&mut self, time: Duration) -> String {
         let (va, rkey) = self.peer.unwrap();
         let start = Instant::now();
         let mut rounds = 0_u32;
-        // Twice at least, however busy the machine is.
+        // At least twice, however busy the machine is.
         while start.elapsed() < time || rounds < 2 {
             let data = pattern(PART, rounds as u8);
             self.end.memory.fill(0, &data);
@@ -222,7 +226,7 @@ impl Role {
         None
     }
 
-    /// Refuses the next request with a name.
+    /// Rejects the next request with a name.
     fn refuse(&self, name: &str) -> String {
         match self.next_event() {
             Some(Event::ConnectRequest(request)) => {
@@ -256,7 +260,7 @@ impl Role {
         }
     }
 
-    /// Connects to somebody who answers.
+    /// Connects to a process that answers.
     fn call(&self, address: IpAddr, port: u16) -> String {
         let id = self.ask(address, port);
         match self.next_event() {
@@ -268,7 +272,7 @@ impl Role {
         }
     }
 
-    /// Asks for a connection; says who refused.
+    /// Requests a connection; returns which one rejected it.
     fn dial(&self, address: IpAddr, port: u16) -> String {
         self.ask(address, port);
         match self.next_event() {
