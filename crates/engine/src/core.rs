@@ -73,21 +73,21 @@ pub(crate) struct Core {
     /// for ever.
     process: Process,
     clock: Clock,
-    /// The port's descriptors, once it is bound. They change while nobody sleeps on them.
+    /// The port's descriptors, once it is bound. They change only while no thread sleeps on them.
     descriptors: Mutex<Vec<RawFd>>,
     /// Rises when they change.
     sockets: AtomicU64,
-    /// Rises with each poll of a completion queue: whether somebody polls.
+    /// Rises with each poll of a completion queue; shows whether the application polls.
     pub(crate) polls: AtomicU64,
     /// The port broke: its descriptors would be ready for ever.
     broken: AtomicBool,
     /// The interface is gone for good.
     gone: AtomicBool,
-    /// What is to be done then.
+    /// Run when the interface is gone.
     when_gone: Mutex<Vec<WhenGone>>,
     patience: Mutex<Patience>,
     pub(crate) helper: Helper,
-    /// Who is told when the port breaks.
+    /// Get an event when the port breaks.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
     /// Where other processes have the same addresses, once the port is bound.
     steering: OnceLock<Arc<Steering>>,
@@ -251,21 +251,21 @@ impl Core {
         self.visit(|worker| worker.state.scheduler.peers.lift());
     }
 
-    /// Somebody polls a completion queue. A count lost between two threads does no harm: it still
-    /// rises.
+    /// Counts a poll of a completion queue. Two threads may lose a count between them, which does
+    /// no harm: the number still rises.
     pub(crate) fn note_poll(&self) {
         let polls = self.polls.load(Ordering::Relaxed);
         self.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Runs the worker if nobody else does. `None` if somebody does; they will see to what was
-    /// posted before this call. Nothing at all happens in a child after fork.
+    /// Runs the worker if no other thread runs it. `None` if another thread does; that thread will
+    /// see what was posted before this call. Does nothing in a child after fork.
     pub(crate) fn try_progress(&self, work: Work) -> Option<Round> {
         self.run(CoreRounds::new(self, work))
     }
 
-    /// The same for one who goes to bed next ([`Core::fall_asleep`]), or wakes the others when he
-    /// does not.
+    /// As [`Core::try_progress`] with all work, for a thread that sleeps next
+    /// ([`Core::fall_asleep`]), or wakes the other threads if it does not sleep.
     pub(crate) fn progress_before_sleep(&self) -> Option<Round> {
         self.run(CoreRounds {
             goes_to_bed: true,
@@ -288,8 +288,9 @@ impl Core {
             .with(&mut rounds, |worker| call(worker, self.now()))
     }
 
-    /// As [`Core::control`], unless somebody keeps the worker for so long: whoever calls at the end
-    /// of a process may have interrupted him, and never give him the time to finish.
+    /// As [`Core::control`], but gives up when another thread keeps the worker for `time`. A call
+    /// at the end of the process may come from a signal handler that interrupted the thread with
+    /// the worker, which then never finishes.
     pub(crate) fn control_within<R>(
         &self,
         time: Duration,
@@ -301,8 +302,9 @@ impl Core {
             .with_within(&mut rounds, pause, |worker| call(worker, self.now()))
     }
 
-    /// As [`Core::control`], for what opens or closes sockets. Who sleeps on a closed one would
-    /// keep it bound, and not hear of a new one: so nobody sleeps meanwhile.
+    /// As [`Core::control`], for what opens or closes sockets. A thread that sleeps on a closed
+    /// socket would keep it bound, and would not wake for a new one; so no thread sleeps during the
+    /// call.
     pub(crate) fn control_sockets<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let pause = wait_at_most(AWAY_TIME_MAX, AWAY_PAUSE);
         let mut rounds = CoreRounds::new(self, Work::Transmit);
@@ -350,8 +352,8 @@ impl Core {
         self.broken.load(Ordering::SeqCst)
     }
 
-    /// Whether somebody sleeps until there is work. If not, whoever is about to will see what was
-    /// done before this call.
+    /// Whether a thread sleeps until there is work. If none does, a thread that is about to sleep
+    /// will see what was done before this call.
     pub(crate) fn has_sleepers(&self) -> bool {
         self.relay.has_sleepers()
     }
@@ -373,8 +375,8 @@ impl Core {
     }
 
     /// The first half of [`Core::sleep`]: names the descriptors to sleep on, and the time after
-    /// which to wake (`None`: never). Whoever gets them owes a [`Core::wake_up`] or a
-    /// [`Core::leave_bed`]. `None` if there is something to do.
+    /// which to wake (`None`: never). The caller must call [`Core::wake_up`] or [`Core::leave_bed`]
+    /// afterwards. `None` if there is something to do.
     pub(crate) fn fall_asleep(
         &self,
         descriptors: &mut Descriptors,
@@ -502,7 +504,7 @@ impl Core {
             .map_err(|error| Error::system("starting the helper thread of the device", &error))
     }
 
-    /// Publishes the counters if nobody has the worker.
+    /// Publishes the counters if no thread has the worker.
     pub(crate) fn try_count(&self) {
         if self.is_ours() {
             let mut rounds = CoreRounds::new(self, Work::Transmit);
@@ -614,7 +616,8 @@ impl Rounds<Worker> for CoreRounds<'_> {
     }
 }
 
-/// Pauses, until so much time has passed since the first.
+/// Returns a function that sleeps for `pause` and returns true until `time` has passed since its
+/// first call, and false from then on.
 fn wait_at_most(time: Duration, pause: Duration) -> impl FnMut() -> bool {
     let mut start = None;
     move || {

@@ -1,11 +1,14 @@
-//! Devices, workers, memory regions, queues and progress: everything between the protocol (`airdma-transport`)
-//! and a front end such as the C ABI. This crate is the in-process mode: the worker lives in the application.
+//! Devices, workers, memory regions, queues and progress: everything between the protocol
+//! (`airdma-transport`) and a front end such as the C ABI. This crate is the in-process mode: the
+//! worker lives in the application.
 //!
-//! How a front end uses it: [`devices`] lists the interfaces, [`Device::open`] opens one, a [`Pd`] registers
-//! memory ([`Pd::reg_mr`]) and creates queue pairs ([`Pd::create_qp`]), a [`Cq`] is polled for completions, and a
-//! [`Channel`] blocks until an armed completion queue has one. Errors carry the `errno` of the man pages.
+//! How a front end uses it: [`devices`] lists the interfaces, [`Device::open`] opens one, a [`Pd`]
+//! registers memory ([`Pd::reg_mr`]) and creates queue pairs ([`Pd::create_qp`]), a [`Cq`] is
+//! polled for completions, and a [`Channel`] blocks until an armed completion queue has one. Errors
+//! carry the `errno` of the man pages.
 //!
-//! With `--cfg loom` there is no such crate: `tests/loom` builds the protocols between threads by themselves.
+//! With `--cfg loom` there is no such crate: `tests/loom` builds the protocols between threads by
+//! themselves.
 #![cfg(not(loom))]
 
 mod air;

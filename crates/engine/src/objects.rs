@@ -1,4 +1,5 @@
-//! What an application holds: devices, protection domains, regions, queue pairs, completion queues, channels, connections, events.
+//! What an application holds: devices, protection domains, regions, queue pairs, completion queues,
+//! channels, connections, events.
 
 pub(crate) mod ah;
 pub(crate) mod channel;

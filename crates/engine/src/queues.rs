@@ -1,4 +1,5 @@
-//! The state that an application's object and the worker share beside the rings: states, alarms, events.
+//! The state that an application's object and the worker share beside the rings: states, alarms,
+//! events.
 
 pub(crate) mod alarm;
 pub(crate) mod application_buffer;

@@ -25,7 +25,8 @@ use std::time::Duration;
 /// Rounds at one moment after which a device counts as one that never comes to rest.
 const ROUNDS_MAX: u32 = 1_000_000;
 
-/// An interface that is up, has this address and a path MTU of 1,024 bytes, and is nobody's.
+/// An interface that is up, has this address and a path MTU of 1,024 bytes, and exists only in the
+/// simulation.
 pub fn interface(name: &str, index: u32, address: IpAddr) -> DeviceInfo {
     DeviceInfo {
         name: format!("airdma_{name}"),
@@ -70,8 +71,8 @@ impl Simulated {
         self.device.core().offer(feature::SELECTIVE, AirMode::Asks);
     }
 
-    /// The same to peers that ask, and nobody is asked first (`AIRDMA_AIR=auto` for programs, on an
-    /// interface that is not wireless).
+    /// As [`Simulated::offer_air`], but only to peers that ask (`AIRDMA_AIR=auto` for programs, on
+    /// an interface that is not wireless).
     pub fn offer_air_to_who_asks(&self, rate_control: RateControl) {
         self.control_rate(rate_control);
         self.device
@@ -119,7 +120,7 @@ impl Simulated {
         self.device.core().move_clock(now);
     }
 
-    /// Moves its clock to `now`, and lets it do all that is to be done by then.
+    /// Moves its clock to `now`, and runs everything that is due by then.
     pub fn run(&self, now: Duration) {
         let core = self.device.core();
         core.move_clock(now);

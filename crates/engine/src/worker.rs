@@ -97,7 +97,7 @@ pub(crate) struct Round {
     pub(crate) deadline: Option<Time>,
     /// The port broke in this round.
     pub(crate) broke: bool,
-    /// [`Worker::heal`] is to be called.
+    /// [`Worker::heal`] should be called.
     pub(crate) misrouted: bool,
 }
 

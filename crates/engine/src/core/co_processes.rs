@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Core {
-    /// Whether [`Core::heal`] is to be called.
+    /// Whether [`Core::heal`] should be called.
     pub(crate) fn wants_healing(&self) -> bool {
         self.steering
             .get()
@@ -33,7 +33,7 @@ impl Core {
         self.look_after_others();
     }
 
-    /// Somebody who shares the addresses may have ended: if so, what they had is taken over.
+    /// Takes over what a process at the same addresses had, if one may have ended.
     fn look_after_others(&self) {
         let somebody_left = |steering: &Arc<Steering>| steering.somebody_left();
         if !self.steering.get().is_some_and(somebody_left) {
@@ -49,7 +49,7 @@ impl Core {
         self.speak_for_the_dead();
     }
 
-    /// Lets time pass, in which nobody has to wait for what comes.
+    /// Runs the worker for `time`. No caller waits for what comes meanwhile.
     fn progress_for(&self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
@@ -86,12 +86,12 @@ impl Core {
     /// takes the numbers of those descriptors.
     pub(crate) fn abandon(&self) {
         let close = |fd: RawFd| {
-            // SAFETY: plain integers; the new descriptor is one of ours, which nobody uses in this
-            // process.
+            // SAFETY: plain integers; the new descriptor is the device's own, which nothing uses in
+            // this process.
             let taken = unsafe { libc::dup3(self.relay.wake().fd(), fd, libc::O_CLOEXEC) };
             if taken < 0 {
-                // A number above the program's limit, which nothing else gets.
-                // SAFETY: a descriptor of ours, which nobody uses in this process.
+                // The call fails for a number above the program's limit, which no new descriptor
+                // gets. SAFETY: a descriptor of the device, which nothing uses in this process.
                 unsafe { libc::close(fd) };
             }
         };

@@ -83,7 +83,8 @@ impl Core {
             Err(JoinError::Locked(process)) => {
                 return Err(bind_error(steering::locked(&addresses, process)));
             }
-            // Then the addresses are this process's alone, or nobody's.
+            // Without a registry, either this process is the only one at the addresses, or the bind
+            // fails.
             Err(JoinError::Impossible(error)) => {
                 no_registry = Some(error);
                 None

@@ -17,7 +17,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
-/// What is to be done when the interface is gone.
+/// Run when the interface is gone.
 pub(crate) type WhenGone = Box<dyn FnOnce() + Send>;
 
 /// What changes with the interface.
@@ -31,7 +31,7 @@ pub(super) struct State {
 }
 
 impl Core {
-    /// Readable while the kernel has said something that nobody took in.
+    /// Readable while the kernel has a notification that no thread has read.
     pub(crate) fn news_fd(&self) -> Option<RawFd> {
         self.news.as_ref().map(News::fd)
     }
@@ -80,7 +80,8 @@ impl Core {
             return false;
         };
         let mut state = self.state();
-        // Who finds nothing to drain waits for the one that is at it.
+        // A thread that finds the socket drained waits at the lock above for the thread that
+        // drained it.
         let said_something = news.drain();
         if said_something || state.incomplete {
             let events = self.look(&mut state);
@@ -204,7 +205,7 @@ impl Core {
         }
     }
 
-    /// Runs what was to be run when the interface is gone.
+    /// Runs the functions that were registered for the loss of the interface.
     pub(super) fn tell_loss(&self) {
         if !self.is_gone() {
             return;

@@ -179,7 +179,8 @@ impl Device {
     /// Accepts a connection that a peer asked for. The queue pair should be in RTS.
     ///
     /// # Errors
-    /// `EINVAL` for too much private data, or a connection that nobody asks for (any more).
+    /// `EINVAL` for too much private data, or a connection with no request that waits for an
+    /// answer.
     pub fn cm_accept(&self, id: ConnectionId, with: &Accept<'_>) -> Result<(), Error> {
         self.with_gsi(|gsi, now| {
             gsi.manager.accept(now, id, with)?;
@@ -266,7 +267,7 @@ impl Device {
         let _ending = Ending::begin();
         core.control_within(FAREWELL_TIME_MAX, |worker, now| {
             worker.state.air.report_first(now);
-            // Whoever asks from now on is refused, and need not find out that nobody answers.
+            // A peer that asks from now on is refused at once, instead of after its retries.
             worker.close_listeners(now);
             let Some(gsi) = worker.state.gsi.as_mut() else {
                 return;
@@ -307,8 +308,8 @@ impl Device {
         self.with_gsi(|gsi, _| gsi.redirect(Subject::Resolution(id), channel))
     }
 
-    /// Somebody who looks for a datagram service was told to the program: it no longer goes with
-    /// its listener, nor counts against its backlog.
+    /// The application has fetched a request for a datagram service: the request no longer ends
+    /// with its listener, nor counts against its backlog.
     ///
     /// # Errors
     /// As [`Device::cm_accept`].
@@ -367,7 +368,7 @@ impl Device {
     ) -> Result<R, Error> {
         let core = self.core();
         core.check_process()?;
-        // Whoever waits for an answer to an address that is gone is to hear of that now.
+        // A caller that waits for an answer to an address that is gone learns of it now.
         core.take_news();
         core.control(|worker, now| {
             let gsi = worker.state.gsi.as_mut();
@@ -380,11 +381,11 @@ impl Device {
 }
 
 impl Core {
-    /// Waits a moment until those peers have answered whose connections are ending: when this
-    /// process is gone, nobody repeats what was lost. The kernel would; without that, a peer that
-    /// only waits would do so for ever.
+    /// Waits a moment for the answers of the peers whose connections are ending: when this process
+    /// is gone, lost messages are not repeated. The kernel's connection manager would repeat them;
+    /// without them, a peer that only waits would wait for ever.
     pub(crate) fn linger(&self) {
-        // Nobody lets a peer answer meanwhile.
+        // In a simulation no peer can answer during this call.
         if self.is_simulated() {
             return;
         }

@@ -110,8 +110,8 @@ impl Cq {
     }
 
     /// Asks for one event at the next completion that is added (with `solicited_only`: the next one
-    /// that is solicited or unsuccessful). Of a queue without a channel nobody hears, as with the
-    /// kernel's.
+    /// that is solicited or unsuccessful). A queue without a channel raises no events, as in the
+    /// kernel.
     ///
     /// Completions already in the queue raise one if the program has polled since the last event.
     ///

@@ -135,7 +135,7 @@ impl Device {
         )
     }
 
-    /// The device of a worker that nobody shares.
+    /// The device of a worker that belongs to it alone.
     pub(crate) fn on_port(core: Core, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
         let shared = Arc::new(SharedCore::new(core));
         shared.core.bind_port(port);
@@ -157,8 +157,8 @@ impl Device {
         }))
     }
 
-    /// Whether this end begins to ask its peers for air mode: on a wireless interface, or because
-    /// somebody said so.
+    /// Whether this end asks its peers for air mode: on a wireless interface, or because the
+    /// configuration says so.
     pub fn asks_for_air(&self) -> bool {
         self.core().asks_for_air()
     }
@@ -492,8 +492,9 @@ impl Opened {
     }
 }
 
-/// While a process forks, nobody else may hold the list of workers: the child, which has only the
-/// thread that forked, looks at it whenever it opens a path that may be of ours.
+/// Locks the list of workers while the process forks. The child has only the thread that forked,
+/// and reads the list whenever it opens a path that may belong to a device; the lock must not be
+/// held by a thread that the child does not have.
 fn hold_while_forking() {
     /// Held from before a fork until after it, in both processes.
     struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<Opened>>>>);
@@ -518,8 +519,7 @@ fn hold_while_forking() {
         };
         for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
             shared.core.abandon();
-            // The parent's other references are still there, but nothing of it is to be taken down
-            // here.
+            // The parent still uses the object; the child must not run its destructor.
             std::mem::forget(shared);
         }
     }

@@ -58,8 +58,8 @@ impl Mr {
     }
 
     /// Changes the memory, the domain or the rights of the region; the keys stay. The application
-    /// must not have work requests under way that use it (`ibv_rereg_mr(3)`); those that it has
-    /// fail or not, but touch nothing else.
+    /// must not have outstanding work requests that use it (`ibv_rereg_mr(3)`); such requests may
+    /// fail, but touch no other memory.
     ///
     /// # Errors
     /// `EBUSY` while memory windows are bound in it, `EINVAL` for domains of two devices or a
@@ -136,8 +136,8 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Nobody can deregister it any more, and its memory may go at once: windows must not keep
-        // it open.
+        // The region can no longer be deregistered by the application, and its memory may be
+        // unmapped at once: windows must not keep it open.
         if let Err(Error::Busy(_)) = self.deregister() {
             let core = Arc::clone(self.lock().pd.device.core());
             core.control(|worker, _| worker.state.device.memory.close_windows(self.key));

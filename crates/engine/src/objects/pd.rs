@@ -17,7 +17,7 @@ pub struct Pd {
     /// Never used for two domains of one device, but for a parent domain, which has its domain's.
     pub(crate) id: PdIndex,
     pub(crate) users: UseCount,
-    /// Of a parent domain: the domain that it stands for, and keeps from being given back.
+    /// For a parent domain: the domain that it stands for, which cannot be deallocated meanwhile.
     of: Option<Arc<Pd>>,
 }
 

@@ -24,7 +24,7 @@ pub struct SrqAttributes {
 
 /// What makes a queue one of extended connections.
 pub struct SrqExtension {
-    /// Whose target queue pairs may fill it.
+    /// The domain whose target queue pairs may take receives from the queue.
     pub domain: Arc<Xrcd>,
     /// Where its completions go.
     pub cq: Arc<Cq>,
@@ -230,12 +230,12 @@ impl Drop for Srq {
 /// A list of receive work requests being posted to a shared queue.
 pub struct SrqPost<'a> {
     srq: &'a Srq,
-    /// `None` in a child after fork, where the lock may be one that nobody opens any more.
+    /// `None` in a child after fork, where the lock may never be released.
     ring: Option<MutexGuard<'a, RingProducer>>,
 }
 
 impl SrqPost<'_> {
-    /// Adds a work request. Nobody needs to be told: queue pairs take receives when packets come.
+    /// Adds a work request. The worker is not woken: queue pairs take receives when packets come.
     ///
     /// # Errors
     /// `EINVAL`: too many elements, or the queue was destroyed; `ENOMEM`: the queue is full;

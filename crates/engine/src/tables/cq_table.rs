@@ -108,9 +108,9 @@ impl CqTable {
         ring.used() <= since
     }
 
-    /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless its owner does not care, the
-    /// queue is in error from now on: it takes none any more, an event is raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), and its
-    /// queue pairs fail.
+    /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless
+    /// its owner does not care, the queue is in error from now on: it takes none any more, an event
+    /// is raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), and its queue pairs fail.
     pub(crate) fn push(
         &mut self,
         index: CqIndex,

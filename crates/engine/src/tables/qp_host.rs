@@ -213,7 +213,7 @@ impl Host for QpHost<'_> {
     fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
         match [one, other].map(|slot| self.spans(slot)) {
             [Ok(one), Ok(other)] => one.overlap(&other),
-            // Of a list that is a lie, or of memory that is gone, nothing is known.
+            // An invalid list or memory that is gone may overlap with anything.
             [Err(LocalFault), _] | [_, Err(LocalFault)] => true,
         }
     }

@@ -42,7 +42,7 @@ impl RoundRobin {
         }
     }
 
-    /// Whose turn it is.
+    /// The queue pair that may transmit now.
     pub(crate) fn first(&self) -> Option<QpIndex> {
         self.line.front().copied()
     }

@@ -95,7 +95,8 @@ impl WorkerState {
                 .peers
                 .leave(connection.peer, index, slot.in_flight);
             self.with_air(|air, view| air.leave_air(view, index, &connection));
-            // What it had under way is room for the others.
+            // The packets that it had in flight make room for those of the peer's other queue
+            // pairs.
             self.scheduler.unblock(&mut self.qps, connection.peer);
         }
     }
@@ -108,7 +109,8 @@ impl WorkerState {
             .map(|connection| connection.source_index)
     }
 
-    /// The queue pair is about to go: its peer, which may wait for an answer that was lost, gets the last one again.
+    /// The queue pair is about to go: its peer, which may wait for an answer that was lost, gets
+    /// the last one again.
     pub(crate) fn farewell(&mut self, index: QpIndex, now: Time) {
         self.change(index, now).call(|qp, _| qp.farewell());
     }
@@ -120,8 +122,8 @@ impl WorkerState {
         self.qps.release(index);
     }
 
-    /// Takes a shared receive queue out. Nobody counts the targets of extended connections that may hold receives of it: so
-    /// they are looked for.
+    /// Removes a shared receive queue. The targets of extended connections that hold receives of it
+    /// are not counted, so all queue pairs are searched.
     pub(crate) fn remove_srq(&mut self, number: SrqIndex) {
         let slot = self.device.srqs.slot(number);
         if let Some(id) = slot.and_then(|slot| slot.extended.map(|_| slot.shared.id)) {
@@ -134,8 +136,9 @@ impl WorkerState {
         self.device.srqs.remove(number);
     }
 
-    /// Completion queues overflowed: the queue pairs that use them end in ERROR, since what they did cannot be told, and each says
-    /// so (`IBV_EVENT_QP_FATAL`). What they flush may make another queue overflow.
+    /// Completion queues overflowed: the queue pairs that use them end in ERROR, since what they
+    /// did cannot be told, and each says so (`IBV_EVENT_QP_FATAL`). What they flush may make
+    /// another queue overflow.
     #[cold]
     #[inline(never)]
     pub(crate) fn fail_overrun(&mut self, now: Time) {
@@ -156,15 +159,16 @@ impl WorkerState {
                         qp.modify(&error, AttrMask::STATE, host).ok();
                     });
                     self.note(index, now);
-                    // The state is published first: a program may look at it as soon as the event arrives.
+                    // The state is published first: a program may look at it as soon as the event
+                    // arrives.
                     self.with(index, |_, host| host.event(QpEvent::Fatal));
                 }
             }
         }
     }
 
-    /// The way to the network is gone for good: every queue pair that runs ends in ERROR, so that what was posted
-    /// completes.
+    /// The way to the network is gone for good: every queue pair that runs ends in ERROR, so that
+    /// what was posted completes.
     pub(crate) fn fail_all(&mut self, now: Time) {
         self.air.stop();
         let error = QpAttributes {

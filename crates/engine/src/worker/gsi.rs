@@ -105,7 +105,8 @@ impl Gsi {
         }
     }
 
-    /// What makes this process's will seem the one of somebody who lives.
+    /// Descriptor of the lock that shows other processes that this process is alive; a child after
+    /// fork must close it.
     pub(crate) fn will_fd(&self) -> Option<RawFd> {
         self.will.as_ref().map(Will::fd)
     }

@@ -28,7 +28,8 @@ impl WorkerState {
         };
         match slot.qp.state() {
             QpState::Reset | QpState::Init | QpState::ReadyToReceive => {
-                // Posted while another thread took the queue pair back: forgotten, as by the change itself.
+                // Posted while another thread took the queue pair back: forgotten, as by the change
+                // itself.
                 slot.side.send.discard();
             }
             QpState::ReadyToSend

@@ -11,8 +11,8 @@ use airdma_transport::{Arrival, Time};
 use airdma_wire::sealed::is_sealed;
 use airdma_wire::{Bth, Opcode, Packet, ParseError, Qpn, split_middle};
 
-/// Packets that arrive together. When the guard goes out of scope, the queue pair that took the last
-/// of them is settled.
+/// Packets that arrive together. When the guard goes out of scope, the queue pair that took the
+/// last of them is settled.
 pub(crate) struct Receiving<'a> {
     pub(super) state: &'a mut WorkerState,
     now: Time,
@@ -121,7 +121,7 @@ impl Receiving<'_> {
         sender: Qpn,
     ) {
         match Packet::parse(received.bytes) {
-            // Of its own number it has to tell the truth.
+            // The number in the packet must be the one of the queue pair that sealed it.
             Ok(packet)
                 if packet
                     .headers
@@ -169,7 +169,8 @@ impl Receiving<'_> {
         }
     }
 
-    /// Takes a packet from the middle of a message, if it is the one that comes next; see [`QueuePair::take_middle`].
+    /// Takes a packet from the middle of a message, if it is the one that comes next; see
+    /// [`QueuePair::take_middle`].
     fn receive_middle(
         &mut self,
         now: Time,
@@ -232,7 +233,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// Nobody here has that number; another process may.
+    /// No queue pair of this process has that number; one of another process may.
     #[cold]
     pub(super) fn receive_unknown(&mut self, now: Time, received: &Received<'_>, number: Qpn) {
         let steering = self.state.device.steering.as_ref();

@@ -1,8 +1,8 @@
 //! Which queue pair of a worker sends next, and when each wants to be called.
 //!
-//! After any change to a queue pair its timer, its share of the peer's window and its place in the line
-//! are brought up to date. [`WorkerState::change`] lends the queue pair for that: the update happens when
-//! the guard goes out of scope.
+//! After any change to a queue pair its timer, its share of the peer's window and its place in the
+//! line are brought up to date. [`WorkerState::change`] lends the queue pair for that: the update
+//! happens when the guard goes out of scope.
 
 use super::gsi::Gsi;
 use super::state::WorkerState;
@@ -79,8 +79,8 @@ impl Scheduler {
     }
 }
 
-/// A queue pair that is being changed. When the guard goes out of scope, the scheduler is brought up
-/// to date.
+/// A queue pair that is being changed. When the guard goes out of scope, the scheduler is brought
+/// up to date.
 pub(crate) struct Change<'a> {
     state: &'a mut WorkerState,
     index: QpIndex,
@@ -142,7 +142,8 @@ impl WorkerState {
         }
     }
 
-    /// When [`WorkerState::expire`] wants to be called next, and [`WorkerState::fill`] if the port takes packets.
+    /// When [`WorkerState::expire`] wants to be called next, and [`WorkerState::fill`] if the port
+    /// takes packets.
     #[inline]
     pub(crate) fn deadline(&self, can_send: bool) -> Option<Time> {
         let management = self.gsi.as_ref().and_then(Gsi::next);
@@ -152,7 +153,7 @@ impl WorkerState {
         all.into_iter().flatten().min()
     }
 
-    /// Whether something is to be sent.
+    /// Whether a queue pair waits to send.
     pub(crate) fn has_active(&self) -> bool {
         !self.scheduler.line.is_empty() || self.gsi.as_ref().is_some_and(Gsi::has_transmits)
     }

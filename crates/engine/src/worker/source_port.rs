@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// All packets of airdma's come from there.
 const AIRDMA_PORT: u32 = ROCE_PORT as u32;
-/// Nothing good has come from the old port for so long when another is tried: a peer repeats itself
-/// longer before it gives up.
+/// Without a good packet from the old port for this long, another source port is accepted. A peer
+/// repeats its packets for longer before it gives up.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// A port that is the connection's if what comes from there is good.

@@ -52,7 +52,8 @@ struct Sent {
 pub(super) const ROUND_BYTES: i64 = 128 * 1024;
 
 impl WorkerState {
-    /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
+    /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or
+    /// until it is full.
     #[inline]
     pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;
@@ -77,7 +78,8 @@ impl WorkerState {
         }
     }
 
-    /// Adds the messages to peers in air mode, those that agree on keys, and those of queue pair 1, and returns their bytes; `None` when the batch is full.
+    /// Adds the messages to peers in air mode, those that agree on keys, and those of queue pair 1,
+    /// and returns their bytes; `None` when the batch is full.
     #[inline(never)] // most rounds have none
     fn fill_management(
         &mut self,
@@ -116,8 +118,8 @@ impl WorkerState {
         Some(bytes)
     }
 
-    /// Lets the first queue pair in line transmit `budget` bytes at most, and its last packet beyond;
-    /// returns how many bytes it sent.
+    /// Lets the first queue pair in line transmit `budget` bytes at most, and its last packet
+    /// beyond; returns how many bytes it sent.
     #[inline(never)] // a round in which none is in line saves no registers for it
     fn take_turn(
         &mut self,
@@ -307,8 +309,8 @@ impl WorkerState {
         }
     }
 
-    /// The peer whose pacer the queue pair has to ask. None to one that is silent: each finds out by its own timer if nobody is there,
-    /// and one packet of each is no burden.
+    /// The peer whose pacer the queue pair has to ask. `None` for a silent peer: each queue pair
+    /// sends one packet and learns by its own timer whether the peer is there.
     fn paced_by(&mut self, index: QpIndex) -> Option<AirIndex> {
         let slot = self.qps.slot(index)?;
         let Connection { peer, air, .. } = slot.connection?;

@@ -24,7 +24,7 @@ fn from_left(to: IpAddr) -> Route {
     }
 }
 
-/// Gives a device a connection that is ending, to somebody who never answers.
+/// Gives a device a connection that is ending, to a peer that never answers.
 fn await_nobody(device: &Device) {
     device.core().control(|worker, now| {
         let words = LastWords {
