@@ -101,11 +101,10 @@ class Terminal:
         self.screen.feed("\r\n")
         self._pty, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        enter = ["ip", "netns", "exec", self._host.namespace, "setpriv", "--pdeathsig", "KILL"]
         environment = {**os.environ, "AIRDMA_HOME": str(self._home / f".{self._name}"), "TERM": "xterm"}
         environment["XDG_RUNTIME_DIR"] = str(self._host.runtime)
         self._child = subprocess.Popen(
-            [*enter, "setsid", "--ctty", "--wait", str(build.binary()), *words.split()[1:]],
+            [*self._host.inside(), "setsid", "--ctty", "--wait", str(build.binary()), *words.split()[1:]],
             stdin=slave, stdout=slave, stderr=slave, cwd=self._home, env=environment, close_fds=True,
         )  # fmt: skip
         os.close(slave)
@@ -197,7 +196,7 @@ def _record(lab: Lab, folder: Path, megabytes: int, mbit: int) -> list[tuple[flo
     (folder / "inbox").mkdir()
     for number in range(20):
         (photos / f"{number:04}.raw").write_bytes(os.urandom(megabytes * 50_000))
-    tc = ["ip", "netns", "exec", lab.a.namespace, "tc", "qdisc", "add", "dev", INTERFACE]
+    tc = [*lab.a.inside(), "tc", "qdisc", "add", "dev", INTERFACE]
     subprocess.run([*tc, "root", "tbf", "rate", f"{mbit}mbit", "burst", "256kb", "limit", "2mb"], check=True)
     anna, ben = Terminal(lab.b, "anna", folder), Terminal(lab.a, "ben", folder)
     recording = Recording([anna, ben])

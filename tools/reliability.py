@@ -39,7 +39,7 @@ def main() -> int:
     worlds = commands.add_parser("worlds", help="run random worlds")
     worlds.add_argument("--hours", type=float)
     worlds.add_argument("--count", type=int, default=20_000)
-    worlds.add_argument("--first", type=int, help="the first seed; one that nobody had before if not given")
+    worlds.add_argument("--first", type=int, help="the first seed (default: one that no run had before)")
     commands.add_parser("write", help="write the page")
     commands.add_parser("check", help="fail if the page is out of date")
     arguments = parser.parse_args()

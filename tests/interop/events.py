@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LINE = Line("rdmacm-utils", "", "", (), ready=RDMA)
 _PATIENCE_S = 90.0
-"""For who waits for a peer that is dead: rping asks for the longest retries that there are."""
+"""Time to wait for a peer that has ended: rping asks for the longest retries."""
 
 Event = Callable[["Stand", End, End], list[str]]
 
@@ -37,7 +37,7 @@ def _serve(end: End, command: str) -> Running:
 
 
 def _ended(end: End, program: Running) -> str:
-    """Kills a server. What it has said, for who wants to know why a client failed."""
+    """Kills a server, and returns what it has said, which explains a client's failure."""
     end.forget(program)
     return program.wait(0).explain()[-2000:]
 
@@ -64,7 +64,7 @@ def _under_way(stand: Stand, client: End, server: End) -> list[str]:
     return ["nothing moves"]
 
 
-def _nobody_listens(stand: Stand, client: End, server: End) -> list[str]:
+def _no_listener(stand: Stand, client: End, server: End) -> list[str]:
     del stand
     other = _serve(server, f"rping -s -a {server.ipv4} -p 7999 -P")
     outcome = _client(client, server, 1).wait(START_S)
@@ -112,7 +112,7 @@ def _again_and_again(stand: Stand, client: End, server: End) -> list[str]:
 
 
 _EVENTS: dict[str, Event] = {
-    "rping to a port where nobody listens is rejected": _nobody_listens,
+    "rping to a port without a listener is rejected": _no_listener,
     "rping whose server is killed ends; its successor serves at once": _server_dies,
     "rping that is killed; the next is served at once": _client_dies,
     "rping connects 10 times, one after the other": _again_and_again,

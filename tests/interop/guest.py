@@ -253,7 +253,7 @@ class Guest:
             self.folder.joinpath(name).replace(file)
 
     def _within(self, argv: list[str]) -> list[str]:
-        return ["ip", "netns", "exec", self._wire.namespace, "setpriv", "--pdeathsig", "KILL", *argv]
+        return [*self._wire.inside(), *argv]
 
     def _ip(self, host: Host, *arguments: str) -> None:
         result = subprocess.run(["ip", "-n", host.namespace, *arguments], capture_output=True, text=True, check=False)

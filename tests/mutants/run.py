@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="REGEX", help="run those whose name matches")
     parser.add_argument("--alone", action="store_true", help="build each by itself")
     parser.add_argument("--hours", type=float, help="begin no more after this time")
-    parser.add_argument("--jobs", type=int, default=1, help="run so many at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that run at a time")
     parser.add_argument("--report", action="store_true", help="write the report from what is there")
     parser.add_argument("--check", action="store_true", help="compare the report with what is committed")
     options = parser.parse_args()

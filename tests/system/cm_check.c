@@ -1,6 +1,7 @@
 /*
- * Connects twice by RDMA CM: the first time the server refuses, with private data that says why, the second time it accepts, takes
- * a message, and ends the connection. Each end checks what it is told.
+ * Connects twice by RDMA CM: the first time the server refuses, with private data that says why,
+ * the second time it accepts, takes a message, and ends the connection. Each end checks what it is
+ * told.
  *
  *   cm_check ADDRESS        server
  *   cm_check -c ADDRESS     client

@@ -278,7 +278,7 @@ def run(tally: Tally, folder: Path) -> None:
     tests: list[tuple[str, Callable[[], list[str]]]] = [
         ("frames of all kinds pass, both ways", _passes),
         ("pause frames are right, and come when they are due", _pauses),
-        ("who takes no notice of them loses frames here, and not in the radio's queue", _ignores),
+        ("a sender that ignores them loses frames here, and not in the radio's queue", _ignores),
         ("a go-back-N sender sends each packet once; without the box, several times", _collapses),
         (
             "with the box, the radio's queue drops nothing of ib_write_bw; without, it does",
@@ -432,7 +432,7 @@ def _real_program(folder: Path) -> list[str]:
     complaints = [] if with_box.ok else [with_box.explain()]
     wrong = [field for field in ("dropped_here", "dropped_by_radio", "missed") if counted.get(field, 1)]
     complaints += [f"with the box {wrong}: {counted}"] if wrong else []
-    complaints += [] if counted.get("stops") else [f"nobody was stopped: {counted}"]
+    complaints += [] if counted.get("stops") else [f"the sender was never stopped: {counted}"]
     complaints += [] if passed.get("dropped_by_radio") else [f"without it nothing was dropped: {passed}"]
     mbit = bandwidth_mbit(with_box)
     return complaints + ([] if mbit > 0.7 * SLOW_MBIT else [f"{mbit} Mb/s of {SLOW_MBIT}: {counted}"])

@@ -143,7 +143,7 @@ def _run(lab: Lab, tally: Tally, folder: Path, kills: int, seed: int | None) -> 
         ("10,000 small files", _small),
         ("from a pipe into a pipe", _pipes),
         ("the code is wrong three times", _wrong_code),
-        ("nobody is there", _nobody),
+        ("no receiver is there", _nobody),
         ("names that exist", _clash),
         ("a receiver that never accepts", _never),
         ("a name with characters that are not seen", _hidden),
@@ -410,7 +410,7 @@ def _never(bench: Bench) -> list[str]:
     os.kill(int(children.split()[0]), signal.SIGINT)
     receiver.end()
     if "Accept? [Y/n]" not in receiver.log.read_text():
-        complaints.append(f"nobody was asked: {receiver.log.read_text()}")
+        complaints.append(f"the question was not asked: {receiver.log.read_text()}")
     return complaints + is_empty(bench)
 
 

@@ -209,7 +209,7 @@ def _from_exfat(bench: Bench) -> list[str]:
 
 
 def _refuses(bench: Bench) -> list[str]:
-    """As FAT by the kernel's driver, for who does not own it: errors where others do it."""
+    """FAT by the kernel's driver for a user that does not own it: errors where others succeed."""
     # Keys are made where links are.
     complaints = bench.once(bench.write("before", 10))
     bench.write("tree/file", 100_000)

@@ -69,7 +69,7 @@ class Bench:
         argv = [str(build.binary()), "recv", "--yes", "--if-exists", "overwrite", *options, str(self.out)]
         script = f"for turn in $(seq {times}); do {shlex.join(argv)} || echo ended with $?; done"
         program = self._start(self.lab.b, ["sh", "-c", script], "home-b")
-        assert program.wait_listening(4791, "udp", _TIMEOUT_S), "nobody receives"
+        assert program.wait_listening(4791, "udp", _TIMEOUT_S), "no receiver listens"
         return program
 
     def write(self, name: str, size: int) -> Path:
@@ -130,7 +130,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("jobs by a code, by the key from then on, and in their order", _order),
         ("the service is killed while a job runs, and the job goes on", _killed),
         ("a job is cancelled while it runs, and the next one has its turn", _cancelled),
-        ("who is not there is waited for, and holds up nobody", _away),
+        ("a receiver that is away is waited for, and delays no other", _away),
         ("what cannot be is refused, with an exit status", _refused),
         ("a disk that cannot make sure: no job is taken", _unsure),
         ("garbage on the socket", _garbage),
@@ -349,7 +349,7 @@ def _former_sender(bench: Bench) -> list[str]:
     inbox.mkdir()
     recv = [str(build.binary()), "recv", "--yes", "--no-name", "--code", CODE, str(inbox)]
     receiver = bench._start(bench.lab.a, recv, "home-a")
-    assert receiver.wait_listening(4791, "udp", _TIMEOUT_S), "nobody receives"
+    assert receiver.wait_listening(4791, "udp", _TIMEOUT_S), "no receiver listens"
     send = [str(build.binary()), "send", "--code", CODE, str(first), bench.lab.a.ipv4]
     sender = bench._start(bench.lab.b, send, "home-b")
     sent = sender.wait(_TIMEOUT_S)

@@ -27,7 +27,7 @@ from ip_layer import in_namespace
 BYTES = 1_000_000
 GROWTH_BYTES_MAX = 20_000_000
 REPLAYS = 2
-"""More would be three wrong codes: whoever is on the path can also say those."""
+"""More would be three wrong codes, which an attacker on the path can send as well."""
 FORGED_MAX = 40
 LATER_S = 0.01
 _ALL_PROTOCOLS = 3
@@ -70,7 +70,7 @@ def run(lab: Lab, tally: Tally) -> None:
 
 
 class Wire:
-    """An observer that sees each frame to the receiver and can send others in the sender's place."""
+    """Sees each frame to the receiver as it arrives, and can send others in the sender's place."""
 
     def __init__(self, lab: Lab) -> None:
         with in_namespace(lab.b):
@@ -167,7 +167,7 @@ def _again(bench: Bench, wire: Wire) -> list[str]:
     grown = resident_bytes(receiver.program) - before
     complaints += [f"it grew by {grown} bytes"] if grown > GROWTH_BYTES_MAX else []
     told = [event["event"] for event in receiver.events() if event["event"] not in ("listening", "addresses", "turned")]
-    complaints += [f"somebody was let in: {told}"] if told else []
+    complaints += [f"a sender was let in: {told}"] if told else []
     complaints += is_empty(bench)
     # A sender that is known, or has the code, is served all the same.
     return complaints + ended(bench.send(path), OK) + ended(receiver, OK) + differences(bench)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs unmodified RDMA programs on airdma, over links of every kind, and checks what they say, send and count.
+"""Runs unmodified RDMA programs on airdma, over every kind of link, and the tests of the commands.
 
 Needs release binaries (`make build`). Root, or unprivileged user namespaces.
 

@@ -1,13 +1,15 @@
 /*
- * Moves patterned data between two hosts with every operation the verbs offer on RC (or datagrams on UD), checks every
- * byte at both ends, and checks that no byte beside the granted ranges changed. The stock ping-pongs look at one byte a
- * page, perftest at none: this is what says "data intact" in the system tests.
+ * Moves patterned data between two hosts with every operation the verbs offer on RC (or datagrams
+ * on UD), checks every byte at both ends, and checks that no byte beside the granted ranges
+ * changed. The stock ping-pongs look at one byte a page, perftest at none: this is what says "data
+ * intact" in the system tests.
  *
- *   verbs_check [-d DEVICE] [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-w SECONDS] [-u] [-e] [-l]     server
+ *   verbs_check [-d DEVICE] [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-w SECONDS] [-u] [-e] [-l] server
  *   verbs_check [the same options] HOST                                     client
  *
- * -w: how long a completion may take, 40 s if not given. -u: UD. -e: wrong key, wrong bounds, missing permission, no receive: each must fail as the specification says.
- * -l: the longest message, 2^31 - 1 bytes, each way; the most elements, 32; the most inline data, 512 bytes.
+ * -w: how long a completion may take, 40 s if not given. -u: UD. -e: wrong key, wrong bounds,
+ * missing permission, no receive: each must fail as the specification says. -l: the longest
+ * message, 2^31 - 1 bytes, each way; the most elements, 32; the most inline data, 512 bytes.
  * Exit status: 0 all good, 1 a check failed, 2 it could not be set up.
  */
 #define NAME "verbs_check"

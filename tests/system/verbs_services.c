@@ -1,5 +1,6 @@
 /*
- * Moves patterned data between two hosts, which need not run the same RDMA stack, by what verbs_check leaves out:
+ * Moves patterned data between two hosts, which need not run the same RDMA stack, by what
+ * verbs_check leaves out:
  *
  *   verbs_services [-d DEVICE] [-g GID_INDEX] MODE          server
  *   verbs_services [-d DEVICE] [-g GID_INDEX] MODE HOST     client
@@ -8,7 +9,7 @@
  *   shared    four queue pairs fill the receives of one shared queue
  *   many      64 queue pairs write, read and send at once
  *   patient   messages wait until receives are posted, as often as it takes (RNR)
- *   inline    inline data of every length that both ends' queue pairs take, from memory that changes at once
+ *   inline    inline data of every length that both ends take, from memory that changes at once
  *   refusals  what a peer must refuse, and what both ends are told then
  *
  * Exit status: 0 all good, 1 a check failed, 2 it could not be set up.

@@ -42,9 +42,13 @@ class Host:
     """Where programs keep what must outlive them (XDG_RUNTIME_DIR): airdma its counters."""
     _programs: list[Program]
 
+    def inside(self, *options: str) -> list[str]:
+        """The command that runs another on this host; that ends with this process."""
+        return [str(build.binary()), "lab", "exec", self.namespace, *options, "--"]
+
     def start(self, argv: list[str], environment: dict[str, str] | None = None, *, own_session: bool = True) -> Program:
         """Starts a program on this host, on its core, in a session of its own or in ours."""
-        launcher = [str(build.binary()), "lab", "exec", self.namespace, "--core", str(self.core), "--"]
+        launcher = self.inside("--core", str(self.core))
         environment = {"XDG_RUNTIME_DIR": str(self.runtime), **(environment or {})}
         program = Program(
             argv,
@@ -71,7 +75,7 @@ class Host:
     @contextlib.contextmanager
     def slowed(self, mbit: int) -> Iterator[None]:
         """The host's interface sends no faster than that."""
-        tc = ["ip", "netns", "exec", self.namespace, "tc", "qdisc"]
+        tc = [*self.inside(), "tc", "qdisc"]
         shaped = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "128kb", "limit", "1mb"]
         subprocess.run([*tc, "add", "dev", INTERFACE, *shaped], check=True)
         try:
@@ -109,15 +113,15 @@ class Host:
             "table netdev airdma { chain loss { "
             f"type filter hook ingress device {INTERFACE} priority 0; {match} counter drop\n}}\n}}\n"
         )
-        _run(["ip", "netns", "exec", self.namespace, "nft", rules])
+        _run([*self.inside(), "nft", rules])
         try:
             yield
         finally:
-            _run(["ip", "netns", "exec", self.namespace, "nft", "delete table netdev airdma"])
+            _run([*self.inside(), "nft", "delete table netdev airdma"])
 
     def dropped_packets(self) -> int:
         """What is dropped on purpose, so far."""
-        listing = _run(["ip", "netns", "exec", self.namespace, "nft", "list table netdev airdma"])
+        listing = _run([*self.inside(), "nft", "list table netdev airdma"])
         found = re.search(r"counter packets (\d+)", listing)
         return int(found.group(1)) if found else 0
 
