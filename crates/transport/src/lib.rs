@@ -35,7 +35,7 @@ pub use counter::Counter;
 pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };
-pub use operation::{Bind, Extent, Operation, PackedOperation, WORD_LEN};
+pub use operation::{Bind, Extent, Operation, OperationFields, PackedOperation, WORD_LEN};
 pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, Transmit};
 pub use requester::Loss;
 pub use run::{Run, RunLimits};

@@ -115,6 +115,20 @@ pub struct PackedOperation {
     pub bind_rkey: u32,
 }
 
+/// Where an operation is packed: the fields of a [`PackedOperation`], wherever they lie.
+#[expect(missing_docs, reason = "they are those of `PackedOperation`")]
+#[derive(Debug)]
+pub struct OperationFields<'a> {
+    pub code: &'a mut u8,
+    pub imm: &'a mut [u8; 4],
+    pub rkey: &'a mut u32,
+    pub va: &'a mut u64,
+    pub swap_add: &'a mut u64,
+    pub compare: &'a mut u64,
+    pub bind_lkey: &'a mut u32,
+    pub bind_rkey: &'a mut u32,
+}
+
 /// The numbers of operations in a ring, which are those of `ibv_wr_opcode`.
 mod code {
     pub const WRITE: u8 = 0;
@@ -145,54 +159,51 @@ pub enum Extent {
 pub const WORD_LEN: u32 = 8;
 
 impl Operation {
-    /// The operation as numbers.
+    /// Writes the operation as numbers into `fields`, which are zero: those that it does not use stay so.
     #[inline]
-    pub fn pack(&self) -> PackedOperation {
-        let of = |code| PackedOperation {
-            code,
-            ..PackedOperation::default()
-        };
-        let remote = |code, va, rkey: Rkey| PackedOperation {
-            va,
-            rkey: rkey.0,
-            ..of(code)
-        };
+    pub fn pack(&self, fields: OperationFields<'_>) {
         match *self {
-            Operation::Send => of(code::SEND),
-            Operation::SendImm(imm) => PackedOperation {
-                imm,
-                ..of(code::SEND_IMM)
-            },
-            Operation::SendInvalidate(rkey) => remote(code::SEND_INVALIDATE, 0, rkey),
-            Operation::Write { va, rkey } => remote(code::WRITE, va, rkey),
-            Operation::WriteImm { va, rkey, imm } => PackedOperation {
-                imm,
-                ..remote(code::WRITE_IMM, va, rkey)
-            },
-            Operation::Read { va, rkey } => remote(code::READ, va, rkey),
+            Operation::Send => *fields.code = code::SEND,
+            Operation::SendImm(imm) => (*fields.code, *fields.imm) = (code::SEND_IMM, imm),
+            Operation::SendInvalidate(rkey) => {
+                (*fields.code, *fields.rkey) = (code::SEND_INVALIDATE, rkey.0);
+            }
+            Operation::Write { va, rkey } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::WRITE, va, rkey.0);
+            }
+            Operation::WriteImm { va, rkey, imm } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::WRITE_IMM, va, rkey.0);
+                *fields.imm = imm;
+            }
+            Operation::Read { va, rkey } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::READ, va, rkey.0);
+            }
             Operation::CompareSwap {
                 va,
                 rkey,
                 compare,
                 swap,
-            } => PackedOperation {
-                compare,
-                swap_add: swap,
-                ..remote(code::COMPARE_SWAP, va, rkey)
-            },
-            Operation::FetchAdd { va, rkey, add } => PackedOperation {
-                swap_add: add,
-                ..remote(code::FETCH_ADD, va, rkey)
-            },
-            Operation::AtomicWrite { va, rkey } => remote(code::ATOMIC_WRITE, va, rkey),
-            Operation::LocalInvalidate(rkey) => remote(code::LOCAL_INVALIDATE, 0, rkey),
-            Operation::BindWindow(bind) => PackedOperation {
-                compare: bind.length,
-                swap_add: bind.access.bits().into(),
-                bind_lkey: bind.region.0,
-                bind_rkey: bind.new_key.0,
-                ..remote(code::BIND_WINDOW, bind.va, bind.window)
-            },
+            } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::COMPARE_SWAP, va, rkey.0);
+                (*fields.compare, *fields.swap_add) = (compare, swap);
+            }
+            Operation::FetchAdd { va, rkey, add } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::FETCH_ADD, va, rkey.0);
+                *fields.swap_add = add;
+            }
+            Operation::AtomicWrite { va, rkey } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::ATOMIC_WRITE, va, rkey.0);
+            }
+            Operation::LocalInvalidate(rkey) => {
+                (*fields.code, *fields.rkey) = (code::LOCAL_INVALIDATE, rkey.0);
+            }
+            Operation::BindWindow(bind) => {
+                (*fields.code, *fields.va, *fields.rkey) =
+                    (code::BIND_WINDOW, bind.va, bind.window.0);
+                (*fields.bind_lkey, *fields.bind_rkey) = (bind.region.0, bind.new_key.0);
+                *fields.compare = bind.length;
+                *fields.swap_add = bind.access.bits().into();
+            }
         }
     }
 
@@ -322,6 +333,21 @@ mod tests {
         bind_rkey: 0x5152_5354,
     };
 
+    fn packed(operation: &Operation) -> PackedOperation {
+        let mut packed = PackedOperation::default();
+        operation.pack(OperationFields {
+            code: &mut packed.code,
+            imm: &mut packed.imm,
+            rkey: &mut packed.rkey,
+            va: &mut packed.va,
+            swap_add: &mut packed.swap_add,
+            compare: &mut packed.compare,
+            bind_lkey: &mut packed.bind_lkey,
+            bind_rkey: &mut packed.bind_rkey,
+        });
+        packed
+    }
+
     fn all() -> impl Iterator<Item = Operation> {
         (0..=u8::MAX).filter_map(|code| Operation::unpack(&PackedOperation { code, ..FULL }))
     }
@@ -329,14 +355,14 @@ mod tests {
     #[test]
     fn an_operation_is_unpacked_as_it_was_packed() {
         for operation in all() {
-            let packed = operation.pack();
+            let packed = packed(&operation);
             assert_eq!(Operation::unpack(&packed), Some(operation), "{packed:?}");
         }
     }
 
     #[test]
     fn operations_keep_their_numbers() {
-        let numbers: Vec<_> = all().map(|operation| operation.pack().code).collect();
+        let numbers: Vec<_> = all().map(|operation| packed(&operation).code).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15]);
         let [write, .., atomic_write] = numbers[..] else {
             panic!("{numbers:?}");
@@ -352,7 +378,7 @@ mod tests {
     #[test]
     fn fields_that_an_operation_does_not_use_are_zero() {
         assert_eq!(
-            Operation::Send.pack(),
+            packed(&Operation::Send),
             PackedOperation {
                 code: 2,
                 ..PackedOperation::default()
@@ -361,7 +387,7 @@ mod tests {
         let bind = Operation::unpack(&PackedOperation { code: 8, ..FULL }).unwrap();
         let imm = [0; 4];
         assert_eq!(
-            bind.pack(),
+            packed(&bind),
             PackedOperation {
                 code: 8,
                 imm,

@@ -111,7 +111,6 @@ pub struct QueuePair {
 /// What a queue pair lends its halves while they handle a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
-    pub(crate) now: Time,
     pub(crate) qpn: Qpn,
     pub(crate) attributes: &'a QpAttributes,
 }
@@ -291,7 +290,6 @@ impl QueuePair {
             return;
         };
         let view = View {
-            now,
             qpn: self.config.qpn,
             attributes: &self.attributes,
         };
@@ -300,7 +298,7 @@ impl QueuePair {
                 self.established = true;
                 host.event(QpEvent::CommunicationEstablished);
             }
-            let outcome = responder.handle_request(&view, packet, host);
+            let outcome = responder.handle_request(view, packet, host);
             if let Err(refusal) = outcome {
                 self.enter_error(None, host);
                 host.event(refusal.event);
@@ -311,7 +309,7 @@ impl QueuePair {
             return host.count(Counter::DropBadState);
         }
         let outcome = requester
-            .handle_response(&view, packet, host)
+            .handle_response(now, view, packet, host)
             .and_then(|()| requester.due_failure());
         self.after_requester(outcome, host);
     }

@@ -138,7 +138,7 @@ impl Responder {
     /// NAK is queued already.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
-        view: &View<'_>,
+        view: View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<(), Refusal> {
@@ -167,7 +167,7 @@ impl Responder {
     #[inline]
     fn handle_expected<H: Host>(
         &mut self,
-        view: &View<'_>,
+        view: View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<u32, Refusal> {
@@ -222,7 +222,7 @@ impl Responder {
     /// Executes one request packet; returns the PSNs it takes.
     fn execute<H: Host>(
         &mut self,
-        view: &View<'_>,
+        view: View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<u32, Fault> {
@@ -319,7 +319,7 @@ impl Responder {
 
     fn execute_write<H: Host>(
         &mut self,
-        view: &View<'_>,
+        view: View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<(), Fault> {

@@ -48,7 +48,9 @@ impl<'a> SendPost<'a> {
         let payload = Payload::of(wr);
         check_request(self.qp, wr, &payload)?;
         let mut slot = self.slot()?;
-        slot.write_header(&encode(wr, &payload));
+        let mut header = SendWqe::default();
+        encode(wr, &payload, &mut header);
+        slot.write_header(&header);
         if payload.inline {
             let mut offset = 0;
             for sge in wr.sges {
@@ -85,7 +87,9 @@ impl<'a> SendPost<'a> {
     /// Completes the request in that slot: its payload is there, this is the rest.
     pub(crate) fn finish(&mut self, wr: &SendWr<'_>, payload: &Payload) -> Result<(), Error> {
         check_request(self.qp, wr, payload)?;
-        self.slot()?.write_header(&encode(wr, payload));
+        let mut header = SendWqe::default();
+        encode(wr, payload, &mut header);
+        self.slot()?.write_header(&header);
         self.staged += 1;
         Ok(())
     }
@@ -271,7 +275,7 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
         (QpType::Ud, Some(_)) => return Err(Error::Invalid("a datagram queue pair can only send")),
         (QpType::Ud, None) => return Err(Error::Invalid("a datagram needs an address handle")),
     }
-    if wr.operation.lands() && wr.flags.contains(SendFlags::INLINE) {
+    if wr.flags.contains(SendFlags::INLINE) && wr.operation.lands() {
         return Err(Error::Invalid("READ and atomics cannot be inline"));
     }
     Ok(())
@@ -298,7 +302,7 @@ fn check_payload(qp: &Qp, operation: &Operation, payload: &Payload) -> Result<()
             "more elements than the queue pair's max_send_sge",
         ));
     }
-    if operation.extent() == Extent::Word && bytes < u64::from(WORD_LEN) {
+    if bytes < u64::from(WORD_LEN) && operation.extent() == Extent::Word {
         return Err(Error::Invalid("an atomic needs 8 bytes for its result"));
     }
     if bytes > u64::from(LIMITS.max_message) {

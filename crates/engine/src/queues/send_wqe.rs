@@ -5,33 +5,29 @@ use crate::queues::sge_list::list_bytes;
 use crate::queues::work_request::{Payload, SendFlags, SendWr};
 use crate::{Datagram, Operation, Path};
 use airdma_shm::{Corrupt, SendWqe, SlotRef};
-use airdma_transport::{Extent, PackedOperation, SendRequest, Slot, WORD_LEN};
+use airdma_transport::{Extent, OperationFields, PackedOperation, SendRequest, Slot, WORD_LEN};
 use airdma_wire::{Gid, Qkey, Qpn};
 
-/// The header of a work request, whose payload was checked. Inline bytes or elements follow it in
-/// the slot.
-pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload) -> SendWqe {
-    let packed = wr.operation.pack();
-    let mut wqe = SendWqe {
-        wr_id: wr.wr_id,
-        operation: packed.code,
-        flags: encode_flags(wr.flags),
-        sge_count: payload.elements as u16,
-        length: if payload.inline {
-            payload.bytes as u32
-        } else {
-            0
-        },
-        imm: packed.imm,
-        rkey: packed.rkey,
-        remote_va: packed.va,
-        swap_add: packed.swap_add,
-        compare: packed.compare,
-        srqn: wr.srqn,
-        bind_lkey: packed.bind_lkey,
-        bind_rkey: packed.bind_rkey,
-        ..SendWqe::default()
-    };
+/// Writes the header of a work request, whose payload was checked, into `wqe`, which is all zeros. Inline
+/// bytes or elements follow it in the slot.
+pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload, wqe: &mut SendWqe) {
+    wqe.wr_id = wr.wr_id;
+    wqe.flags = encode_flags(wr.flags);
+    wqe.sge_count = payload.elements as u16;
+    if payload.inline {
+        wqe.length = payload.bytes as u32;
+    }
+    wqe.srqn = wr.srqn;
+    wr.operation.pack(OperationFields {
+        code: &mut wqe.operation,
+        imm: &mut wqe.imm,
+        rkey: &mut wqe.rkey,
+        va: &mut wqe.remote_va,
+        swap_add: &mut wqe.swap_add,
+        compare: &mut wqe.compare,
+        bind_lkey: &mut wqe.bind_lkey,
+        bind_rkey: &mut wqe.bind_rkey,
+    });
     if let Some(Datagram { path, qpn, qkey }) = wr.datagram {
         wqe.dest_gid = path.gid.0;
         wqe.dest_qpn = qpn.get();
@@ -41,7 +37,6 @@ pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload) -> SendWqe {
         wqe.traffic_class = path.traffic_class;
         wqe.hop_limit = path.hop_limit;
     }
-    wqe
 }
 
 /// The work request in slot `number`. The poster has checked it, but the ring may be another
@@ -211,7 +206,9 @@ mod tests {
                 datagram: Some(datagram),
                 srqn: 0,
             };
-            let request = through(&encode(&wr, &payload), &sges).unwrap();
+            let mut header = SendWqe::default();
+            encode(&wr, &payload, &mut header);
+            let request = through(&header, &sges).unwrap();
             let atomic = matches!(
                 operation,
                 Operation::CompareSwap { .. } | Operation::FetchAdd { .. }

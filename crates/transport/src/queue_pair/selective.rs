@@ -190,11 +190,10 @@ impl QueuePair {
                 self.tagging.show();
             }
             let view = View {
-                now,
                 qpn: self.config.qpn,
                 attributes: &self.attributes,
             };
-            requester.handle_acknowledgement(&view, told, host);
+            requester.handle_acknowledgement(now, view, told, host);
             let outcome = requester.due_failure();
             self.after_requester(outcome, host);
         }

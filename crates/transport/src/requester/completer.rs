@@ -8,12 +8,14 @@ use crate::counter::Counter;
 use crate::host::Host;
 use crate::operation::{Extent, Operation};
 use crate::queue_pair::View;
+use crate::time::Time;
 
 impl Requester {
     /// Handles one response packet. An error is the status of the oldest request.
     pub(crate) fn handle_response<H: Host>(
         &mut self,
-        view: &View<'_>,
+        now: Time,
+        view: View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<(), Status> {
@@ -29,17 +31,18 @@ impl Requester {
                 && let Ok(seth) = Seth::parse(packet.payload)
             {
                 host.count(Counter::AcksReceived);
-                self.handle_sack(view, psn.add(1), seth, host);
+                self.handle_sack(now, view, psn.add(1), seth, host);
                 return Ok(());
             }
-            return self.handle_acknowledge(view, psn, aeth.syndrome, host);
+            return self.handle_acknowledge(now, view, psn, aeth.syndrome, host);
         }
-        self.handle_data(view, packet, host)
+        self.handle_data(now, view, packet, host)
     }
 
     fn handle_acknowledge<H: Host>(
         &mut self,
-        view: &View<'_>,
+        now: Time,
+        view: View<'_>,
         psn: Psn,
         syndrome: Syndrome,
         host: &mut H,
@@ -58,25 +61,25 @@ impl Requester {
         };
         match syndrome {
             Syndrome::Ack { .. } => {
-                if !self.acknowledge(view, sequence + 1, host) {
+                if !self.acknowledge(now, view, sequence + 1, host) {
                     host.count(Counter::ImpliedNaks);
                     return self.gap_seen();
                 }
                 Ok(())
             }
             Syndrome::RnrNak { timer } => {
-                if self.acknowledge(view, sequence, host) {
-                    self.not_ready(view.now, timer)
+                if self.acknowledge(now, view, sequence, host) {
+                    self.not_ready(now, timer)
                 } else {
                     self.gap_seen()
                 }
             }
             Syndrome::Nak(NakCode::PsnSequenceError) => {
-                self.acknowledge(view, sequence, host);
+                self.acknowledge(now, view, sequence, host);
                 self.gap_seen()
             }
             Syndrome::Nak(code) => {
-                if !self.acknowledge(view, sequence, host) {
+                if !self.acknowledge(now, view, sequence, host) {
                     return self.gap_seen();
                 }
                 match status_of(code) {
@@ -111,7 +114,13 @@ impl Requester {
     ///
     /// False if a READ or an atomic stands in between: only its own response retires it, so that
     /// response was lost.
-    pub(super) fn acknowledge<H: Host>(&mut self, view: &View<'_>, to: u64, host: &mut H) -> bool {
+    pub(super) fn acknowledge<H: Host>(
+        &mut self,
+        now: Time,
+        view: View<'_>,
+        to: u64,
+        host: &mut H,
+    ) -> bool {
         let before = self.acked;
         while self.acked < to {
             let Some(entry) = self.queue.front().copied() else {
@@ -129,7 +138,7 @@ impl Requester {
             if self.locals > 0 {
                 self.retire_locals(view.qpn, host);
             }
-            self.progressed(view.now, view.attributes);
+            self.progressed(now, view.attributes);
         }
         self.acked >= to
     }
@@ -168,16 +177,17 @@ impl Requester {
     /// Handles a READ response or an atomic acknowledgement.
     fn handle_data<H: Host>(
         &mut self,
-        view: &View<'_>,
+        now: Time,
+        view: View<'_>,
         packet: &Packet<'_>,
         host: &mut H,
     ) -> Result<(), Status> {
         let Some(sequence) = self.response_sequence(packet.headers.bth.psn, host) else {
             return Ok(());
         };
-        if !self.acknowledge(view, sequence, host) {
+        if !self.acknowledge(now, view, sequence, host) {
             if self.repair.is_some() {
-                self.handle_early_answer(view.now, sequence, packet, host);
+                self.handle_early_answer(now, sequence, packet, host);
                 return Ok(());
             }
             host.count(Counter::ImpliedNaks);
@@ -188,10 +198,10 @@ impl Requester {
         };
         place_answer(&entry, sequence, packet, host)?;
         self.answered(view.qpn, host);
-        self.progressed(view.now, view.attributes);
+        self.progressed(now, view.attributes);
         if let Some(repair) = &mut self.repair {
-            repair.note_heard(sequence, view.now);
-            return self.handle_answered(view, host);
+            repair.note_heard(sequence, now);
+            return self.handle_answered(now, view, host);
         }
         Ok(())
     }

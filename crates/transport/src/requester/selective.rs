@@ -67,7 +67,8 @@ impl Requester {
     /// it.
     pub(crate) fn handle_acknowledgement<H: Host>(
         &mut self,
-        view: &View<'_>,
+        now: Time,
+        view: View<'_>,
         told: &Acknowledgement<'_>,
         host: &mut H,
     ) {
@@ -78,7 +79,7 @@ impl Requester {
             return host.count(Counter::DropGhost);
         }
         // A READ or an atomic is retired by its own response, which may still be in flight.
-        self.acknowledge(view, expected, host);
+        self.acknowledge(now, view, expected, host);
         let flight = Flight {
             psn: self.psn_of(self.acked),
             acked: self.acked,
@@ -86,7 +87,7 @@ impl Requester {
             is_all_sent: self.next == self.posted,
         };
         if let Some(repair) = &mut self.repair
-            && repair.take_told(view.now, &flight, expected, told)
+            && repair.take_told(now, &flight, expected, told)
         {
             self.note_loss();
         }
@@ -102,7 +103,8 @@ impl Requester {
     /// Handles an ACK with the packets missing from `expected` on.
     pub(super) fn handle_sack<H: Host>(
         &mut self,
-        view: &View<'_>,
+        now: Time,
+        view: View<'_>,
         expected: Psn,
         seth: Seth<'_>,
         host: &mut H,
@@ -113,7 +115,7 @@ impl Requester {
             return;
         };
         if let Some(sequence) = sequence.filter(|sequence| *sequence <= self.sent_max) {
-            repair.take_timing(sequence, view.now);
+            repair.take_timing(sequence, now);
         }
         let told = Acknowledgement {
             expected,
@@ -121,7 +123,7 @@ impl Requester {
             rtt: repair.measured_rtt(),
             told_within: ACK_WITHIN,
         };
-        self.handle_acknowledgement(view, &told, host);
+        self.handle_acknowledgement(now, view, &told, host);
     }
 
     /// Handles a response while an earlier one is missing.
@@ -197,13 +199,14 @@ impl Requester {
     /// An error is the status of the oldest request.
     pub(super) fn handle_answered<H: Host>(
         &mut self,
-        view: &View<'_>,
+        now: Time,
+        view: View<'_>,
         host: &mut H,
     ) -> Result<(), Status> {
         loop {
             let told = self.repair.as_ref().map_or(0, |repair| repair.told());
             if told > self.acked {
-                self.acknowledge(view, told, host);
+                self.acknowledge(now, view, told, host);
             }
             let acked = self.acked;
             let Some(repair) = &mut self.repair else {
@@ -211,7 +214,7 @@ impl Requester {
             };
             if !repair.take_answered(acked) {
                 if repair.answers_wait() {
-                    repair.note_missing_answer(acked, acked, view.now);
+                    repair.note_missing_answer(acked, acked, now);
                 }
                 return Ok(());
             }
@@ -221,7 +224,7 @@ impl Requester {
                 place_answer(entry, acked, &kept.packet(), host)?;
             }
             self.answered(view.qpn, host);
-            self.progressed(view.now, view.attributes);
+            self.progressed(now, view.attributes);
         }
     }
 

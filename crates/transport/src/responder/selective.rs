@@ -110,7 +110,7 @@ impl Responder {
     /// Executes the buffered packets that follow the expected one, which took `psns` PSNs.
     pub(super) fn handle_held<H: Host>(
         &mut self,
-        view: &View<'_>,
+        view: View<'_>,
         mut psns: u32,
         host: &mut H,
     ) -> Result<(), Refusal> {
