@@ -55,7 +55,7 @@ class Job:
         self._outcome: Outcome | None = None
 
     def wait(self, timeout_s: float) -> Outcome:
-        """Returns the outcome after the end, which is SIGKILL at the deadline. May be called again."""
+        """Waits for the end, kills at the deadline, returns the outcome. May be called again."""
         if self._outcome is None:
             status = self._guest.status_of(self.name, timeout_s)
             timed_out = status is None

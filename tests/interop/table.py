@@ -202,7 +202,7 @@ SCENARIOS = [*DATA, *STOCK, *CONNECTIONS, *TROUBLED]
 
 
 def work(quick: bool) -> list[tuple[str, Callable[[Stand], None]]]:
-    """Each in both directions, by name; grouped by MTU, a change of which takes the devices down."""
+    """Each in both directions, by name; grouped by MTU, since a change takes the devices down."""
     chosen = [scenario for scenario in SCENARIOS if scenario.quick or not quick]
     return [
         (name_of(scenario.line, direction, scenario.where), partial(scenario.run, direction))

@@ -43,7 +43,7 @@ class Choice(unittest.TestCase):
 
 
 class Summary(unittest.TestCase):
-    def test_the_slowest_tests_come_first_and_the_others_are_left_out(self) -> None:
+    def test_only_the_slowest_tests_are_listed_in_order(self) -> None:
         tally = Tally()
         with contextlib.redirect_stdout(io.StringIO()):
             for number in range(SLOWEST_MAX + 5):

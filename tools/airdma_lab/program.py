@@ -113,7 +113,7 @@ class Program:
         return False
 
     def wait(self, timeout_s: float) -> Outcome:
-        """Returns the outcome after the end, which is SIGKILL at the deadline. May be called again."""
+        """Waits for the end, kills at the deadline, returns the outcome. May be called again."""
         if self._outcome is None:
             timed_out = not self._has_exited(timeout_s)
             if timed_out:

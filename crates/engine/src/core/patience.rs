@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_ends_in_vain_take_less_than_twice_as_long_as_one_until_they_are_forgotten() {
+    fn many_vain_ends_take_less_than_twice_the_time_of_one() {
         let (mut patience, mut now) = (Patience::default(), Instant::now());
         let start = now;
         for _ in 0..100 {

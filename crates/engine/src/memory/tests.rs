@@ -256,7 +256,7 @@ fn registration_refuses_what_the_manual_refuses() {
 }
 
 #[test]
-fn a_null_region_gives_zeros_at_any_address_and_is_not_for_peers() {
+fn a_null_region_reads_as_zeros_and_is_not_for_peers() {
     let mut table = MemoryTable::default();
     let key = table.register_null(PD).unwrap();
     let place = Place {
@@ -307,7 +307,7 @@ fn what_is_no_region_of_memory_is_not_registered_again() {
 }
 
 #[test]
-fn a_region_that_is_registered_again_keeps_its_key_and_nothing_else() {
+fn a_reregistered_region_keeps_only_its_key() {
     let mut fixture = Fixture::new(ALL, |address| address);
     let (address, key) = (fixture.memory.as_ptr().addr() as u64, fixture.key);
     let change = RegionChange {
@@ -341,7 +341,7 @@ fn a_region_that_is_registered_again_keeps_its_key_and_nothing_else() {
 }
 
 #[test]
-fn elements_lead_to_the_same_place_whatever_their_regions_call_it() {
+fn elements_have_one_span_whatever_region_names_them() {
     let mut fixture = Fixture::new(ALL, |_| 0x10_0000);
     let address = fixture.memory.as_ptr().addr() as u64;
     let sge = |lkey, addr, length| Sge { addr, length, lkey };

@@ -30,7 +30,8 @@ pub struct QpInit {
     pub qp_type: QpType,
     /// Where send completions go.
     pub send_cq: Arc<Cq>,
-    /// Where receive completions go. The initiator of an extended connection has none: the send queue's will do.
+    /// Queue of receive completions. The initiator of an extended connection has none; the send
+    /// queue's serves.
     pub recv_cq: Arc<Cq>,
     /// Where receives come from, if not from a queue of its own.
     pub srq: Option<Arc<Srq>>,
@@ -191,10 +192,12 @@ impl Qp {
         self.shared.cookie.store(cookie, Ordering::Relaxed);
     }
 
-    /// From the next connection on every packet is encrypted and authenticated, with keys that the two queue pairs exchange. The peer's
-    /// queue pair has to seal as well: with one that does not, also another implementation's, nothing is exchanged.
+    /// Encrypts and authenticates every packet from the next connection on.
     ///
-    /// The exchange does not authenticate the peer: [`Qp::sealed_binding`] does, once the ends have compared it over a channel that both trust.
+    /// The two queue pairs exchange the keys. The peer's queue pair must seal as well: with one
+    /// that does not, also another implementation's, no data is exchanged. The exchange does not
+    /// authenticate the peer: [`Qp::sealed_binding`] does, once the ends have compared it over a
+    /// channel that both trust.
     ///
     /// # Errors
     /// `EINVAL` for a transport without connections, and for a queue pair that is connected.
@@ -216,8 +219,8 @@ impl Qp {
     /// Attaches a completion counter for some operations, until the queue pair is destroyed.
     ///
     /// # Errors
-    /// `EINVAL` for a queue pair that is beyond INIT, or a counter of another device or one that was destroyed; `EBUSY` if one of the
-    /// operations has a counter.
+    /// `EINVAL` for a queue pair that is beyond INIT, or a counter of another device or one that
+    /// was destroyed; `EBUSY` if one of the operations has a counter.
     pub fn attach_counter(
         &self,
         operations: CountedOperations,
@@ -242,8 +245,10 @@ impl Qp {
         })
     }
 
-    /// A value that is the same at both ends of a sealed connection, and at the ends of no other: a third host that has exchanged keys with
-    /// both has made two connections, whose values differ. `None` until the keys are exchanged.
+    /// A value that is the same at both ends of a sealed connection, and at the ends of no other.
+    ///
+    /// A third host that has exchanged keys with both has made two connections, whose values
+    /// differ. `None` until the keys are exchanged.
     pub fn sealed_binding(&self) -> Option<[u8; 32]> {
         self.core().control(|worker, _| {
             let slot = worker.state.qps.slot(self.shared.index)?;
@@ -251,11 +256,12 @@ impl Qp {
         })
     }
 
-    /// Says how many bytes wait in a buffer of the program's that the peer fills through this queue pair, and how many fit; 0 of 0: there
-    /// is none (any more). It should hold many times what is taken out of it at once.
+    /// Reports the bytes that wait in a buffer of the program, which the peer fills through this
+    /// queue pair, and its capacity; 0 of 0 if there is none. The capacity should be many times
+    /// what the program takes at once.
     ///
-    /// A peer that watches our buffers (in air mode, with a rate by `buffers` or `latency`) sends no faster than this one
-    /// empties. Others are told nothing, and for them nothing is different.
+    /// A peer that follows the buffers (in air mode, with a rate by `buffers` or `latency`) sends
+    /// no faster than this one empties. Other peers are not told.
     pub fn set_application_buffer(&self, bytes: u64, capacity: u64) {
         let most = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (bytes, capacity) = (most(bytes), most(capacity));
@@ -273,16 +279,17 @@ impl Qp {
         }
     }
 
-    /// Changes state and attributes as `ibv_modify_qp(3)` says. On the way to RESET its completions leave the completion queues.
+    /// Changes state and attributes as `ibv_modify_qp(3)`. On the way to RESET its completions
+    /// leave the completion queues.
     ///
     /// # Errors
-    /// `EINVAL` for a missing or extra attribute, a transition that is not allowed, or a value out of range: a path that
-    /// [`Pd::create_ah`] would refuse, a path MTU above the port's, a port other than 1, a P_Key index other than 0. `ENODEV` in a
-    /// child after fork.
+    /// `EINVAL` for a missing or extra attribute, a transition that is not allowed, or a value out
+    /// of range: a path that [`Pd::create_ah`] would refuse, a path MTU above the port's, a port
+    /// other than 1, a P_Key index other than 0. `ENODEV` in a child after fork.
     ///
-    /// With `AIRDMA_MTU` the port's path MTU may be more than fits the interface: such packets leave as IP
-    /// fragments. Over IPv4 only an airdma peer takes those, since their identification, which the ICRC covers, is hidden
-    /// from us (`docs/design/001`); over IPv6 every peer does.
+    /// With `AIRDMA_MTU` the port's path MTU may exceed the interface's: such packets leave as IP
+    /// fragments. Over IPv4 only an airdma peer accepts those, since their identification, which
+    /// the ICRC covers, is hidden from us (`docs/design/001`); over IPv6 every peer does.
     pub fn modify(&self, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
         let core = self.core();
         core.check_process()?;
@@ -348,7 +355,7 @@ impl Qp {
         self.begin_post_recv().push(wr)
     }
 
-    /// Starts a list of send work requests. Dropping it rings the doorbell once for all that were pushed.
+    /// Starts a list of send work requests. Dropping it rings the doorbell once for all of them.
     pub fn begin_post_send(&self) -> SendPost<'_> {
         SendPost::new(self)
     }
@@ -363,17 +370,18 @@ impl Qp {
         RecvPost::new(self)
     }
 
-    /// Destroys the queue pair. When it returns the worker does not touch it any more; work requests not yet
-    /// completed vanish. Completions already in the completion queues stay readable, as with rxe. Asynchronous
-    /// events not yet fetched are taken out of the queue.
+    /// Destroys the queue pair. When it returns the worker no longer uses it; outstanding work
+    /// requests vanish. Completions already in the completion queues stay readable, as with rxe.
+    /// Asynchronous events not yet fetched are removed from the queue.
     ///
     /// # Errors
-    /// `EBUSY` while it is attached to a multicast group; `ENODEV` in a child after fork; a second call does nothing.
+    /// `EBUSY` while it is attached to a multicast group; `ENODEV` in a child after fork; a second
+    /// call does nothing.
     pub fn destroy(&self) -> Result<(), Error> {
         let core = self.core();
         core.check_process()?;
         let index = self.shared.index;
-        // One step: nobody attaches it in between.
+        // One step, so that it is not attached in between.
         let first = core.control(|worker, _| {
             if self.destroyed.load(Ordering::Acquire) {
                 return Ok(false);
@@ -449,8 +457,8 @@ impl Qp {
     }
 }
 
-/// How often a queue pair that goes repeats its last acknowledgement: a network that loses one packet in a hundred loses all of
-/// them once in a million times.
+/// Repetitions of a destroyed queue pair's last acknowledgement: a network that loses one packet in
+/// a hundred loses all of them once in a million times.
 const FAREWELLS: usize = 2;
 
 impl Drop for Qp {

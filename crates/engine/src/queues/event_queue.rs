@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_read_the_descriptor_itself_does_not_hang_us() {
+    fn a_program_that_reads_the_descriptor_itself_causes_no_hang() {
         let queue = EventQueue::new().unwrap();
         queue.push(7);
         let mut count = 0u64;

@@ -14,7 +14,7 @@ bitflags! {
         const SIGNALLED = 2;
         /// Solicited event at the receiver.
         const SOLICITED = 4;
-        /// Copy the data now: the keys are not looked at, and the buffers are free when the call returns.
+        /// Copy the data now: no key is checked, and the buffers are free when the call returns.
         const INLINE = 8;
     }
 }

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_to_one_host_share_its_window_and_a_reused_entry_is_fresh() {
+    fn queue_pairs_to_a_host_share_its_window_and_entries_are_reset() {
         let (mut peers, first) = peers();
         let second = peers.join(Neighbour::from([192, 0, 2, 1]), None);
         let other = peers.join(Neighbour::from([192, 0, 2, 2]), None);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn to_a_silent_peer_each_sends_one_packet_whatever_the_window_says() {
+    fn each_queue_pair_sends_one_packet_to_a_silent_peer() {
         let (mut peers, peer) = peers();
         peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
         peers.block(peer, qp(1));

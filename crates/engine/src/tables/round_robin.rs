@@ -1,9 +1,8 @@
-//! Whose turn it is to transmit: deficit round robin by bytes (Shreedhar and Varghese, SIGCOMM
-//! 1995).
+//! Turns to transmit: deficit round robin by bytes (Shreedhar and Varghese, SIGCOMM 1995).
 //!
 //! A queue pair with packets to send waits in line. In its turn it may send [`QUANTUM_BYTES`] more
-//! than it has; what it overdraws with its last packet it has less next time. So queue pairs get
-//! equal bytes, whatever their packet sizes.
+//! than it has left; what it overdraws with its last packet is subtracted next time. So queue pairs
+//! get equal bytes, whatever their packet sizes.
 
 use crate::index::QpIndex;
 use std::collections::VecDeque;

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moves_later_comes_up_early_and_one_that_moves_earlier_in_time() {
+    fn later_deadlines_come_up_early_and_earlier_ones_in_time() {
         let mut timers = Timers::default();
         for nanos in 10..1000 {
             timers.set(qp(4), Some(at(nanos)));

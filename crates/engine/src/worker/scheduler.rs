@@ -1,4 +1,4 @@
-//! Which queue pair of a worker sends next, and when each wants to be called.
+//! The order in which a worker's queue pairs send, and the times of their next calls.
 //!
 //! After any change to a queue pair its timer, its share of the peer's window and its place in the
 //! line are brought up to date. [`WorkerState::change`] lends the queue pair for that: the update

@@ -1,4 +1,4 @@
-//! Whose turn it is to transmit, and how much.
+//! Turns of queue pairs to transmit, and their bytes.
 
 use super::state::WorkerState;
 use crate::air::Weight;

@@ -427,7 +427,7 @@ fn random(state: &mut u64) -> u32 {
     ((z ^ (z >> 31)) >> 32) as u32
 }
 
-/// Of 2^16 forged packets with random numbers, a window of 8,191 packets alone would accept 32.
+/// From 2^16 forged packets with random numbers, a window of 8,191 packets alone would accept 32.
 #[test]
 fn forged_packets_ahead_of_their_turn_place_no_byte() {
     const BIG: usize = 16 << 20;

@@ -32,7 +32,7 @@ fn no_bit_of_a_key_follows_from_the_key_before() {
 }
 
 #[test]
-fn a_peer_with_a_key_does_not_find_the_next_region_in_twelve_bits() {
+fn a_key_does_not_reveal_the_next_ones_in_twelve_bits() {
     let mut fixture = Fixture::new(ALL, |_| 0);
     let address = fixture.memory.as_ptr().expose_provenance() as u64;
     let secret = fixture.table.register(PD, address, 128, 0, ALL).unwrap();

@@ -138,7 +138,7 @@ fn on_demand_memory_is_there_without_the_first_thread() {
 }
 
 #[test]
-fn all_of_the_address_space_is_opened_to_who_asks_for_all_of_it_only() {
+fn only_an_implicit_region_opens_the_whole_address_space() {
     let mut table = MemoryTable::default();
     let on_demand = ALL | Access::ON_DEMAND;
     let mut register =
@@ -163,7 +163,7 @@ fn all_of_the_address_space_is_opened_to_who_asks_for_all_of_it_only() {
 }
 
 #[test]
-fn memory_that_is_not_there_or_not_writable_is_told_from_memory_that_is() {
+fn missing_or_unwritable_memory_is_detected() {
     let base = pages();
     let address = base.expose_provenance() as u64;
     let check = |address, length, access| {
@@ -200,7 +200,7 @@ fn memory_that_is_not_there_or_not_writable_is_told_from_memory_that_is() {
 }
 
 #[test]
-fn memory_that_the_kernel_does_not_populate_is_judged_by_its_mapping() {
+fn memory_that_cannot_be_populated_is_judged_by_its_mapping() {
     std::thread::spawn(|| {
         let base = pages();
         let address = base.expose_provenance() as u64;
@@ -290,7 +290,7 @@ fn refuse(errno: libc::c_int, [first, second]: [libc::c_long; 2]) {
 }
 
 #[test]
-fn on_demand_memory_is_there_in_a_sandbox_that_forbids_the_kernels_copies() {
+fn on_demand_memory_works_in_a_sandbox_without_kernel_copies() {
     for errno in [libc::EPERM, libc::ENOSYS] {
         std::thread::spawn(move || {
             let base = pages();

@@ -36,7 +36,7 @@ fn write(fixture: &Fixture, key: u32, va: u64, qp: Serial) -> Result<(), Refused
 }
 
 #[test]
-fn a_window_opens_its_part_to_its_queue_pair_until_it_is_invalidated() {
+fn a_window_opens_its_part_to_its_queue_pair_until_invalidated() {
     let mut fixture = bindable();
     let first = fixture.table.alloc_window(PD, true).unwrap();
     let key = inc(first);
@@ -212,7 +212,7 @@ fn only_a_window_is_freed_and_only_by_a_key_of_its_own() {
 }
 
 #[test]
-fn the_windows_of_a_region_are_closed_together_and_those_of_others_stay_open() {
+fn closing_a_regions_windows_leaves_those_of_others_open() {
     let mut fixture = bindable();
     let address = fixture.memory.as_ptr().addr() as u64;
     let table = &mut fixture.table;
