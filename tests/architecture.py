@@ -248,7 +248,7 @@ def room_imports(sources: dict[str, str]) -> dict[str, dict[str, str]]:
     A room is a folder with the file of its name, or any other file. Names that `lib.rs` re-exports
     count as names of the room that they come from. Tests are left out.
     """
-    exported = {}
+    exported: dict[str, str] = {}
     for room, names in re.findall(r"^pub use (\w+)::([^;]+);", sources.get("lib.rs", ""), re.MULTILINE):
         exported |= dict.fromkeys(re.findall(r"\b(\w+)(?=\s*[,}]|$)", names), room)
     rooms = {path.partition("/")[0].removesuffix(".rs") for path in sources} - {"lib"}

@@ -192,7 +192,7 @@ def _names(bench: Bench) -> list[str]:
     complaints = bench.once(first, recv=("--name", "Anna's desk"), to="anna's desk")
     # The same receiver under another name is another one, unless a person says that it is meant.
     receiver = bench.recv("--name", "Elsewhere")
-    complaints += ended(bench.send(second, to="elsewhere", code=""), UNKNOWN, "ever met under this name", "anna's desk")
+    complaints += ended(bench.send(second, to="elsewhere", code=""), UNKNOWN, "no receiver is known as", "anna's desk")
     complaints += _answered(
         bench, "n\n" + CODE[1:] + "\n\x04", second, "elsewhere", None, "Is that the one", "two words"
     )
@@ -377,7 +377,7 @@ def _wrong_code(bench: Bench) -> list[str]:
 
 def _nobody(bench: Bench) -> list[str]:
     receiver = bench.recv("--port", "7000")
-    complaints = ended(bench.send(bench.write("file", 10)), UNREACHABLE, "nobody listens there")
+    complaints = ended(bench.send(bench.write("file", 10)), UNREACHABLE, "no program listens at")
     stopped = receiver.signal(signal.SIGTERM)
     return complaints + ([] if stopped.returncode == 128 + signal.SIGTERM else [stopped.explain()])
 

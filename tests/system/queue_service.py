@@ -339,7 +339,7 @@ def _impostor(bench: Bench) -> list[str]:
     met = bench.receive()
     by_code = bench.queue("add", first, "--to", bench.lab.b.ipv4, "--code", CODE, "--wait")
     complaints = [] if by_code.ok and met.wait(_TIMEOUT_S).ok else [by_code.explain()]
-    return complaints + _nothing_goes(bench, secret, "ever met under this name")
+    return complaints + _nothing_goes(bench, secret, "no receiver is known as")
 
 
 def _former_sender(bench: Bench) -> list[str]:
