@@ -2,7 +2,7 @@
 //! process, and probes that tell a process the index of its socket at the address.
 //!
 //! Messages travel as UDP datagrams from the host to itself. Their second byte, where a BTH has its
-//! version, tells them from packets; the steering program ([`crate::Port::attach_steering`]) sends
+//! version, tells them from packets; the steering program ([`crate::SharedPort::attach_steering`]) sends
 //! them to the place that they name.
 //!
 //! ```text

@@ -110,6 +110,20 @@ impl Carrier {
     }
 }
 
+impl SimPort {
+    /// The ends of a packet, if the port has the one and reaches the other.
+    fn way(&self, to: &Destination) -> Option<((IpAddr, IpAddr), Flow)> {
+        let source = *self.addresses.get(usize::from(to.source_index))?;
+        let target = to.address.ip()?;
+        let peers = self.peer_addresses.as_ref();
+        if peers.is_some_and(|peers| !peers.contains(&target)) {
+            return None;
+        }
+        let flow = Flow::new(source, target, ROCE_PORT, ROCE_PORT)?;
+        Some(((source, target), flow))
+    }
+}
+
 impl Port for SimPort {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -129,25 +143,23 @@ impl Port for SimPort {
         }
         let mut queue = self.peer_inbox.lock();
         let was_empty = queue.frames.is_empty();
+        let mut last = None;
         while let Some(destination) = batch.next_destination() {
             if self.peer_addresses.is_none() && queue.frames.len() >= OUTBOX_MAX {
                 self.counters.tx_again += 1;
                 break;
             }
-            let source = self
-                .addresses
-                .get(usize::from(destination.source_index))
-                .copied();
-            let ends = source.zip(destination.address.ip());
-            let flow = ends.and_then(|(from, to)| Flow::new(from, to, ROCE_PORT, ROCE_PORT));
-            let peers = self.peer_addresses.as_ref();
-            let ends = ends.filter(|(_, to)| peers.is_none_or(|peers| peers.contains(to)));
-            let (Some(ends), Some(flow)) = (ends, flow) else {
+            let way = match last {
+                Some((known, ends, flow)) if known == destination => Some((ends, flow)),
+                _ => self.way(&destination),
+            };
+            let Some((ends, flow)) = way else {
                 self.counters.tx_errors += 1;
                 self.counters.tx_unreachable += 1;
                 batch.advance(1);
                 continue;
             };
+            last = Some((destination, ends, flow));
             if destination.bundles
                 && send_bundle(
                     batch,
@@ -375,6 +387,16 @@ impl Frame {
         if !is_bundle(&self.bytes) {
             return self.deliver_packet((0, &self.bytes), false, icrcs, counters, handle);
         }
+        self.deliver_bundle(icrcs, counters, handle);
+    }
+
+    #[cold]
+    fn deliver_bundle(
+        &self,
+        icrcs: &mut IcrcCache,
+        counters: &mut PortCounters,
+        handle: &mut dyn FnMut(Received<'_>),
+    ) {
         let Some(bundle) = Bundle::parse(&self.bytes) else {
             counters.rx_bad_bundle += 1;
             return;
@@ -385,6 +407,7 @@ impl Frame {
     }
 
     /// One packet, with the identification that it should have had.
+    #[inline(always)]
     fn deliver_packet(
         &self,
         (id, datagram): (u16, &[u8]),

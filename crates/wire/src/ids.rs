@@ -90,12 +90,33 @@ pub struct Gid(pub [u8; 16]);
 
 impl Gid {
     /// The address that this identifier stands for; `::ffff:a.b.c.d` is IPv4.
+    #[inline]
     pub fn to_ip(self) -> IpAddr {
-        IpAddr::V6(Ipv6Addr::from(self.0)).to_canonical()
+        let bits = u128::from_be_bytes(self.0);
+        if bits >> 32 == MAPPED_IPV4 {
+            Ipv4Addr::from_bits(bits as u32).into()
+        } else {
+            Ipv6Addr::from_bits(bits).into()
+        }
+    }
+
+    /// Whether the address stands for a multicast group.
+    #[inline]
+    pub fn is_multicast(self) -> bool {
+        // Mostly two bytes say no.
+        self.0[0] == MULTICAST_IPV6 || self.0[12] >> 4 == MULTICAST_IPV4 && self.to_ip().is_ipv4()
     }
 }
 
+/// First 96 bits of a mapped IPv4 address (RFC 4291, 2.5.5.2).
+const MAPPED_IPV4: u128 = 0xffff;
+/// First byte of an IPv6 multicast address.
+const MULTICAST_IPV6: u8 = 0xff;
+/// First four bits of an IPv4 multicast address.
+const MULTICAST_IPV4: u8 = 0xe;
+
 impl From<IpAddr> for Gid {
+    #[inline]
     fn from(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => address.into(),
@@ -105,12 +126,14 @@ impl From<IpAddr> for Gid {
 }
 
 impl From<Ipv4Addr> for Gid {
+    #[inline]
     fn from(address: Ipv4Addr) -> Self {
-        Self(address.to_ipv6_mapped().octets())
+        Self((MAPPED_IPV4 << 32 | u128::from(address.to_bits())).to_be_bytes())
     }
 }
 
 impl From<Ipv6Addr> for Gid {
+    #[inline]
     fn from(address: Ipv6Addr) -> Self {
         Self(address.octets())
     }

@@ -42,6 +42,7 @@ impl Neighbour {
     }
 
     /// The host that this one, a local address, reaches as `gid`.
+    #[inline]
     pub fn peer(self, gid: Gid) -> Self {
         Neighbour {
             gid,
@@ -50,6 +51,7 @@ impl Neighbour {
     }
 
     /// The IP address, if that is what it is.
+    #[inline]
     pub fn ip(self) -> Option<IpAddr> {
         (self.interface == 0).then(|| self.gid.to_ip())
     }
@@ -64,11 +66,13 @@ impl Neighbour {
     }
 
     /// Whether it stands for a multicast group.
+    #[inline]
     pub fn is_multicast(self) -> bool {
-        match self.to_ethernet() {
-            Some((address, _)) => address[0] & GROUP_BIT != 0,
-            None => self.gid.to_ip().is_multicast(),
+        if self.interface == 0 {
+            return self.gid.is_multicast();
         }
+        let [_, _, _, _, _, _, _, _, first, ..] = self.gid.0;
+        first & GROUP_BIT != 0
     }
 }
 
@@ -80,6 +84,7 @@ const LOCAL_BIT: u8 = 2;
 const GROUP_BIT: u8 = 1;
 
 impl From<IpAddr> for Neighbour {
+    #[inline]
     fn from(address: IpAddr) -> Self {
         Neighbour {
             gid: address.into(),
@@ -107,6 +112,7 @@ impl From<[u8; 4]> for Neighbour {
 }
 
 impl From<Neighbour> for Gid {
+    #[inline]
     fn from(neighbour: Neighbour) -> Self {
         neighbour.gid
     }
@@ -181,6 +187,8 @@ mod tests {
             ("ff02::1", true),
             ("192.0.2.1", false),
             ("fe80::1", false),
+            // As a mapped group but for one bit.
+            ("::fffe:239.1.2.3", false),
         ] {
             let address: IpAddr = text.parse().unwrap();
             assert_eq!(Neighbour::from(address).is_multicast(), is_group, "{text}");
