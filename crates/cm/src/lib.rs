@@ -29,4 +29,4 @@ pub use counter::Counter;
 pub use event::{ConnectRequest, ConnectResponse, Event, SidrRequest, SidrResponse};
 pub use listener::{ListenerId, Takes};
 pub use manager::Manager;
-pub use teardown::LastWords;
+pub use teardown::OrphanNotice;

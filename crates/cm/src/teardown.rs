@@ -13,7 +13,7 @@ use crate::{ConnectionId, Counter, Manager, Route};
 
 /// Notice that ends a connection whose process has exited, sent by another process at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LastWords {
+pub struct OrphanNotice {
     /// Addresses of both ends.
     pub route: Route,
     /// The local communication id.
@@ -27,13 +27,13 @@ pub struct LastWords {
 }
 
 /// Repetitions of such a notice, 1.1 s apart. The answer may go to another process.
-const LAST_WORDS_AGAIN: u8 = 2;
+const NOTICE_REPEATS: u8 = 2;
 /// Repetitions to a peer that has not proven its address.
 ///
 /// One datagram is not enough: where sockets share a port, it can get lost with the exiting
 /// process, and a client that was just accepted has no other notice of the exit.
-const LAST_WORDS_AGAIN_UNPROVEN: u8 = 1;
-const LAST_WORDS_TIMEOUT: u8 = 18;
+const NOTICE_REPEATS_UNPROVEN: u8 = 1;
+const NOTICE_TIMEOUT: u8 = 18;
 
 impl Manager {
     /// The local queue pair of a connection.
@@ -43,10 +43,10 @@ impl Manager {
     }
 
     /// The notice that would end a connection, if the peer may take it for established.
-    pub fn last_words(&self, id: ConnectionId) -> Option<LastWords> {
+    pub fn orphan_notice(&self, id: ConnectionId) -> Option<OrphanNotice> {
         let connection = self.connections.get(&id.0)?;
         match connection.state {
-            State::RepSent | State::Established | State::DreqSent => Some(LastWords {
+            State::RepSent | State::Established | State::DreqSent => Some(OrphanNotice {
                 route: connection.route,
                 local_id: id.0,
                 remote_id: connection.remote_id,
@@ -62,24 +62,24 @@ impl Manager {
     }
 
     /// Sends the notice for another process's connection, and repeats it if no answer comes.
-    pub fn say(&mut self, now: Time, words: &LastWords) {
-        let id = words.local_id;
+    pub fn send_orphan_notice(&mut self, now: Time, notice: &OrphanNotice) {
+        let id = notice.local_id;
         let is_full = self.connections.len() >= self.config.connections_max;
         if is_full || self.connections.contains_key(&id) || self.exchanges.contains_key(&id) {
             return;
         }
         let transaction = self.new_transaction(id);
         let mut connection =
-            Connection::new(State::DreqSent, words.route, transaction, &self.config, 0);
-        connection.remote_id = words.remote_id;
-        connection.remote_qpn = words.remote_qpn;
+            Connection::new(State::DreqSent, notice.route, transaction, &self.config, 0);
+        connection.remote_id = notice.remote_id;
+        connection.remote_qpn = notice.remote_qpn;
         connection.known = false;
-        connection.retries_max = if words.is_proven {
-            LAST_WORDS_AGAIN
+        connection.retries_max = if notice.is_proven {
+            NOTICE_REPEATS
         } else {
-            LAST_WORDS_AGAIN_UNPROVEN
+            NOTICE_REPEATS_UNPROVEN
         };
-        connection.response_timeout = duration_of(LAST_WORDS_TIMEOUT);
+        connection.response_timeout = duration_of(NOTICE_TIMEOUT);
         self.insert(id, connection);
         self.begin_disconnect(now, id, [0; Dreq::PRIVATE_DATA_LEN]);
     }

@@ -268,7 +268,7 @@ impl Core {
     /// ([`Core::fall_asleep`]), or wakes the other threads if it does not sleep.
     pub(crate) fn progress_before_sleep(&self) -> Option<Round> {
         self.run(CoreRounds {
-            goes_to_bed: true,
+            sleeps_next: true,
             ..CoreRounds::new(self, Work::All)
         })
     }
@@ -308,7 +308,7 @@ impl Core {
     pub(crate) fn control_sockets<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let pause = wait_at_most(AWAY_TIME_MAX, AWAY_PAUSE);
         let mut rounds = CoreRounds::new(self, Work::Transmit);
-        self.relay.with_nobody_asleep(&mut rounds, pause, |worker| {
+        self.relay.while_none_sleeps(&mut rounds, pause, |worker| {
             let result = call(worker, self.now());
             self.note_descriptors(worker);
             result
@@ -358,9 +358,8 @@ impl Core {
         self.relay.has_sleepers()
     }
 
-    /// Sleeps until the port has something, a timer is due, something is to be done, or `also` is
-    /// readable. Does not sleep at all if there is something to do. Returns whether `also` is
-    /// readable.
+    /// Sleeps until the port has something, a timer is due, a doorbell rings, or `also` is
+    /// readable. Does not sleep if there is work already. Returns whether `also` is readable.
     ///
     /// # Errors
     /// `EINTR`.
@@ -375,8 +374,8 @@ impl Core {
     }
 
     /// The first half of [`Core::sleep`]: names the descriptors to sleep on, and the time after
-    /// which to wake (`None`: never). The caller must call [`Core::wake_up`] or [`Core::leave_bed`]
-    /// afterwards. `None` if there is something to do.
+    /// which to wake (`None`: never). The caller must call [`Core::wake_up`] or
+    /// [`Core::cancel_sleep`] afterwards. `None` if there is something to do.
     pub(crate) fn fall_asleep(
         &self,
         descriptors: &mut Descriptors,
@@ -402,8 +401,8 @@ impl Core {
     }
 
     /// A thread sleeps no more.
-    pub(crate) fn leave_bed(&self) {
-        self.relay.leave_bed();
+    pub(crate) fn cancel_sleep(&self) {
+        self.relay.cancel_sleep();
     }
 
     /// A thread that was blocked on a completion channel, and ran the worker, leaves.
@@ -466,7 +465,7 @@ impl Core {
         drop(state);
         if is_first {
             self.let_helper_follow();
-            self.speak_for_the_dead();
+            self.notify_orphaned_peers();
         }
         self.start_helper()
     }
@@ -563,7 +562,7 @@ struct CoreRounds<'a> {
     work: Work,
     /// The last one, with what all of them received.
     last: Option<Round>,
-    goes_to_bed: bool,
+    sleeps_next: bool,
 }
 
 impl<'a> CoreRounds<'a> {
@@ -572,7 +571,7 @@ impl<'a> CoreRounds<'a> {
             core,
             work,
             last: None,
-            goes_to_bed: false,
+            sleeps_next: false,
         }
     }
 }
@@ -611,8 +610,8 @@ impl Rounds<Worker> for CoreRounds<'_> {
         !self.core.doorbells.is_empty()
     }
 
-    fn goes_to_bed(&self) -> bool {
-        self.goes_to_bed
+    fn sleeps_next(&self) -> bool {
+        self.sleeps_next
     }
 }
 

@@ -278,8 +278,8 @@ impl Worker {
     }
 
     /// Puts right what a process that is gone left behind; false if there was nothing.
-    pub(crate) fn mourn(&mut self, now: Time) -> bool {
-        let done = self.with_steering(now, |steering, ground| steering.mourn(ground));
+    pub(crate) fn remove_departed(&mut self, now: Time) -> bool {
+        let done = self.with_steering(now, |steering, ground| steering.remove_departed(ground));
         done.unwrap_or(true)
     }
 

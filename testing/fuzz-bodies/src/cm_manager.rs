@@ -315,9 +315,9 @@ impl Siege {
                 Ok(())
             }
             8 => {
-                let words = self.manager.last_words(id);
-                words.map_or(Ok(()), |words| {
-                    self.manager.say(now, &words);
+                let notice = self.manager.orphan_notice(id);
+                notice.map_or(Ok(()), |notice| {
+                    self.manager.send_orphan_notice(now, &notice);
                     Ok(())
                 })
             }

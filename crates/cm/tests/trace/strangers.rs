@@ -655,11 +655,11 @@ fn what_a_peer_answered_is_no_answer_to_a_forged_request() {
 /// A process exits after it accepted a request: the notice of its exit goes to a peer that proved
 /// nothing else.
 #[test]
-fn last_words_go_twice_at_most_to_a_peer_that_was_never_there() {
+fn an_orphan_notice_goes_at_most_twice_to_an_unproven_peer() {
     for (b, said) in [(Bench::accepted(), 2), (Bench::established(), 3)] {
-        let words = b.manager.last_words(b.id).unwrap();
+        let notice = b.manager.orphan_notice(b.id).unwrap();
         let mut heir = Bench::new();
-        heir.manager.say(heir.now, &words);
+        heir.manager.send_orphan_notice(heir.now, &notice);
         wait(&mut heir, Duration::from_secs(3_600));
         assert_eq!(heir.sends().len(), said);
     }

@@ -202,9 +202,9 @@ fn what_cannot_leave_is_given_up_at_once() {
     let mut b = Bench::answered();
     b.manager.ready(b.id, b"").unwrap();
     unsendable(&mut b);
-    b.manager.say(
+    b.manager.send_orphan_notice(
         b.now,
-        &LastWords {
+        &OrphanNotice {
             route: b.route,
             local_id: b.id.0 ^ 1,
             remote_id: PEER,
@@ -217,19 +217,19 @@ fn what_cannot_leave_is_given_up_at_once() {
 }
 
 #[test]
-fn the_last_words_of_others_are_said_until_they_are_heard() {
+fn an_orphan_notice_is_repeated_until_it_is_answered() {
     for is_heard in [false, true] {
         let mut b = Bench::new();
         b.id = ConnectionId(0x1234_5678);
-        let words = LastWords {
+        let notice = OrphanNotice {
             route: b.route,
             local_id: b.id.0,
             remote_id: PEER,
             remote_qpn: PEER_QPN,
             is_proven: true,
         };
-        b.manager.say(b.now, &words);
-        b.manager.say(b.now, &words);
+        b.manager.send_orphan_notice(b.now, &notice);
+        b.manager.send_orphan_notice(b.now, &notice);
         let dreq = format!("DREQ us 7 {PEER_QPN}");
         assert_eq!(b.sends(), [dreq.as_str()]);
         if is_heard {

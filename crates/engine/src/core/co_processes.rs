@@ -1,11 +1,11 @@
 //! Other processes at the addresses of a device: those that get packets of this one, those that
 //! died, and a child after a fork.
 //!
-//! Who is at an address and which packets are whose is in [`crate::sharing::steering`], what the
-//! dead leave to be said in [`crate::sharing::orphan_notices`].
+//! [`crate::sharing::steering`] records which processes are at an address and which packets belong
+//! to each, [`crate::sharing::orphan_notices`] the notices to the peers of processes that died.
 
 use super::{Core, LOCK_PAUSE};
-use crate::sharing::orphan_notices::Estate;
+use crate::sharing::orphan_notices::OrphanNotices;
 use crate::sharing::steering::Steering;
 use crate::worker::Work;
 use crate::worker::gsi::Gsi;
@@ -35,18 +35,18 @@ impl Core {
 
     /// Takes over what a process at the same addresses had, if one may have ended.
     fn look_after_others(&self) {
-        let somebody_left = |steering: &Arc<Steering>| steering.somebody_left();
-        if !self.steering.get().is_some_and(somebody_left) {
+        let process_left = |steering: &Arc<Steering>| steering.process_left();
+        if !self.steering.get().is_some_and(process_left) {
             return;
         }
         // They may be on their way out only. The device goes on meanwhile.
         for pause in [0, 1, 5, 20] {
             self.progress_for(Duration::from_millis(pause));
-            if self.control(|worker, now| worker.mourn(now)) {
+            if self.control(|worker, now| worker.remove_departed(now)) {
                 break;
             }
         }
-        self.speak_for_the_dead();
+        self.notify_orphaned_peers();
     }
 
     /// Runs the worker for `time`. No caller waits for what comes meanwhile.
@@ -59,18 +59,18 @@ impl Core {
     }
 
     /// Peers of processes that died at these addresses hear of it.
-    pub(super) fn speak_for_the_dead(&self) {
-        let estate = Estate::of(self.info.interface_index);
-        if !estate.words.is_empty() {
+    pub(super) fn notify_orphaned_peers(&self) {
+        let orphans = OrphanNotices::of(self.info.interface_index);
+        if !orphans.notices.is_empty() {
             let info = self.current();
             self.control(|worker, now| {
                 worker.open_gsi(now, &info);
                 if let Some(gsi) = &mut worker.state.gsi {
-                    gsi.say(now, &estate.words);
+                    gsi.send_orphan_notices(now, &orphans.notices);
                 }
             });
         }
-        estate.settled();
+        orphans.settled();
     }
 
     /// Tells the processes that share the addresses that this one is gone. The device is of no use
@@ -104,7 +104,9 @@ impl Core {
         }
         self.relay.peek(|worker| {
             let gsi = worker.state.gsi.as_ref();
-            gsi.and_then(Gsi::will_fd).into_iter().for_each(close);
+            gsi.and_then(Gsi::notice_file_fd)
+                .into_iter()
+                .for_each(close);
         });
     }
 }

@@ -33,7 +33,7 @@ impl News {
     /// Starts to monitor all interfaces, including future ones.
     ///
     /// # Errors
-    /// As [`News::new`].
+    /// The system's: descriptors, memory, a sandbox that forbids it.
     pub fn of_all() -> io::Result<Self> {
         let news = Self::socket()?;
         news.subscribe()?;

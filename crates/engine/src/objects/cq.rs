@@ -58,7 +58,8 @@ impl Cq {
     }
 
     /// As [`Cq::poll`], and hands out when the completion was made, in nanoseconds of
-    /// `CLOCK_MONOTONIC`; 0 unless the queue was created with [`CqOptions::timestamps`].
+    /// `CLOCK_MONOTONIC`; 0 unless the queue was created with
+    /// [`CqOptions::timestamps`](crate::CqOptions::timestamps).
     ///
     /// # Errors
     /// As [`Cq::poll`].

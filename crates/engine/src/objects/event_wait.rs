@@ -158,7 +158,7 @@ impl Drop for ChannelWait {
     fn drop(&mut self) {
         let core = self.channel.device.core();
         if self.asleep {
-            core.leave_bed();
+            core.cancel_sleep();
         }
         if self.counted {
             core.stop_waiting();

@@ -1,10 +1,10 @@
 //! Posting: work requests are checked, written into the ring, and announced.
 //!
-//! A poster runs the worker itself when nothing of the queue pair is under way: the request leaves
-//! at once. Otherwise the request waits in the ring, where others join it, for whoever fetches the
-//! answer to what is under way; that makes batches of small messages. A datagram is never under
-//! way, so of those the first after a poll leaves at once, and the others wait for the next poll;
-//! if nobody polls, each leaves at once.
+//! A thread that posts runs the worker itself when the queue pair has no packet in flight: the
+//! request leaves at once. Otherwise the request waits in the ring, where others join it, for the
+//! thread that receives the answer to what is in flight; so small messages are sent in batches. A
+//! datagram is not answered: the first one after a poll leaves at once, and the others wait for the
+//! next poll; if the application does not poll, each leaves at once.
 
 use crate::objects::multicast::NO_SEALED_GROUP;
 use crate::objects::pd::check_posted_path;
@@ -31,7 +31,7 @@ impl<'a> SendPost<'a> {
     pub(crate) fn new(qp: &'a Qp) -> Self {
         SendPost {
             qp,
-            // In a child after fork the lock may be one that nobody opens any more.
+            // In a child after fork the lock may never be released.
             ring: qp.core().seems_ours().then(|| lock(&qp.shared.send)),
             staged: 0,
         }

@@ -56,7 +56,7 @@ pub(crate) trait Rounds<W> {
     /// Whether the caller sleeps next: it knows what this round left, so no thread need be woken
     /// for that. Two such callers would otherwise wake each other again and again while a timer
     /// runs.
-    fn goes_to_bed(&self) -> bool;
+    fn sleeps_next(&self) -> bool;
 }
 
 pub(crate) struct Relay<W> {
@@ -147,7 +147,7 @@ impl<W> Relay<W> {
 
     /// As [`Relay::with`], while no thread sleeps; waits for that for as long as `pause` continues
     /// the wait.
-    pub(crate) fn with_nobody_asleep<R>(
+    pub(crate) fn while_none_sleeps<R>(
         &self,
         rounds: &mut impl Rounds<W>,
         mut pause: impl FnMut() -> bool,
@@ -236,7 +236,7 @@ impl<W> Relay<W> {
         drop(worker);
         rounds.settle();
         // Its fence stands between the unlocking and the check of the doorbells, too.
-        if !self.has_sleepers() || rounds.goes_to_bed() {
+        if !self.has_sleepers() || rounds.sleeps_next() {
             return;
         }
         // Not this round's result, but the last one's, which may be another thread's by now.
@@ -273,7 +273,7 @@ impl<W> Relay<W> {
 
     /// Sleeps until the returned time ([`NEVER`]: until woken), unless there is work: then `None`.
     /// After a time the caller collects the descriptors of the sleep, [`Relay::wake`] among them,
-    /// and must call [`Relay::wake_up`] or [`Relay::leave_bed`].
+    /// and must call [`Relay::wake_up`] or [`Relay::cancel_sleep`].
     pub(crate) fn fall_asleep(
         &self,
         is_rung: impl FnOnce() -> bool,
@@ -286,11 +286,11 @@ impl<W> Relay<W> {
         let due = self.next_due.load(Ordering::SeqCst);
         self.sleep_until.fetch_min(due, Ordering::SeqCst);
         if is_rung() || due <= now() {
-            self.leave_bed();
+            self.cancel_sleep();
             return None;
         }
         if self.changing.load(Ordering::SeqCst) {
-            self.leave_bed();
+            self.cancel_sleep();
             yield_now();
             return None;
         }
@@ -302,11 +302,11 @@ impl<W> Relay<W> {
         if called {
             self.wake.clear();
         }
-        self.leave_bed();
+        self.cancel_sleep();
     }
 
     /// A thread sleeps no more.
-    pub(crate) fn leave_bed(&self) {
+    pub(crate) fn cancel_sleep(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         // A late time is safe: it only wakes sleepers without need. An exchange costs as much as
         // this store, and loom knows its place among the others' `fetch_min`.

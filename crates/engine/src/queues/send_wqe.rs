@@ -8,8 +8,8 @@ use airdma_shm::{Corrupt, SendWqe, SlotRef};
 use airdma_transport::{Extent, OperationFields, PackedOperation, SendRequest, Slot, WORD_LEN};
 use airdma_wire::{Gid, Qkey, Qpn};
 
-/// Writes the header of a work request, whose payload was checked, into `wqe`, which is all zeros. Inline
-/// bytes or elements follow it in the slot.
+/// Writes the header of a work request, whose payload was checked, into `wqe`, which is all zeros.
+/// Inline bytes or elements follow it in the slot.
 pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload, wqe: &mut SendWqe) {
     wqe.wr_id = wr.wr_id;
     wqe.flags = encode_flags(wr.flags);

@@ -12,7 +12,7 @@ use crate::random::random_u32;
 use crate::sharing::runtime_dir::{
     keep, network_namespace, open_file, shared_directories, shared_directory,
 };
-use airdma_cm::{ConnectionId, LastWords, Route};
+use airdma_cm::{ConnectionId, OrphanNotice, Route};
 use airdma_preload::Process;
 use airdma_wire::{Gid, Qpn};
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ const ROW: usize = 64;
 const ROWS_MAX: u64 = 1 << 16;
 
 /// The file of this process.
-pub(crate) struct Will {
+pub(crate) struct NoticeFile {
     file: File,
     path: PathBuf,
     rows: HashMap<ConnectionId, u64>,
@@ -46,7 +46,7 @@ pub(crate) struct Will {
     process: Process,
 }
 
-impl Will {
+impl NoticeFile {
     /// Makes an empty file.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Will {
             // Another process that collects notices may have locked the file before, and removes
             // it.
             if lock(&file) && file.metadata()?.len() == 0 && path.exists() {
-                return Ok(Will {
+                return Ok(NoticeFile {
                     file,
                     path,
                     rows: HashMap::new(),
@@ -74,7 +74,7 @@ impl Will {
     }
 
     /// Adds the notice of a connection.
-    pub(crate) fn write(&mut self, id: ConnectionId, words: &LastWords) {
+    pub(crate) fn write(&mut self, id: ConnectionId, notice: &OrphanNotice) {
         let next = (self.free.pop()).unwrap_or_else(|| {
             self.end += 1;
             self.end - 1
@@ -84,7 +84,7 @@ impl Will {
             self.free.push(next);
         }
         // A full disk costs a peer its notice, and this process nothing.
-        let _ = self.file.write_all_at(&encode(words), row * ROW as u64);
+        let _ = self.file.write_all_at(&encode(notice), row * ROW as u64);
     }
 
     /// Removes the notice of a connection.
@@ -101,7 +101,7 @@ impl Will {
     }
 }
 
-impl Drop for Will {
+impl Drop for NoticeFile {
     fn drop(&mut self) {
         // In a child after fork the file is the parent's.
         if self.process.is_current() {
@@ -116,22 +116,22 @@ const TRIES: usize = 16;
 ///
 /// The files are removed once the notices were sent: if the collecting process dies before, another
 /// one takes them.
-pub(crate) struct Estate {
+pub(crate) struct OrphanNotices {
     /// The notices.
-    pub(crate) words: Vec<LastWords>,
+    pub(crate) notices: Vec<OrphanNotice>,
     /// The files, locked.
     files: Vec<(File, PathBuf)>,
 }
 
-impl Estate {
+impl OrphanNotices {
     /// Collects the notices of dead processes with the addresses of an interface.
     pub(crate) fn of(interface_index: u32) -> Self {
-        let mut estate = Estate {
-            words: Vec::new(),
+        let mut orphans = OrphanNotices {
+            notices: Vec::new(),
             files: Vec::new(),
         };
         let Ok(prefix) = prefix(interface_index) else {
-            return estate;
+            return orphans;
         };
         let folders = shared_directories().into_iter().map(std::fs::read_dir);
         for entry in folders.flatten().flatten().flatten() {
@@ -144,11 +144,11 @@ impl Estate {
             };
             // The previous holder of the lock may have removed it.
             if lock(&file) && entry.path().exists() {
-                estate.words.extend(read(&file));
-                estate.files.push((file, entry.path()));
+                orphans.notices.extend(read(&file));
+                orphans.files.push((file, entry.path()));
             }
         }
-        estate
+        orphans
     }
 
     /// Removes the files, once all notices were sent.
@@ -169,27 +169,27 @@ fn lock(file: &File) -> bool {
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
-fn encode(words: &LastWords) -> [u8; ROW] {
+fn encode(notice: &OrphanNotice) -> [u8; ROW] {
     let mut row = [0; ROW];
     row[0] = 1;
     row[1] = VERSION;
-    row[2] = words.route.traffic_class;
-    row[3] = u8::from(words.is_proven);
-    row[4..8].copy_from_slice(&words.local_id.to_ne_bytes());
-    row[8..12].copy_from_slice(&words.remote_id.to_ne_bytes());
-    row[12..16].copy_from_slice(&words.remote_qpn.get().to_ne_bytes());
-    row[16..32].copy_from_slice(&words.route.local.0);
-    row[32..48].copy_from_slice(&words.route.remote.0);
+    row[2] = notice.route.traffic_class;
+    row[3] = u8::from(notice.is_proven);
+    row[4..8].copy_from_slice(&notice.local_id.to_ne_bytes());
+    row[8..12].copy_from_slice(&notice.remote_id.to_ne_bytes());
+    row[12..16].copy_from_slice(&notice.remote_qpn.get().to_ne_bytes());
+    row[16..32].copy_from_slice(&notice.route.local.0);
+    row[32..48].copy_from_slice(&notice.route.remote.0);
     row
 }
 
-fn decode(row: &[u8; ROW]) -> Option<LastWords> {
+fn decode(row: &[u8; ROW]) -> Option<OrphanNotice> {
     if row[0] != 1 || row[1] != VERSION {
         return None;
     }
     let word = |at: usize| u32::from_ne_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
     let gid = |at: usize| Gid(std::array::from_fn(|index| row[at + index]));
-    Some(LastWords {
+    Some(OrphanNotice {
         route: Route {
             local: gid(16),
             remote: gid(32),
@@ -203,7 +203,7 @@ fn decode(row: &[u8; ROW]) -> Option<LastWords> {
 }
 
 /// Reads at most as many rows as a process has connections: more are invalid.
-fn read(file: &File) -> Vec<LastWords> {
+fn read(file: &File) -> Vec<OrphanNotice> {
     let mut all = Vec::new();
     let mut row = [0; ROW];
     for index in 0..ROWS_MAX {
@@ -220,8 +220,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn words(number: u32) -> LastWords {
-        LastWords {
+    fn notice(number: u32) -> OrphanNotice {
+        OrphanNotice {
             route: Route {
                 local: Gid([1; 16]),
                 remote: Gid([2; 16]),
@@ -238,51 +238,52 @@ mod tests {
     const NOWHERE: u32 = 0x7fff_0001;
 
     #[test]
-    fn the_living_keep_their_will_and_that_of_the_dead_is_read_once() {
-        let mut will = Will::new(NOWHERE).unwrap();
+    fn notices_of_a_dead_process_are_read_once_of_a_live_one_never() {
+        let mut notice_file = NoticeFile::new(NOWHERE).unwrap();
         for number in 1..=3 {
-            will.write(ConnectionId(number), &words(number));
+            notice_file.write(ConnectionId(number), &notice(number));
         }
-        will.erase(ConnectionId(2));
-        will.write(ConnectionId(4), &words(4));
-        will.write(ConnectionId(4), &words(4));
-        assert_eq!(Estate::of(NOWHERE).words, []);
+        notice_file.erase(ConnectionId(2));
+        notice_file.write(ConnectionId(4), &notice(4));
+        notice_file.write(ConnectionId(4), &notice(4));
+        assert_eq!(OrphanNotices::of(NOWHERE).notices, []);
         // As when the process is killed: the lock is released, the file exists.
         // SAFETY: flock takes no pointer.
-        unsafe { libc::flock(will.fd(), libc::LOCK_UN) };
-        let all = [words(1), words(4), words(3)];
-        let taken = Estate::of(NOWHERE);
-        assert_eq!(taken.words, all);
+        unsafe { libc::flock(notice_file.fd(), libc::LOCK_UN) };
+        let all = [notice(1), notice(4), notice(3)];
+        let taken = OrphanNotices::of(NOWHERE);
+        assert_eq!(taken.notices, all);
         // One process at a time; if that one dies before it has sent all, another.
-        assert_eq!(Estate::of(NOWHERE).words, []);
+        assert_eq!(OrphanNotices::of(NOWHERE).notices, []);
         drop(taken);
-        let taken = Estate::of(NOWHERE);
-        assert_eq!(taken.words, all);
+        let taken = OrphanNotices::of(NOWHERE);
+        assert_eq!(taken.notices, all);
         taken.settled();
-        assert_eq!(Estate::of(NOWHERE).words, []);
+        assert_eq!(OrphanNotices::of(NOWHERE).notices, []);
     }
 
     #[test]
     fn a_huge_file_of_notices_is_read_to_its_bound() {
-        let mut will = Will::new(NOWHERE + 2).unwrap();
-        will.write(ConnectionId(1), &words(1));
-        will.file
-            .write_all_at(&encode(&words(2)), ROWS_MAX * ROW as u64)
+        let mut notice_file = NoticeFile::new(NOWHERE + 2).unwrap();
+        notice_file.write(ConnectionId(1), &notice(1));
+        notice_file
+            .file
+            .write_all_at(&encode(&notice(2)), ROWS_MAX * ROW as u64)
             .unwrap();
         // A hole of a terabyte takes no room, and reads as zeros.
-        will.file.set_len(1 << 40).unwrap();
+        notice_file.file.set_len(1 << 40).unwrap();
         // SAFETY: flock takes no pointer.
-        unsafe { libc::flock(will.fd(), libc::LOCK_UN) };
-        let taken = Estate::of(NOWHERE + 2);
-        assert_eq!(taken.words, [words(1)]);
+        unsafe { libc::flock(notice_file.fd(), libc::LOCK_UN) };
+        let taken = OrphanNotices::of(NOWHERE + 2);
+        assert_eq!(taken.notices, [notice(1)]);
         taken.settled();
     }
 
     #[test]
-    fn who_ends_in_order_leaves_no_will() {
+    fn a_process_that_exits_in_order_leaves_no_notices() {
         let path = {
-            let will = Will::new(NOWHERE + 1).unwrap();
-            will.path.clone()
+            let notice_file = NoticeFile::new(NOWHERE + 1).unwrap();
+            notice_file.path.clone()
         };
         assert!(!path.exists());
     }

@@ -183,7 +183,7 @@ impl Steering {
         for _ in 0..tries {
             if self.registry.try_lock() {
                 let unfinished = self.registry.begin();
-                let buried = self.registry.bury();
+                let buried = self.registry.remove_dead();
                 return Some(Change {
                     registry: &self.registry,
                     inner,
@@ -465,20 +465,20 @@ impl Steering {
         self.not_before.store(next, Ordering::Relaxed);
     }
 
-    /// Readable when a process left; [`Steering::somebody_left`] tells, and then
-    /// [`Steering::mourn`] must be called.
+    /// Readable when a process left; [`Steering::process_left`] tells whether one did, and then
+    /// [`Steering::remove_departed`] must be called.
     pub(crate) fn departures_fd(&self) -> Option<RawFd> {
         Some(self.registry.departures()?.fd())
     }
 
     /// Whether a process left since the last call.
-    pub(crate) fn somebody_left(&self) -> bool {
+    pub(crate) fn process_left(&self) -> bool {
         self.registry.departures().is_some_and(Departures::take)
     }
 
     /// Removes what a process left behind. False if there was nothing: the process may not have
     /// ended completely.
-    pub(crate) fn mourn(&self, ground: &mut Ground<'_>) -> bool {
+    pub(crate) fn remove_departed(&self, ground: &mut Ground<'_>) -> bool {
         let Some(mut change) = self.change(HEAL_TRIES, &mut || ground.progress()) else {
             return false;
         };

@@ -4,11 +4,11 @@
 
 use crate::Error;
 use crate::queues::cm_channel::{CmChannel, Subject};
-use crate::sharing::orphan_notices::Will;
+use crate::sharing::orphan_notices::NoticeFile;
 use crate::tables::cq_table::CqTable;
 use crate::tables::qp_table::QpTable;
 use crate::worker::withheld::Withheld;
-use airdma_cm::{Config, ConnectionId, Event, LastWords, ListenerId, Manager, Route};
+use airdma_cm::{Config, ConnectionId, Event, ListenerId, Manager, OrphanNotice, Route};
 use airdma_port::Destination;
 use airdma_transport::{Arrival, Time};
 use airdma_wire::cm::ServiceId;
@@ -48,7 +48,7 @@ pub(crate) struct Gsi {
     /// Ends of connections that come after the last data.
     withheld: Withheld,
     /// What is said to the peers if the process dies, once there are any.
-    will: Option<Will>,
+    notice_file: Option<NoticeFile>,
     interface_index: u32,
 }
 
@@ -61,7 +61,7 @@ impl Gsi {
             outbox: VecDeque::new(),
             next_psn: Psn::default(),
             withheld: Withheld::default(),
-            will: None,
+            notice_file: None,
             interface_index,
         }
     }
@@ -87,34 +87,34 @@ impl Gsi {
 
     /// There is a connection, or will be soon: if the process dies, the peer is to hear of it.
     pub(crate) fn note_connection(&mut self, id: ConnectionId) {
-        if let Some(words) = self.manager.last_words(id) {
-            if self.will.is_none() {
+        if let Some(notice) = self.manager.orphan_notice(id) {
+            if self.notice_file.is_none() {
                 // Where there can be none, peers find out by themselves.
-                self.will = Will::new(self.interface_index).ok();
+                self.notice_file = NoticeFile::new(self.interface_index).ok();
             }
-            if let Some(will) = &mut self.will {
-                will.write(id, &words);
+            if let Some(notice_file) = &mut self.notice_file {
+                notice_file.write(id, &notice);
             }
         }
     }
 
     /// The connection is over.
     pub(crate) fn forget_connection(&mut self, id: ConnectionId) {
-        if let Some(will) = &mut self.will {
-            will.erase(id);
+        if let Some(notice_file) = &mut self.notice_file {
+            notice_file.erase(id);
         }
     }
 
     /// Descriptor of the lock that shows other processes that this process is alive; a child after
     /// fork must close it.
-    pub(crate) fn will_fd(&self) -> Option<RawFd> {
-        self.will.as_ref().map(Will::fd)
+    pub(crate) fn notice_file_fd(&self) -> Option<RawFd> {
+        self.notice_file.as_ref().map(NoticeFile::fd)
     }
 
     /// Says what others wanted to have said.
-    pub(crate) fn say(&mut self, now: Time, all: &[LastWords]) {
-        for words in all {
-            self.manager.say(now, words);
+    pub(crate) fn send_orphan_notices(&mut self, now: Time, all: &[OrphanNotice]) {
+        for notice in all {
+            self.manager.send_orphan_notice(now, notice);
         }
         self.fill_outbox();
     }

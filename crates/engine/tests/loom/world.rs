@@ -106,14 +106,14 @@ impl World {
         Run {
             world: self,
             ran: false,
-            goes_to_bed: false,
+            sleeps_next: false,
         }
     }
 
     /// Runs the worker as the progress thread and threads waiting on a channel do.
     pub fn run_before_sleep(&self) -> bool {
         let mut run = self.rounds();
-        run.goes_to_bed = true;
+        run.sleeps_next = true;
         self.relay.try_run(&mut run);
         if !run.ran {
             // Another thread holds the worker, and must run first.
@@ -145,7 +145,7 @@ impl World {
             true
         };
         self.relay
-            .with_nobody_asleep(&mut self.rounds(), pause, |_| call());
+            .while_none_sleeps(&mut self.rounds(), pause, |_| call());
     }
 
     pub fn set_bound(&self, bound: bool) {
@@ -246,7 +246,7 @@ impl Watch for Watching<'_> {
 struct Run<'a> {
     world: &'a World,
     ran: bool,
-    goes_to_bed: bool,
+    sleeps_next: bool,
 }
 
 impl Rounds<Worker> for Run<'_> {
@@ -297,7 +297,7 @@ impl Rounds<Worker> for Run<'_> {
         !self.world.bells().is_empty()
     }
 
-    fn goes_to_bed(&self) -> bool {
-        self.goes_to_bed
+    fn sleeps_next(&self) -> bool {
+        self.sleeps_next
     }
 }

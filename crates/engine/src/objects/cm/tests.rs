@@ -4,7 +4,7 @@ use super::*;
 use crate::CmNews;
 use crate::simulated::{Simulated, interface};
 use airdma_cm::Event;
-use airdma_cm::{LastWords, Route};
+use airdma_cm::{OrphanNotice, Route};
 use airdma_port::sim;
 use airdma_wire::Qpn;
 use airdma_wire::cm::{IpAddressing, PortSpace};
@@ -27,14 +27,19 @@ fn from_left(to: IpAddr) -> Route {
 /// Gives a device a connection that is ending, to a peer that never answers.
 fn await_nobody(device: &Device) {
     device.core().control(|worker, now| {
-        let words = LastWords {
+        let notice = OrphanNotice {
             route: from_left(NOBODY),
             local_id: 77,
             remote_id: 78,
             remote_qpn: Qpn::new(79),
             is_proven: true,
         };
-        worker.state.gsi.as_mut().unwrap().say(now, &[words]);
+        worker
+            .state
+            .gsi
+            .as_mut()
+            .unwrap()
+            .send_orphan_notices(now, &[notice]);
     });
 }
 
@@ -58,7 +63,7 @@ fn nobody_answers_in_a_time_that_does_not_pass() {
 
 /// As by a signal's handler that calls `exit(3)` in `rdma_get_cm_event`.
 #[test]
-fn who_ends_in_the_middle_of_fetching_an_event_does_not_wait_for_itself() {
+fn exit_while_fetching_an_event_does_not_deadlock() {
     let (port, far) = sim::pair(&[LEFT], &[RIGHT]).unwrap();
     let left = Device::with_port(interface("left", 1, LEFT), Box::new(port)).unwrap();
     let right = Device::with_port(interface("right", 2, RIGHT), Box::new(far)).unwrap();

@@ -204,7 +204,7 @@ impl Registry {
             layout.epoch.start();
             layout.magic.store(MAGIC, Ordering::Release);
         }
-        if this.bury_all(None) > 0 {
+        if this.remove_all_dead(None) > 0 {
             // Indices have changed in an unknown way: as after an unfinished change.
             this.begin();
         }
@@ -276,11 +276,11 @@ impl Registry {
     }
 
     /// Removes the entries of dead members. Returns the number of their sockets.
-    pub(crate) fn bury(&self) -> usize {
-        self.bury_all(Some(self.me))
+    pub(crate) fn remove_dead(&self) -> usize {
+        self.remove_all_dead(Some(self.me))
     }
 
-    fn bury_all(&self, except: Option<Member>) -> usize {
+    fn remove_all_dead(&self, except: Option<Member>) -> usize {
         let mut sockets = 0;
         for (number, row) in (0..).zip(&self.layout().members) {
             let member = Member(number);

@@ -302,14 +302,14 @@ fn a_lone_member_watches_for_exits_once_another_joins() {
     let mut first = Member::new(&file, address);
     // A watch would report this.
     drop(std::fs::File::options().write(true).open(&file).unwrap());
-    assert!(!first.steering.somebody_left());
+    assert!(!first.steering.process_left());
     let second = Member::new(&file, address);
     first.receive();
     // The second might have died before the first one's watch began: so it checks once.
-    assert!(first.steering.somebody_left());
-    assert!(!first.steering.somebody_left());
+    assert!(first.steering.process_left());
+    assert!(!first.steering.process_left());
     drop(second);
-    assert!(first.steering.somebody_left());
+    assert!(first.steering.process_left());
     std::fs::remove_file(file).unwrap();
 }
 
@@ -334,8 +334,8 @@ fn after_deaths_the_places_are_found_out() {
                 }
             });
         }
-        assert!(healer.steering.somebody_left());
-        assert!(healer.with(|steering, ground| steering.mourn(ground)));
+        assert!(healer.steering.process_left());
+        assert!(healer.with(|steering, ground| steering.remove_departed(ground)));
         done.store(true, Ordering::Relaxed);
     });
     assert_eq!(
@@ -365,7 +365,7 @@ fn a_death_that_is_noticed_by_who_fails_is_not_forgotten() {
                 others[0].receive();
             }
         });
-        assert!(healer.with(|steering, ground| steering.mourn(ground)));
+        assert!(healer.with(|steering, ground| steering.remove_departed(ground)));
         done.store(true, Ordering::Relaxed);
     });
     assert_eq!(

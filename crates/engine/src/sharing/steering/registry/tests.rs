@@ -54,7 +54,7 @@ fn members_have_numbers_and_ranges_of_their_own() {
     assert_eq!(a.owners().count(), 2);
     a.leave();
     assert_eq!(b.owner(first), None);
-    assert_eq!(b.bury(), 0);
+    assert_eq!(b.remove_dead(), 0);
     assert_eq!(b.owner(second), Some(b.me()));
 }
 
@@ -93,7 +93,7 @@ fn what_a_killed_member_had_is_free_at_once() {
     });
     assert!(survivor.try_lock());
     assert!(survivor.begin(), "the change was not finished");
-    assert_eq!(survivor.bury(), 2);
+    assert_eq!(survivor.remove_dead(), 2);
     assert!(survivor.lease().is_some());
     assert_eq!(survivor.seated(HERE).count(), 0);
     survivor.listen(7, None).unwrap();
@@ -282,13 +282,13 @@ fn a_child_that_closes_its_copy_does_not_keep_a_member_alive() {
         member.sit(HERE, 0);
         std::thread::sleep(std::time::Duration::from_millis(50));
         drop(member);
-        assert_eq!(survivor.bury(), usize::from(closes));
+        assert_eq!(survivor.remove_dead(), usize::from(closes));
         // SAFETY: a child of this process.
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, std::ptr::null_mut(), 0);
         }
-        survivor.bury();
+        survivor.remove_dead();
     }
 }
 
@@ -353,7 +353,7 @@ fn rows_of_rubbish_end_nothing() {
         std::os::unix::fs::FileExt::write_all_at(&member.file, &bytes, 0).unwrap();
         member.begin();
         member.changer();
-        member.bury();
+        member.remove_dead();
         for (_, owner) in member.owners() {
             assert!(usize::from(owner.number()) < MEMBERS_MAX);
         }
