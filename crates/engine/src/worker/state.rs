@@ -100,6 +100,7 @@ impl WorkerState {
     }
 
     /// Calls a queue pair with what it may touch.
+    #[inline(always)] // a call for each packet that arrives
     pub(crate) fn with<R>(
         &mut self,
         index: QpIndex,
