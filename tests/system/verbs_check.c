@@ -4,7 +4,7 @@
  * changed. The stock ping-pongs look at one byte a page, perftest at none: this is what says "data
  * intact" in the system tests.
  *
- *   verbs_check [-d DEVICE] [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-w SECONDS] [-u] [-e] [-l] server
+ *   verbs_check [-d DEVICE] [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-w SECONDS] [-uel]   server
  *   verbs_check [the same options] HOST                                     client
  *
  * -w: how long a completion may take, 40 s if not given. -u: UD. -e: wrong key, wrong bounds,

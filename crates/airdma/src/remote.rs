@@ -43,7 +43,7 @@ impl Remote {
     pub fn from_bytes(bytes: &[u8]) -> Result<Remote> {
         let wrong = || {
             Error::you(format!(
-                "{} bytes that are no `Remote`: the peer is to send what `Remote::to_bytes` gives, {} bytes",
+                "{} bytes that are not a `Remote`: the peer must send the result of `Remote::to_bytes`, {} bytes",
                 bytes.len(),
                 Self::BYTES
             ))

@@ -130,7 +130,7 @@ fn exec(host: &str, core: Option<usize>, command: &[OsString]) -> anyhow::Result
         bail!("no command");
     };
     if host.contains('/') {
-        bail!("{host:?} is no name of a host");
+        bail!("{host:?} is not the name of a host");
     }
     let namespace = Namespace::open(&Path::new(NAMED).join(host))
         .with_context(|| format!("opening host {host}"))?;

@@ -243,12 +243,12 @@ fn introduction(
     home: &Home,
 ) -> std::result::Result<Introduction, Error> {
     if let Some(code) = &order.code {
-        let code = Code::parse(code).map_err(|_| Error::Unfit("the code of the job is no code"))?;
+        let code = Code::parse(code).map_err(|_| Error::Unfit("the code of the job is invalid"))?;
         return Ok(Introduction::Code(code));
     }
     if let Some(key) = &order.key {
         let key = key.parse();
-        let key = key.map_err(|_| Error::Unfit("the key of the job is no key"))?;
+        let key = key.map_err(|_| Error::Unfit("the key of the job is invalid"))?;
         return Ok(Introduction::Known(vec![key]));
     }
     match peer.expected(home) {

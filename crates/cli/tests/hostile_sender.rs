@@ -178,7 +178,7 @@ fn forged_lists_of_files_are_refused_and_nothing_is_written() {
             let bench = Bench::new("lists");
             let name = "a name that is not allowed";
             let reserved = "kept for unfinished transfers";
-            let (order, parent) = ("out of order, or has a name twice", "no directory");
+            let (order, parent) = ("out of order, or has a name twice", "not a directory");
             let size = "a size that no file can have";
             for (entries, words) in [
                 (vec![file(0, b"..", 1)], name),
@@ -297,7 +297,7 @@ fn forged_repeated_or_ungranted_chunks_end_the_transfer() {
                     "chunks that were not granted",
                 ),
                 (with_another_hash, FLAWED, "it arrived damaged"),
-                (beyond_the_memory_that_was_given, INTERRUPTED, "start again"),
+                (beyond_the_memory_that_was_given, INTERRUPTED, "run the same command to resume"),
             ];
             for (number, (trick, status, words)) in tricks.into_iter().enumerate() {
                 let bench = Bench::new(&format!("chunks-{number}"));

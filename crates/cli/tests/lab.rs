@@ -40,7 +40,7 @@ fn a_host_that_is_not_there_is_named() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("opening host airdma-lab-0-a"));
     let outside = lab(&["exec", "../../proc/self/ns/net", "--", "true"], "");
-    assert!(String::from_utf8_lossy(&outside.stderr).contains("is no name of a host"));
+    assert!(String::from_utf8_lossy(&outside.stderr).contains("is not the name of a host"));
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub enum Problem {
     )]
     AllThere,
     /// A symbolic link, or another file, where a directory should be.
-    #[error("a symbolic link or something that is no directory is in the way: move it away")]
+    #[error("a symbolic link or another file, not a directory, is in the way: move it away")]
     NoDirectory,
     /// It does not exist, or no longer.
     #[error("it does not exist")]

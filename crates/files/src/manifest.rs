@@ -218,7 +218,7 @@ pub enum ManifestError {
     #[error("the list of files is out of order, or has a name twice")]
     Order,
     /// An entry whose parent is not a directory.
-    #[error("the list of files puts an entry into something that is no directory")]
+    #[error("the list of files puts an entry into something that is not a directory")]
     Parent,
     /// Too many nested directories.
     #[error(

@@ -47,7 +47,7 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file: File = options().write(false).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(refused("it is no regular file: move it away".into()));
+        return Err(refused("it is not a regular file: move it away".into()));
     }
     check(&metadata)?;
     let mut bytes = Vec::new();

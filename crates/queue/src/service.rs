@@ -330,14 +330,16 @@ fn check(order: &Order) -> Result<(), Reply> {
         .as_ref()
         .is_some_and(|code| code.len() > CODE_BYTES_MAX)
     {
-        return malformed("`code` is no code: two words of five letters".into());
+        return malformed("`code` is not a code: a code is two words of five letters".into());
     }
     if let Some(key) = &order.key {
         if order.code.is_some() {
             return malformed("`code` and `key`: one of them".into());
         }
         if key.len() != KEY_DIGITS || !key.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return malformed(format!("`key` is no key: {KEY_DIGITS} hexadecimal digits"));
+            return malformed(format!(
+                "`key` is not a key: a key is {KEY_DIGITS} hexadecimal digits"
+            ));
         }
     }
     if !PRIORITIES.contains(&order.priority) {
@@ -348,7 +350,7 @@ fn check(order: &Order) -> Result<(), Reply> {
         let named = path.display();
         if !path.is_absolute() {
             let message =
-                format!("{named:?} is no absolute path: the service has its own directory");
+                format!("{named:?} is not an absolute path: the service has its own directory");
             return Err(Reply::error(RefusalKind::Path, message));
         }
         if let Err(error) = std::fs::symlink_metadata(path) {

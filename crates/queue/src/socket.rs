@@ -174,7 +174,7 @@ fn remove_former(path: &Path) -> io::Result<()> {
         Ok(former) if former.file_type().is_socket() => std::fs::remove_file(path),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "something that is no socket: move it away, or give another --socket",
+            "not a socket: move it away, or give another --socket",
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

@@ -28,7 +28,7 @@ pub fn start(
     // What is wrong with them is said here, not in the background.
     options.plan()?;
     let options = serde_json::to_string(options)
-        .map_err(|error| LinkError::Asked(format!("an option that is no number: {error}")))?;
+        .map_err(|error| LinkError::Asked(format!("an option that is not a number: {error}")))?;
     let mut command = Command::new(airdma);
     command
         .args(["link", "serve", "--name", &folder.name(), "--options"])

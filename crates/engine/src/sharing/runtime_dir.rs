@@ -184,7 +184,7 @@ fn whats_wrong(metadata: &Metadata) -> Option<&'static str> {
     (metadata.uid() != effective_user()).then_some("belongs to another user")
 }
 
-const NO_DIRECTORY: &str = "is no directory";
+const NO_DIRECTORY: &str = "is not a directory";
 const WRITABLE: &str = "is writable for others";
 const OPEN: &str = "is open to others";
 

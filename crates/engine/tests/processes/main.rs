@@ -517,7 +517,7 @@ fn a_process_without_a_registry_is_told_why() {
         std::fs::write(format!("/tmp/airdma-0-{namespace}"), "").unwrap();
         let said = Process::refused("veth0");
         assert!(
-            said.contains("/tmp/airdma-0 is no directory (user 0, mode 644)"),
+            said.contains("/tmp/airdma-0 is not a directory (user 0, mode 644)"),
             "{said}"
         );
         first.quit();

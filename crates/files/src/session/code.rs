@@ -20,7 +20,7 @@ pub struct Code(String);
 
 /// The text is not a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("that is no code: two words of five letters, such as lusab-babad")]
+#[error("not a code: a code is two words of five letters, such as lusab-babad")]
 pub struct NoCode;
 
 impl Code {

@@ -24,7 +24,7 @@ pub struct PublicKey(pub [u8; 32]);
 
 /// The text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("that is no key: 64 hexadecimal digits")]
+#[error("not a key: a key is 64 hexadecimal digits")]
 pub struct NoKey;
 
 impl Identity {
@@ -70,7 +70,7 @@ impl Identity {
         match (keys.next(), keys.next()) {
             (Some(Ok(PublicKey(private))), Some(Ok(public))) => Ok(Self { private, public }),
             (Some(_) | None, _) => Err(private::refused(
-                "this is no key of airdma: remove it to get a new one",
+                "this is not a key of airdma: remove it to get a new one",
             )),
         }
     }

@@ -26,7 +26,7 @@ pub(super) fn open(path: &Path, forbidden: u32) -> io::Result<File> {
     };
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(refused("it is no regular file: remove it"));
+        return Err(refused("it is not a regular file: remove it"));
     }
     check(&metadata, forbidden)?;
     Ok(file)
@@ -38,7 +38,7 @@ pub(super) fn open(path: &Path, forbidden: u32) -> io::Result<File> {
 pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_dir() {
-        return Err(refused("it is no directory: remove it"));
+        return Err(refused("it is not a directory: remove it"));
     }
     let link = std::fs::symlink_metadata(path)?;
     if link.is_symlink() {

@@ -349,7 +349,7 @@ fn a_second_service_is_told_and_one_that_was_killed_is_replaced() {
     let file = bench.folder.join("file");
     std::fs::write(&file, "precious").unwrap();
     let error = Socket::bind(&file).unwrap_err().to_string();
-    assert!(error.contains("no socket: move it away"), "{error}");
+    assert!(error.contains("not a socket: move it away"), "{error}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 }
 

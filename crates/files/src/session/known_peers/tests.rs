@@ -136,7 +136,7 @@ fn a_file_that_others_may_write_is_refused() {
     refused("symbolic link");
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
-    refused("no regular file");
+    refused("not a regular file");
     std::fs::remove_dir(&path).unwrap();
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -146,7 +146,7 @@ fn a_file_that_others_may_write_is_refused() {
         0,
     )
     .unwrap();
-    refused("no regular file");
+    refused("not a regular file");
 }
 
 #[test]
