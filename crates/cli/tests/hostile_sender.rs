@@ -297,7 +297,11 @@ fn forged_repeated_or_ungranted_chunks_end_the_transfer() {
                     "chunks that were not granted",
                 ),
                 (with_another_hash, FLAWED, "it arrived damaged"),
-                (beyond_the_memory_that_was_given, INTERRUPTED, "run the same command to resume"),
+                (
+                    beyond_the_memory_that_was_given,
+                    INTERRUPTED,
+                    "run the same command to resume",
+                ),
             ];
             for (number, (trick, status, words)) in tricks.into_iter().enumerate() {
                 let bench = Bench::new(&format!("chunks-{number}"));
