@@ -2,13 +2,14 @@
 //! process, and probes that tell a process the index of its socket at the address.
 //!
 //! Messages travel as UDP datagrams from the host to itself. Their second byte, where a BTH has its
-//! version, tells them from packets; the steering program ([`crate::SharedPort::attach_steering`]) sends
-//! them to the place that they name.
+//! version, tells them from packets; the steering program ([`crate::SharedPort::attach_steering`])
+//! sends them to the place that they name.
 //!
 //! ```text
 //! 0      2      3      4       6      8        16
 //! | ffff | kind | how  | place | 0    | secret | probe: epoch (8)
-//!                                              | packet: source (16), source port (2), tos, ttl, flow label (4), BTH to pad
+//!                                              | packet: source (16), source port (2), tos, ttl,
+//!                                                        flow label (4), BTH to pad
 //! ```
 //! *How* is 1 for a packet from a bundle, which its process may not accept from that peer. Numbers
 //! are in network byte order. Messages without the secret are ignored. So that no other host learns

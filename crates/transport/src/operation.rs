@@ -159,7 +159,8 @@ pub enum Extent {
 pub const WORD_LEN: u32 = 8;
 
 impl Operation {
-    /// Writes the operation as numbers into `fields`, which are zero: those that it does not use stay so.
+    /// Writes the operation as numbers into `fields`, which are zero: those that it does not use
+    /// stay so.
     #[inline]
     pub fn pack(&self, fields: OperationFields<'_>) {
         match *self {

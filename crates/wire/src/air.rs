@@ -135,8 +135,8 @@ pub const PUBLIC_KEY_LEN: usize = 32;
 ///
 /// ```text
 ///   +------------+------------+-------------------------+
-///   | version 1  | A K 000000 |        reserved         |  0    A: an answer is wanted, K: has the keys
-///   +------------+------------+-------------------------+
+///   | version 1  | A K 000000 |        reserved         |  0    A: an answer is wanted
+///   +------------+------------+-------------------------+       K: the sender has the keys
 ///   |  reserved  |      queue pair of the sender        |  4
 ///   +------------+--------------------------------------+
 ///   |  reserved  |      queue pair of the receiver      |  8

@@ -6,10 +6,10 @@
 //! Ice Lake, AMD since Zen 4), this does the same with fewer steps in a row:
 //!
 //! ```text
-//!   zeros | packet .....................................|     zeros in front change nothing: no step for a short end
-//!   | 64 B | 64 B | 64 B | 64 B | 64 B | ... | 64 B |
-//!      a0     a1     a2     a3     a0    ...    a3            four sums; each round moves them by 256 B: times x^2048
-//!      \______\______\______/
+//!   zeros | packet .....................................|  zeros in front change nothing:
+//!   | 64 B | 64 B | 64 B | 64 B | 64 B | ... | 64 B |      no step for a short end
+//!      a0     a1     a2     a3     a0    ...    a3        four sums; a round moves them by 256 B:
+//!      \______\______\______/                         times x^2048
 //!              |  times x^1536, x^1024, x^512, 1              all four at once
 //!              a: four lanes of 16 B
 //!              |  times x^384, x^256, x^128, 1                all four at once

@@ -1,7 +1,8 @@
 //! Request for disconnection (IBTA 12.6.10).
 //!
 //! ```text
-//!   0  local id of the sender   4  remote id   8  remote queue pair number (24)   12  private data, 220 bytes
+//!   0  local id of the sender   4  remote id   8  remote queue pair number (24)
+//!  12  private data, 220 bytes
 //! ```
 
 use super::{Body, get_24_and_byte, get_u32, set_24_and_byte, set_u32};

@@ -1,7 +1,8 @@
 //! Reject (IBTA 12.6.7).
 //!
 //! ```text
-//!   0  local id of the sender   4  remote id   8  message (2 bits)   9  length of the information (7 bits)
+//!   0  local id of the sender   4  remote id   8  message (2 bits)
+//!   9  length of the information (7 bits)
 //!  10  reason   12  additional reject information, 72 bytes   84  private data, 148 bytes
 //! ```
 //!

@@ -5,15 +5,18 @@
 //!  16  GUID of the channel adapter (64)                     24  reserved
 //!  28  Q_Key                     32  queue pair number (24), responder resources (8)
 //!  36  EE context (24), initiator depth (8)
-//!  40  remote EE context (24), remote response timeout (5), transport service (2), end-to-end flow control (1)
+//!  40  remote EE context (24), remote response timeout (5), transport service (2),
+//!      end-to-end flow control (1)
 //!  44  first PSN (24), local response timeout (5), retry count (3)
 //!  48  P_Key (16)                50  path MTU (4), RDC exists (1), RNR retry count (3)
 //!  51  CM retries (4), shared receive queue (1), extended transport (3)
 //!  52  primary path, 44 bytes    96  alternate path         140  private data, 92 bytes
 //!
 //!  path:
-//!   0  local LID   2  remote LID   4  local GID   20  remote GID   36  flow label (20), reserved (6), rate (6)
-//!  40  traffic class   41  hop limit   42  service level (4), subnet local (1)   43  local ACK timeout (5)
+//!   0  local LID   2  remote LID   4  local GID   20  remote GID
+//!  36  flow label (20), reserved (6), rate (6)
+//!  40  traffic class   41  hop limit   42  service level (4), subnet local (1)
+//!  43  local ACK timeout (5)
 //! ```
 
 use super::{

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   0  request id   4  status   5  length of the information   8  queue pair number (24)
-//!  12  service id (64)         20  Q_Key    24  additional information, 72 bytes   96  private data, 136 bytes
+//!  12  service id (64)         20  Q_Key    24  additional information, 72 bytes
+//!  96  private data, 136 bytes
 //! ```
 
 use super::{
