@@ -37,7 +37,7 @@ LIMITS = {
     "so many": 0,
     "calque": 0,
     "people": 0,
-    "wide": 12,
+    "wide": 0,
     "name": 0,
 }
 """Finds of each pattern in all sources."""
