@@ -79,7 +79,7 @@ pub use remote::Remote;
 /// Tests the code of the book.
 pub mod config {
     pub use airdma_engine::{
-        Air, DeviceConfig, Impairment, PathMtu, PeerWindow, RateControl, Secret,
+        Air, DeviceConfig, Impairment, PathMtu, PeerWindow, PortKind, RateControl, Secret,
     };
 }
 
