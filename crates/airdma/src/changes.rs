@@ -1,12 +1,12 @@
 //! Changes of this host's interfaces.
 
 use crate::{Error, Result};
-use airdma_engine::News;
+use airdma_engine::LinkMonitor;
 
 /// Reports that interfaces or addresses have changed.
 ///
 /// A program then calls [`Device::interfaces`](crate::Device::interfaces) again.
-pub struct Changes(News);
+pub struct Changes(LinkMonitor);
 
 impl Changes {
     /// Reports changes from now on, in the network namespace of the calling thread.
@@ -14,7 +14,7 @@ impl Changes {
     /// # Errors
     /// [`Blame::System`](crate::Blame::System): no descriptors, or a sandbox that forbids it.
     pub fn from_now() -> Result<Changes> {
-        let news = News::of_all();
+        let news = LinkMonitor::of_all();
         let news = news.map_err(|error| Error::system("hearing of interfaces", &error))?;
         Ok(Changes(news))
     }

@@ -112,7 +112,7 @@ impl Sleeper {
     /// One sleep, after a step without event. Returns whether the signal or a connection ended it,
     /// and the result of the wait.
     fn lie_down(&mut self, limit: Duration) -> (bool, io::Result<()>) {
-        let (bed, due) = self.wait.bed();
+        let (bed, due) = self.wait.descriptors();
         let due = due.map(|due| Duration::new(due.tv_sec.unsigned_abs(), due.tv_nsec as u32));
         let limit = due.map_or(limit, |due| due.min(limit));
         let timeout = libc::timespec {

@@ -466,6 +466,7 @@ impl Air {
     }
 
     /// Counts packets accepted for a queue pair.
+    #[inline(always)] // after packets of each round
     pub(crate) fn note_arrived(
         &mut self,
         qps: &mut QpTable,
@@ -487,6 +488,7 @@ impl Air {
     }
 
     /// Schedules the reports that a queue pair owes its peer; called after every change of it.
+    #[inline(always)] // after packets of each round
     pub(crate) fn note_owed(&mut self, qps: &mut QpTable, index: QpIndex, now: Time) {
         let Some(slot) = qps.slot(index) else {
             return;

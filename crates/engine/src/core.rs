@@ -15,14 +15,16 @@ use crate::air::AirMode;
 use crate::clock::Clock;
 use crate::host::gids::{GIDS_MAX, GidEntry};
 use crate::host::interface;
-use crate::host::link_monitor::News;
+use crate::host::link_monitor::LinkMonitor;
 use crate::index::{DOORBELLS, Serial};
 use crate::inventory::Inventory;
 use crate::progress::eventfd::EventFd;
-use crate::progress::progress_thread::Helper;
-use crate::progress::standby::Watch;
+use crate::progress::progress_thread::ProgressThread;
+use crate::progress::progress_thread::standby::Watch;
 use crate::progress::wait::{Descriptors, Waited};
-use crate::progress::worker_lock::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
+use crate::progress::worker_lock::{
+    Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Rounds, WorkerLock,
+};
 use crate::queues::async_event::{AsyncEvents, EventOwner};
 use crate::random::Random;
 use crate::seal::Secret;
@@ -62,13 +64,13 @@ pub(crate) struct Core {
     /// none, 4 or 6.
     families: Box<[AtomicU8; GIDS_MAX]>,
     /// Says when to ask again; none where the port is not the kernel's.
-    news: Option<News>,
-    /// The same for the helper, from when the port is bound: `news` stays readable for a program
-    /// that polls it.
-    helper_news: OnceLock<News>,
+    news: Option<LinkMonitor>,
+    /// The same for the progress thread, from when the port is bound: `news` stays readable for a
+    /// program that polls it.
+    progress_monitor: OnceLock<LinkMonitor>,
     pub(crate) arena: Arena,
     pub(crate) doorbells: Doorbells,
-    relay: Relay<Worker>,
+    worker_lock: WorkerLock<Worker>,
     /// The process that made it; after a fork the child has no helper, and maybe a worker locked
     /// for ever.
     process: Process,
@@ -86,7 +88,7 @@ pub(crate) struct Core {
     /// Run when the interface is gone.
     when_gone: Mutex<Vec<WhenGone>>,
     patience: Mutex<Patience>,
-    pub(crate) helper: Helper,
+    pub(crate) progress_thread: ProgressThread,
     /// Get an event when the port breaks.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
     /// Where other processes have the same addresses, once the port is bound.
@@ -128,14 +130,14 @@ impl Core {
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
             news: None,
-            helper_news: OnceLock::new(),
+            progress_monitor: OnceLock::new(),
             state: Mutex::new(State {
                 former: info.gids.iter().map(|entry| entry.address).collect(),
                 current: info.clone(),
                 incomplete: false,
             }),
             doorbells: Doorbells::new(&arena, DOORBELLS)?,
-            relay: Relay::new(worker, EventFd::nonblocking()?),
+            worker_lock: WorkerLock::new(worker, EventFd::nonblocking()?),
             process: Process::current(),
             clock,
             descriptors: Mutex::default(),
@@ -145,7 +147,7 @@ impl Core {
             gone: AtomicBool::new(false),
             when_gone: Mutex::default(),
             patience: Mutex::default(),
-            helper: Helper::new()?,
+            progress_thread: ProgressThread::new()?,
             listeners: Mutex::default(),
             steering: OnceLock::new(),
             serial: AtomicU64::new(1),
@@ -164,7 +166,7 @@ impl Core {
         };
         let mut core = Self::new(info, config, Clock::running(), Random::Kernel)?;
         // Where a sandbox forbids it, the device is what it was when it was opened.
-        core.news = News::new(core.info.interface_index).ok();
+        core.news = LinkMonitor::new(core.info.interface_index).ok();
         if core.news.is_some() {
             // What changed before we listened.
             core.look(&mut core.state());
@@ -214,7 +216,7 @@ impl Core {
 
     /// When the worker wants to be run again by itself, as of the last round.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let due = self.relay.due();
+        let due = self.worker_lock.due();
         (due != NEVER).then(|| Time::from_nanos(due))
     }
 
@@ -275,7 +277,7 @@ impl Core {
 
     fn run(&self, mut rounds: CoreRounds<'_>) -> Option<Round> {
         if self.seems_ours() {
-            self.relay.try_run(&mut rounds);
+            self.worker_lock.try_run(&mut rounds);
         }
         rounds.last
     }
@@ -284,7 +286,7 @@ impl Core {
     /// consequences at once.
     pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let mut rounds = CoreRounds::new(self, Work::Transmit);
-        self.relay
+        self.worker_lock
             .with(&mut rounds, |worker| call(worker, self.now()))
     }
 
@@ -298,7 +300,7 @@ impl Core {
     ) -> Option<R> {
         let pause = wait_at_most(time, LOCK_PAUSE);
         let mut rounds = CoreRounds::new(self, Work::Transmit);
-        self.relay
+        self.worker_lock
             .with_within(&mut rounds, pause, |worker| call(worker, self.now()))
     }
 
@@ -308,16 +310,17 @@ impl Core {
     pub(crate) fn control_sockets<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let pause = wait_at_most(AWAY_TIME_MAX, AWAY_PAUSE);
         let mut rounds = CoreRounds::new(self, Work::Transmit);
-        self.relay.while_none_sleeps(&mut rounds, pause, |worker| {
-            let result = call(worker, self.now());
-            self.note_descriptors(worker);
-            result
-        })
+        self.worker_lock
+            .while_none_sleeps(&mut rounds, pause, |worker| {
+                let result = call(worker, self.now());
+                self.note_descriptors(worker);
+                result
+            })
     }
 
     /// Looks at the worker, or does something with it that leaves nothing to send.
     fn visit<R>(&self, call: impl FnOnce(&mut Worker) -> R) -> R {
-        self.relay
+        self.worker_lock
             .visit(&mut CoreRounds::new(self, Work::Transmit), call)
     }
 
@@ -331,7 +334,7 @@ impl Core {
         drop(descriptors);
         self.sockets.fetch_add(1, Ordering::Relaxed);
         // It may stand by, and sleep on those that were there.
-        self.helper.wake();
+        self.progress_thread.wake();
     }
 
     /// Calls `add` with each of the port's descriptors, if they are others than when this was
@@ -355,7 +358,7 @@ impl Core {
     /// Whether a thread sleeps until there is work. If none does, a thread that is about to sleep
     /// will see what was done before this call.
     pub(crate) fn has_sleepers(&self) -> bool {
-        self.relay.has_sleepers()
+        self.worker_lock.has_sleepers()
     }
 
     /// Sleeps until the port has something, a timer is due, a doorbell rings, or `also` is
@@ -382,7 +385,9 @@ impl Core {
         also: RawFd,
     ) -> Option<Option<Duration>> {
         let now = || self.now().as_nanos();
-        let due = self.relay.fall_asleep(|| !self.doorbells.is_empty(), now)?;
+        let due = self
+            .worker_lock
+            .fall_asleep(|| !self.doorbells.is_empty(), now)?;
         self.list(descriptors, also);
         let timeout = (due != NEVER).then(|| Duration::from_nanos(due.saturating_sub(now())));
         Some(timeout)
@@ -396,30 +401,34 @@ impl Core {
     ) -> io::Result<bool> {
         let ready = waited.map(|waited| waited == Waited::Ready);
         let called = matches!(ready, Ok(true)) && descriptors.is_ready(0);
-        self.relay.wake_up(called);
+        self.worker_lock.wake_up(called);
         Ok(ready? && descriptors.is_ready(1))
     }
 
     /// A thread sleeps no more.
     pub(crate) fn cancel_sleep(&self) {
-        self.relay.cancel_sleep();
+        self.worker_lock.cancel_sleep();
     }
 
     /// A thread that was blocked on a completion channel, and ran the worker, leaves.
     pub(crate) fn stop_waiting(&self) {
-        self.helper.standby.leave(&self.relay, &self.helper.wake);
+        self.progress_thread
+            .standby
+            .leave(&self.worker_lock, &self.progress_thread.wake);
     }
 
-    /// The helper stands by while there are such threads.
+    /// The progress thread stands by while there are such threads.
     pub(crate) fn stand_by(&self, watch: &mut impl Watch) {
-        self.helper.standby.stand_by(&self.relay, watch);
+        self.progress_thread
+            .standby
+            .stand_by(&self.worker_lock, watch);
     }
 
     /// What a sleeper sleeps on: `wake`, `also`, and the port's.
     fn list(&self, descriptors: &mut Descriptors, also: RawFd) {
-        let unsent = self.relay.unsent();
+        let unsent = self.worker_lock.unsent();
         descriptors.clear();
-        descriptors.add(self.relay.wake().fd());
+        descriptors.add(self.worker_lock.wake().fd());
         descriptors.add(also);
         if self.is_broken() {
             return;
@@ -437,7 +446,7 @@ impl Core {
         }
     }
 
-    /// Binds the port, if that was not done, and starts the helper.
+    /// Binds the port, if that was not done, and starts the progress thread.
     ///
     /// # Errors
     /// What the port says, with its `errno`; a wrong `AIRDMA_IMPAIR` is `EINVAL`.
@@ -456,7 +465,7 @@ impl Core {
                 let _ = self.steering.set(Arc::clone(steering));
                 if let Some(fd) = steering.departures_fd() {
                     // Refused for want of memory: then packets that go astray tell.
-                    let _ = self.helper.watch(fd);
+                    let _ = self.progress_thread.watch(fd);
                 }
             }
             self.install(worker, port, &state.current.gids, steering);
@@ -464,10 +473,10 @@ impl Core {
         })?;
         drop(state);
         if is_first {
-            self.let_helper_follow();
+            self.let_progress_thread_follow();
             self.notify_orphaned_peers();
         }
-        self.start_helper()
+        self.start_progress_thread()
     }
 
     /// Uses this port instead of sockets; the counters stay in this process.
@@ -487,18 +496,18 @@ impl Core {
         worker.bind(port, rows, steering);
         self.note_descriptors(worker);
         // A thread may be waiting on a completion channel already: it does not know of the sockets,
-        // and keeps the helper away.
+        // and keeps the progress thread away.
         if self.has_sleepers() {
-            self.relay.wake_sleepers();
+            self.worker_lock.wake_sleepers();
         }
     }
 
-    fn start_helper(self: &Arc<Self>) -> Result<(), Error> {
+    fn start_progress_thread(self: &Arc<Self>) -> Result<(), Error> {
         if self.clock.is_moved() {
             return Ok(());
         }
         let core = Arc::clone(self);
-        self.helper
+        self.progress_thread
             .start(move || ProgressLoop::new(&core).run())
             .map_err(|error| Error::system("starting the helper thread of the device", &error))
     }
@@ -507,7 +516,7 @@ impl Core {
     pub(crate) fn try_count(&self) {
         if self.is_ours() {
             let mut rounds = CoreRounds::new(self, Work::Transmit);
-            self.relay
+            self.worker_lock
                 .try_visit(&mut rounds, |worker| self.count(worker));
         }
     }
@@ -602,7 +611,7 @@ impl Rounds<Worker> for CoreRounds<'_> {
             self.core.tell_all(AsyncEvent::DeviceFatal);
         }
         if round.misrouted {
-            self.core.helper.wake();
+            self.core.progress_thread.wake();
         }
     }
 

@@ -51,7 +51,7 @@ pub use config::{Air, DeviceConfig, PortKind};
 pub use error::Error;
 pub use host::devices::DeviceInfo;
 pub use host::gids::GidEntry;
-pub use host::link_monitor::News;
+pub use host::link_monitor::LinkMonitor;
 pub use host::memory_file::memory_file;
 pub use limits::{LIMITS, Limits};
 pub use memory::RegionChange;

@@ -5,6 +5,5 @@ pub(crate) mod eventfd;
 pub(crate) mod poll_set;
 pub(crate) mod progress_thread;
 pub(crate) mod slice;
-pub(crate) mod standby;
 pub(crate) mod wait;
 pub(crate) mod worker_lock;

@@ -84,7 +84,7 @@ pub fn attempt<W: EventWait>(
                 return Ok(None);
             }
         }
-        let (descriptors, timeout) = wait.bed();
+        let (descriptors, timeout) = wait.descriptors();
         Ok(Some(Sleep {
             descriptors: descriptors.as_mut_ptr(),
             count: descriptors.len() as libc::nfds_t,

@@ -26,9 +26,10 @@ impl Core {
         self.control(|worker, now| worker.heal(now));
     }
 
-    /// What the helper was woken for: news of the interface, or of those who share its addresses.
+    /// What the progress thread was woken for: news of the interface, or of those who share its
+    /// addresses.
     pub(crate) fn look_around(&self) {
-        self.take_helper_news();
+        self.take_progress_news();
         self.tell_loss();
         self.look_after_others();
     }
@@ -81,14 +82,14 @@ impl Core {
         }
     }
 
-    /// In the child of a fork, which has the device no more than it has the helper: what would make
-    /// the parent seem to live, or hold its place at an address, is closed. Something harmless
-    /// takes the numbers of those descriptors.
+    /// In the child of a fork, which has the device no more than it has the progress thread: what
+    /// would make the parent seem to live, or hold its place at an address, is closed. Something
+    /// harmless takes the numbers of those descriptors.
     pub(crate) fn abandon(&self) {
         let close = |fd: RawFd| {
             // SAFETY: plain integers; the new descriptor is the device's own, which nothing uses in
             // this process.
-            let taken = unsafe { libc::dup3(self.relay.wake().fd(), fd, libc::O_CLOEXEC) };
+            let taken = unsafe { libc::dup3(self.worker_lock.wake().fd(), fd, libc::O_CLOEXEC) };
             if taken < 0 {
                 // The call fails for a number above the program's limit, which no new descriptor
                 // gets. SAFETY: a descriptor of the device, which nothing uses in this process.
@@ -102,7 +103,7 @@ impl Core {
                 descriptors.iter().copied().for_each(close);
             }
         }
-        self.relay.peek(|worker| {
+        self.worker_lock.peek(|worker| {
             let gsi = worker.state.gsi.as_ref();
             gsi.and_then(Gsi::notice_file_fd)
                 .into_iter()

@@ -32,7 +32,7 @@
 //! opens the device anew gets its own.
 
 use super::Core;
-use crate::progress::standby::Watch;
+use crate::progress::progress_thread::standby::Watch;
 use crate::progress::wait::{Descriptors, Waited};
 use crate::worker::Work;
 use std::sync::atomic::Ordering;
@@ -51,8 +51,8 @@ const SLEEP_SHORT: Duration = Duration::from_micros(200);
 /// after a packet.
 const LINGER: Duration = Duration::from_micros(50);
 /// Threads that are blocked on a completion channel see to what comes within this time, or do not
-/// get their turn: short beside the timers of connections, and long enough that a helper that
-/// stands by is not woken often.
+/// get their turn: short beside the timers of connections, and long enough that a progress thread
+/// that stands by is not woken often.
 const THEIR_TIME: Duration = Duration::from_millis(4);
 /// Alarms are looked at in between, however fast packets come.
 const STAY_MAX: Duration = Duration::from_millis(5);
@@ -61,7 +61,7 @@ const SCORE_EAGER: u32 = 8;
 const SCORE_MISSED: u32 = 4;
 const SCORE_USEFUL: u32 = 2;
 
-/// The helper's own side.
+/// The progress thread's own side.
 pub(super) struct ProgressLoop<'a> {
     core: &'a Core,
     polls_seen: u64,
@@ -85,14 +85,14 @@ impl<'a> ProgressLoop<'a> {
     }
 
     pub(super) fn run(&mut self) {
-        while !self.core.helper.exit.load(Ordering::SeqCst) {
+        while !self.core.progress_thread.exit.load(Ordering::SeqCst) {
             if self.core.wants_healing() {
                 self.core.heal();
             }
             let polls = self.core.polls.load(Ordering::Relaxed);
             let polled = polls != self.polls_seen;
             self.polls_seen = polls;
-            if self.core.helper.standby.has_waiters() {
+            if self.core.progress_thread.standby.has_waiters() {
                 self.stand_by();
             } else if polled && self.score < SCORE_EAGER {
                 self.back_off();
@@ -138,7 +138,7 @@ impl<'a> ProgressLoop<'a> {
     fn watch(&mut self, polled: bool) {
         // Where polls begin again, back-off begins with its shortest pause.
         self.pause = PAUSE_MIN;
-        let alarm = self.core.helper.alarm.fd();
+        let alarm = self.core.progress_thread.alarm.fd();
         let start = Instant::now();
         // A signal cannot end it: they are blocked in this thread.
         match self.core.sleep(&mut self.descriptors, alarm) {
@@ -173,8 +173,8 @@ impl<'a> ProgressLoop<'a> {
         let start = Instant::now();
         let mut last = start;
         while self.core.polls.load(Ordering::Relaxed) == self.polls_seen
-            && !self.core.helper.standby.has_waiters()
-            && !self.core.helper.exit.load(Ordering::SeqCst)
+            && !self.core.progress_thread.standby.has_waiters()
+            && !self.core.progress_thread.exit.load(Ordering::SeqCst)
             && !self.core.wants_healing()
             && start.elapsed() < STAY_MAX
         {
@@ -190,11 +190,11 @@ impl<'a> ProgressLoop<'a> {
         self.score = (self.score + by).min(SCORE_MAX);
     }
 
-    /// Sleeps without watching the port; [`Helper::stop`] and [`Standby::leave`] end it early: then
-    /// it is true.
+    /// Sleeps without watching the port; [`ProgressThread::stop`] and [`Standby::leave`] end it
+    /// early: then it is true.
     fn nap(&mut self, timeout: Option<Duration>) -> bool {
         self.descriptors.clear();
-        self.descriptors.add(self.core.helper.alarm.fd());
+        self.descriptors.add(self.core.progress_thread.alarm.fd());
         self.wait(timeout)
     }
 
@@ -209,12 +209,12 @@ impl<'a> ProgressLoop<'a> {
 
     /// Names the alarm and, if there are any, packets.
     fn list(&mut self) {
-        let packets = &self.core.helper.packets;
+        let packets = &self.core.progress_thread.packets;
         // One that is there already is there.
         let add = |fd| drop(packets.add(fd));
         self.core.list_sockets(&mut self.sockets_seen, add);
         self.descriptors.clear();
-        self.descriptors.add(self.core.helper.alarm.fd());
+        self.descriptors.add(self.core.progress_thread.alarm.fd());
         if !self.core.is_broken() {
             self.descriptors.add(packets.fd());
         }
@@ -228,7 +228,7 @@ impl<'a> ProgressLoop<'a> {
 
     /// Handles a wake-up, a change of the interface, or of the processes that share the addresses.
     fn alarmed(&self) {
-        self.core.helper.wake.clear();
+        self.core.progress_thread.wake.clear();
         self.core.look_around();
     }
 }

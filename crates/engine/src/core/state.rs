@@ -7,7 +7,7 @@
 use super::Core;
 use crate::host::devices::{look_at, name_of};
 use crate::host::gids::{GIDS_MAX, GidEntry, changes};
-use crate::host::link_monitor::News;
+use crate::host::link_monitor::LinkMonitor;
 use crate::host::neighbour;
 use crate::{AsyncEvent, AttrMask, DeviceInfo, Path};
 use airdma_transport::rate::Rate;
@@ -33,7 +33,7 @@ pub(super) struct State {
 impl Core {
     /// Readable while the kernel has a notification that no thread has read.
     pub(crate) fn news_fd(&self) -> Option<RawFd> {
-        self.news.as_ref().map(News::fd)
+        self.news.as_ref().map(LinkMonitor::fd)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -93,23 +93,23 @@ impl Core {
         said_something
     }
 
-    /// Lets the helper follow the interface while the program makes no calls. Where that is
-    /// refused, the next call of the program does.
-    pub(super) fn let_helper_follow(&self) {
+    /// Lets the progress thread follow the interface while the program makes no calls. Where that
+    /// is refused, the next call of the program does.
+    pub(super) fn let_progress_thread_follow(&self) {
         if self.news.is_none() {
             return;
         }
-        if let Ok(news) = News::new(self.info.interface_index)
-            && self.helper.watch(news.fd()).is_ok()
+        if let Ok(news) = LinkMonitor::new(self.info.interface_index)
+            && self.progress_thread.watch(news.fd()).is_ok()
         {
             // The port is bound once.
-            let _ = self.helper_news.set(news);
+            let _ = self.progress_monitor.set(news);
         }
     }
 
-    /// As [`Core::take_news`], by the helper.
-    pub(super) fn take_helper_news(&self) {
-        if self.helper_news.get().is_some_and(News::drain) {
+    /// As [`Core::take_news`], by the progress thread.
+    pub(super) fn take_progress_news(&self) {
+        if self.progress_monitor.get().is_some_and(LinkMonitor::drain) {
             let events = self.look(&mut self.state());
             for event in events {
                 self.tell_all(event);
@@ -187,7 +187,7 @@ impl Core {
             worker.close_listeners(now);
         });
         // It tells those that asked to be told, while no lock is held.
-        self.helper.wake();
+        self.progress_thread.wake();
         true
     }
 
@@ -196,12 +196,12 @@ impl Core {
         self.gone.load(Ordering::SeqCst)
     }
 
-    /// Lets `call` run, on the helper's thread, when the interface is gone.
+    /// Lets `call` run, on the progress thread's thread, when the interface is gone.
     pub(crate) fn when_gone(&self, call: WhenGone) {
         let calls = self.when_gone.lock();
         calls.unwrap_or_else(PoisonError::into_inner).push(call);
         if self.is_gone() {
-            self.helper.wake();
+            self.progress_thread.wake();
         }
     }
 

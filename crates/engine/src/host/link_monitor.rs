@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 ///
 /// The content is ignored: after a message all properties are read again, so that no change can be
 /// missed.
-pub struct News(OwnedFd);
+pub struct LinkMonitor(OwnedFd);
 
 /// Most messages discarded at once.
 const MESSAGES_MAX: usize = 1 << 16;
@@ -18,7 +18,7 @@ const MESSAGES_MAX: usize = 1 << 16;
 /// 16 bytes and 4 more.
 const INDEX_AT: u32 = 20;
 
-impl News {
+impl LinkMonitor {
     /// Starts to monitor one interface, in the network namespace of the calling thread.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl News {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: plain integers.
         let socket = || unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-        Ok(News(descriptors::open(socket)?))
+        Ok(LinkMonitor(descriptors::open(socket)?))
     }
 
     /// Sleeps until something has changed.

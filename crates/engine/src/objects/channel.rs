@@ -14,7 +14,7 @@ pub struct Channel {
     pub(crate) events: Arc<ChannelEvents>,
     pub(crate) users: UseCount,
     /// What the last wait slept on, kept for its memory.
-    bed: Mutex<Descriptors>,
+    descriptors: Mutex<Descriptors>,
 }
 
 impl Channel {
@@ -23,23 +23,23 @@ impl Channel {
             device: Arc::clone(device),
             events: Arc::new(events),
             users: UseCount::default(),
-            bed: Mutex::default(),
+            descriptors: Mutex::default(),
         }
     }
 
     /// Descriptors for a wait; used ones, if no other thread sleeps there now.
-    pub(crate) fn take_bed(&self) -> Descriptors {
-        let bed = self.bed.try_lock();
-        bed.map_or_else(
+    pub(crate) fn take_descriptors(&self) -> Descriptors {
+        let descriptors = self.descriptors.try_lock();
+        descriptors.map_or_else(
             |_| Descriptors::default(),
-            |mut bed| std::mem::take(&mut bed),
+            |mut descriptors| std::mem::take(&mut descriptors),
         )
     }
 
     /// A wait is over.
     pub(crate) fn give_bed(&self, used: Descriptors) {
-        if let Ok(mut bed) = self.bed.try_lock() {
-            *bed = used;
+        if let Ok(mut descriptors) = self.descriptors.try_lock() {
+            *descriptors = used;
         }
     }
 

@@ -539,8 +539,8 @@ fn count_at_exit() {
         let Ok(open) = OPEN.try_lock() else { return };
         for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
             shared.core.try_count();
-            // Dropping the last reference here would end the helper in the middle of the process's
-            // own end.
+            // Dropping the last reference here would end the progress thread in the middle of the
+            // process's own end.
             std::mem::forget(shared);
         }
     }
@@ -565,7 +565,7 @@ impl SharedCore {
 impl Drop for SharedCore {
     fn drop(&mut self) {
         if self.core.is_ours() {
-            self.core.helper.stop();
+            self.core.progress_thread.stop();
             self.core.linger();
             self.core.leave();
             // The last counts, to the file.

@@ -3,7 +3,7 @@
 //! stack then; the wait lies elsewhere, and is dropped when the thread ends.
 //!
 //! [`EventWait::step`] looks for an event. If there is none, the caller sleeps on
-//! [`EventWait::bed`], tells how that ended by [`EventWait::woke`], and steps again.
+//! [`EventWait::descriptors`], tells how that ended by [`EventWait::woke`], and steps again.
 
 use crate::progress::slice::shorten;
 use crate::progress::wait::{Descriptors, Waited, signal_restarts, timespec_of};
@@ -27,7 +27,7 @@ pub trait EventWait {
 
     /// After a step without event: what to give to `ppoll(2)`, and the time at which to wake, if
     /// any.
-    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>);
+    fn descriptors(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>);
 
     /// `ppoll(2)` returned: how many descriptors are ready, or its error.
     ///
@@ -45,7 +45,7 @@ pub trait EventWait {
             if let Some(event) = self.step()? {
                 return Ok(event);
             }
-            let (descriptors, timeout) = self.bed();
+            let (descriptors, timeout) = self.descriptors();
             let timeout = timeout
                 .as_ref()
                 .map_or(std::ptr::null(), std::ptr::from_ref);
@@ -92,7 +92,7 @@ impl ChannelWait {
     pub fn new(channel: &Arc<Channel>) -> Self {
         ChannelWait {
             channel: Arc::clone(channel),
-            descriptors: channel.take_bed(),
+            descriptors: channel.take_descriptors(),
             timeout: None,
             counted: false,
             asleep: false,
@@ -123,12 +123,12 @@ impl EventWait for ChannelWait {
                 return self.pop().ok_or_else(none).map(Some);
             }
             shorten();
-            core.helper.standby.enter();
+            core.progress_thread.standby.enter();
             self.counted = true;
         }
         loop {
             if core.progress_before_sleep().is_some() {
-                core.helper.standby.note_round();
+                core.progress_thread.standby.note_round();
             }
             if let Some(cookie) = self.pop() {
                 return Ok(Some(cookie));
@@ -141,7 +141,7 @@ impl EventWait for ChannelWait {
         }
     }
 
-    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
+    fn descriptors(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
         (self.descriptors.entries(), self.timeout.map(timespec_of))
     }
 
@@ -207,7 +207,7 @@ impl EventWait for AsyncWait {
         Ok((said_something && !self.slept).then_some(AsyncEvent::GidChange))
     }
 
-    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
+    fn descriptors(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
         (self.descriptors.entries(), None)
     }
 
@@ -262,7 +262,7 @@ impl EventWait for CmWait {
         }
     }
 
-    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
+    fn descriptors(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
         if !std::mem::replace(&mut self.sleeps, true) {
             self.channel.count_waits(1);
         }

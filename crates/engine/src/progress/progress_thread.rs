@@ -1,10 +1,12 @@
 //! The progress thread of a device: starting, waking and stopping it.
 //! [`crate::core::progress_loop`] decides when it runs the worker.
 
+pub(crate) mod standby;
+
 use crate::progress::eventfd::EventFd;
 use crate::progress::poll_set::PollSet;
+use crate::progress::progress_thread::standby::Standby;
 use crate::progress::slice::shorten;
-use crate::progress::standby::Standby;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -13,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// The application's side of the progress thread.
-pub(crate) struct Helper {
+pub(crate) struct ProgressThread {
     thread: Mutex<Option<JoinHandle<()>>>,
     pub(crate) exit: AtomicBool,
     /// Threads that run the worker while they are blocked.
@@ -27,12 +29,12 @@ pub(crate) struct Helper {
     pub(crate) packets: PollSet,
 }
 
-impl Helper {
+impl ProgressThread {
     pub(crate) fn new() -> io::Result<Self> {
         let wake = EventFd::nonblocking()?;
         let alarm = PollSet::out_of_sight()?;
         alarm.add(wake.fd())?;
-        Ok(Helper {
+        Ok(ProgressThread {
             alarm,
             packets: PollSet::new()?,
             wake,

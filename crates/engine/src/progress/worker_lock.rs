@@ -15,7 +15,7 @@
 //! - A timer earlier than the sleepers expect: each round compares it with `sleep_until`.
 //! - A wake-up taken by the wrong thread: sleepers share `wake`, and the first one up clears it. It
 //!   sleeps again with the current state or, if it leaves, wakes the others
-//!   ([`crate::progress::standby`]).
+//!   ([`crate::progress::progress_thread::standby`]).
 //!
 //! Fences, not the flags' orderings, provide visibility; `tests/loom` runs every interleaving.
 
@@ -59,7 +59,7 @@ pub(crate) trait Rounds<W> {
     fn sleeps_next(&self) -> bool;
 }
 
-pub(crate) struct Relay<W> {
+pub(crate) struct WorkerLock<W> {
     worker: Mutex<W>,
     /// Set while the descriptors of a sleep change: no thread may sleep.
     changing: AtomicBool,
@@ -75,9 +75,9 @@ pub(crate) struct Relay<W> {
     wake: EventFd,
 }
 
-impl<W> Relay<W> {
+impl<W> WorkerLock<W> {
     pub(crate) fn new(worker: W, wake: EventFd) -> Self {
-        Relay {
+        WorkerLock {
             worker: Mutex::new(worker),
             changing: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
@@ -127,7 +127,7 @@ impl<W> Relay<W> {
         self.call(self.lock(), rounds, call)
     }
 
-    /// As [`Relay::with`], unless a thread holds the lock for as long as `pause` continues the
+    /// As [`WorkerLock::with`], unless a thread holds the lock for as long as `pause` continues the
     /// wait.
     pub(crate) fn with_within<R>(
         &self,
@@ -145,8 +145,8 @@ impl<W> Relay<W> {
         }
     }
 
-    /// As [`Relay::with`], while no thread sleeps; waits for that for as long as `pause` continues
-    /// the wait.
+    /// As [`WorkerLock::with`], while no thread sleeps; waits for that for as long as `pause`
+    /// continues the wait.
     pub(crate) fn while_none_sleeps<R>(
         &self,
         rounds: &mut impl Rounds<W>,
@@ -184,7 +184,7 @@ impl<W> Relay<W> {
         result
     }
 
-    /// As [`Relay::visit`], if the lock is free.
+    /// As [`WorkerLock::visit`], if the lock is free.
     pub(crate) fn try_visit<R>(
         &self,
         rounds: &mut impl Rounds<W>,
@@ -272,8 +272,8 @@ impl<W> Relay<W> {
     }
 
     /// Sleeps until the returned time ([`NEVER`]: until woken), unless there is work: then `None`.
-    /// After a time the caller collects the descriptors of the sleep, [`Relay::wake`] among them,
-    /// and must call [`Relay::wake_up`] or [`Relay::cancel_sleep`].
+    /// After a time the caller collects the descriptors of the sleep, [`WorkerLock::wake`] among
+    /// them, and must call [`WorkerLock::wake_up`] or [`WorkerLock::cancel_sleep`].
     pub(crate) fn fall_asleep(
         &self,
         is_rung: impl FnOnce() -> bool,
@@ -297,7 +297,7 @@ impl<W> Relay<W> {
         Some(due)
     }
 
-    /// Ends a sleep; `called` tells whether [`Relay::wake`] was ready.
+    /// Ends a sleep; `called` tells whether [`WorkerLock::wake`] was ready.
     pub(crate) fn wake_up(&self, called: bool) {
         if called {
             self.wake.clear();

@@ -123,7 +123,7 @@ struct Change<'a> {
     registry: &'a Registry,
     inner: MutexGuard<'a, Inner>,
     /// Number of sockets whose owners were found dead.
-    buried: usize,
+    removed: usize,
     /// Whether socket indices may differ from the registry's.
     in_doubt: bool,
     /// Whether the other processes are notified of attached programs, and repair soon again.
@@ -183,12 +183,12 @@ impl Steering {
         for _ in 0..tries {
             if self.registry.try_lock() {
                 let unfinished = self.registry.begin();
-                let buried = self.registry.remove_dead();
+                let removed = self.registry.remove_dead();
                 return Some(Change {
                     registry: &self.registry,
                     inner,
-                    buried,
-                    in_doubt: unfinished || buried > 0,
+                    removed,
+                    in_doubt: unfinished || removed > 0,
                     tells: true,
                 });
             }

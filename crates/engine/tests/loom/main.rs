@@ -20,7 +20,7 @@ mod event_queue;
 mod qp_state;
 #[path = "../../src/sharing/steering/rows.rs"]
 mod rows;
-#[path = "../../src/progress/standby.rs"]
+#[path = "../../src/progress/progress_thread/standby.rs"]
 mod standby;
 #[path = "../../src/sync.rs"]
 mod sync;

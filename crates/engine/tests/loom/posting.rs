@@ -110,7 +110,7 @@ fn a_datagram_that_waits_is_sent_although_everybody_sleeps() {
         let helper = Arc::clone(&world);
         let helper = thread::spawn(move || helper.help());
         world.post();
-        if urgency.of_datagram(&polls, || world.relay.has_sleepers()) {
+        if urgency.of_datagram(&polls, || world.worker_lock.has_sleepers()) {
             world.try_run();
         }
         poll(&[&world.done]);
@@ -132,7 +132,7 @@ fn a_datagram_left_to_the_next_poll_is_not_posted_after_it() {
             poller.0.try_run();
         });
         world.post();
-        let waits = !urgency.of_datagram(&polls, || world.relay.has_sleepers());
+        let waits = !urgency.of_datagram(&polls, || world.worker_lock.has_sleepers());
         if !waits {
             world.try_run();
         }

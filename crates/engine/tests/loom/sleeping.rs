@@ -122,7 +122,7 @@ fn nobody_sleeps_while_sockets_change() {
             world.port.signal();
             poll(&[&world.done]);
         });
-        let asleep = world.relay.fall_asleep(|| false, || 0);
+        let asleep = world.worker_lock.fall_asleep(|| false, || 0);
         assert!(asleep.is_some(), "nobody ever sleeps again");
     });
 }
@@ -138,8 +138,8 @@ fn who_sleeps_already_hears_of_the_port() {
         let waiter = thread::spawn(move || waiter.wait(&waiter.done));
         world.visit(|_| {
             world.set_bound(true);
-            if world.relay.has_sleepers() {
-                world.relay.wake_sleepers();
+            if world.worker_lock.has_sleepers() {
+                world.worker_lock.wake_sleepers();
             }
         });
         world.port.signal();

@@ -94,7 +94,7 @@ fn the_helper_takes_over_from_a_waiter_that_does_not_run() {
         // It continues as long as that is so.
         world.port.signal();
         poll(&[&world.done]);
-        world.standby.leave(&world.relay, &world.helper);
+        world.standby.leave(&world.worker_lock, &world.helper);
         world.stop_helper();
         helper.join().unwrap();
     });

@@ -2,7 +2,7 @@
 
 use crate::eventfd::{EventFd, poll};
 use crate::standby::{Standby, Watch};
-use crate::worker_lock::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
+use crate::worker_lock::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Rounds, WorkerLock};
 use airdma_shm::doorbells::DoorbellWords;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ pub const SOON: u64 = 50;
 pub const LATER: u64 = 100;
 
 pub struct World {
-    pub relay: Relay<Worker>,
+    pub worker_lock: WorkerLock<Worker>,
     pub standby: Standby,
     /// Wakes the progress thread.
     pub helper: EventFd,
@@ -64,7 +64,7 @@ impl World {
         };
         prepare(&mut worker);
         Arc::new(World {
-            relay: Relay::new(worker, EventFd::default()),
+            worker_lock: WorkerLock::new(worker, EventFd::default()),
             standby: Standby::new(),
             helper: EventFd::default(),
             exit: AtomicBool::new(false),
@@ -99,7 +99,7 @@ impl World {
     }
 
     pub fn try_run(&self) {
-        self.relay.try_run(&mut self.rounds());
+        self.worker_lock.try_run(&mut self.rounds());
     }
 
     fn rounds(&self) -> Run<'_> {
@@ -114,7 +114,7 @@ impl World {
     pub fn run_before_sleep(&self) -> bool {
         let mut run = self.rounds();
         run.sleeps_next = true;
-        self.relay.try_run(&mut run);
+        self.worker_lock.try_run(&mut run);
         if !run.ran {
             // Another thread holds the worker, and must run first.
             loom::thread::yield_now();
@@ -132,11 +132,11 @@ impl World {
     }
 
     pub fn control(&self, call: impl FnOnce(&mut Worker)) {
-        self.relay.with(&mut self.rounds(), call);
+        self.worker_lock.with(&mut self.rounds(), call);
     }
 
     pub fn visit(&self, call: impl FnOnce(&mut Worker)) {
-        self.relay.visit(&mut self.rounds(), call);
+        self.worker_lock.visit(&mut self.rounds(), call);
     }
 
     pub fn change_sockets(&self, call: impl FnOnce()) {
@@ -144,7 +144,7 @@ impl World {
             loom::thread::yield_now();
             true
         };
-        self.relay
+        self.worker_lock
             .while_none_sleeps(&mut self.rounds(), pause, |_| call());
     }
 
@@ -152,16 +152,16 @@ impl World {
         *self.bound.lock().unwrap() = bound;
     }
 
-    /// Uses [`crate::worker_lock::Relay::fall_asleep`]: sleeps once, if there is no work.
+    /// Uses [`crate::worker_lock::WorkerLock::fall_asleep`]: sleeps once, if there is no work.
     pub fn sleep(&self, also: &EventFd) {
         let is_rung = || !self.bells().is_empty();
-        let Some(due) = self.relay.fall_asleep(is_rung, || self.now()) else {
+        let Some(due) = self.worker_lock.fall_asleep(is_rung, || self.now()) else {
             return;
         };
-        let mut descriptors = vec![self.relay.wake(), also];
+        let mut descriptors = vec![self.worker_lock.wake(), also];
         if *self.bound.lock().unwrap() {
             descriptors.push(&self.port);
-            if self.relay.unsent() != NO_ROOM_WANTED {
+            if self.worker_lock.unsent() != NO_ROOM_WANTED {
                 descriptors.push(&self.room);
             }
         }
@@ -172,14 +172,15 @@ impl World {
             self.clock.store(SOON, Ordering::Relaxed);
         }
         self.in_bed.fetch_sub(1, Ordering::Relaxed);
-        self.relay.wake_up(self.relay.wake().is_ready());
+        self.worker_lock.wake_up(self.worker_lock.wake().is_ready());
     }
 
     /// The progress thread: stands by while other threads run the worker, and runs it otherwise.
     pub fn help(&self) {
         while !self.exit.load(Ordering::SeqCst) {
             if self.standby.has_waiters() {
-                self.standby.stand_by(&self.relay, &mut Watching(self));
+                self.standby
+                    .stand_by(&self.worker_lock, &mut Watching(self));
             } else {
                 self.sleep(&self.helper);
                 self.helper.clear();
@@ -206,7 +207,7 @@ impl World {
             }
             self.sleep(event);
         }
-        self.standby.leave(&self.relay, &self.helper);
+        self.standby.leave(&self.worker_lock, &self.helper);
     }
 }
 
@@ -226,7 +227,7 @@ impl Watch for Watching<'_> {
 
     fn run(&mut self) -> bool {
         let mut run = self.0.rounds();
-        self.0.relay.try_run(&mut run);
+        self.0.worker_lock.try_run(&mut run);
         if !run.ran {
             loom::thread::yield_now();
         }

@@ -2,7 +2,7 @@
 //! listens there too, as in the kernel. A thread hears of them. It starts with the first such
 //! listener, and sleeps.
 
-use airdma_engine::{News, without_signals};
+use airdma_engine::{LinkMonitor, without_signals};
 
 use super::abi::rdma_cm_id;
 use super::id::Id;
@@ -27,7 +27,7 @@ pub fn watch(cookie: u64) {
     table.listeners.push(cookie);
     if !table.hears {
         // Where it cannot be heard of them, those that are there now will do.
-        table.hears = News::of_all().is_ok_and(|news| {
+        table.hears = LinkMonitor::of_all().is_ok_and(|news| {
             let thread = std::thread::Builder::new().name("airdma-arrivals".into());
             without_signals(|| thread.spawn(move || hear(&news))).is_ok()
         });
@@ -39,7 +39,7 @@ pub fn forget(cookie: u64) {
     TABLE.lock().listeners.retain(|other| *other != cookie);
 }
 
-fn hear(news: &News) {
+fn hear(news: &LinkMonitor) {
     while news.wait().is_ok() {
         let listeners = TABLE.lock().listeners.clone();
         if listeners.is_empty() {

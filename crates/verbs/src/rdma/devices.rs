@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
-use airdma_engine::{self as engine, LIMITS, News, Path};
+use airdma_engine::{self as engine, LIMITS, LinkMonitor, Path};
 
 use crate::abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_ah_attr, ibv_context, ibv_pd, ibv_xrcd,
@@ -61,7 +61,7 @@ struct Table {
 /// their peers connect: a look at all interfaces each time would refuse them.
 struct Seen {
     /// Changes since.
-    news: News,
+    news: LinkMonitor,
     namespace: Namespace,
 }
 
@@ -78,7 +78,7 @@ impl Seen {
     /// Hears from now on. `None` where a sandbox forbids it: then each call looks for itself.
     fn from_now() -> Option<Self> {
         Some(Seen {
-            news: News::of_all().ok()?,
+            news: LinkMonitor::of_all().ok()?,
             namespace: namespace()?,
         })
     }

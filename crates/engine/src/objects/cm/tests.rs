@@ -86,9 +86,9 @@ fn exit_while_fetching_an_event_does_not_deadlock() {
         }
     };
     await_nobody(&left);
-    // The helper would be the one who waits.
-    left.core().helper.standby.enter();
-    left.core().helper.wake();
+    // The progress thread would be the one who waits.
+    left.core().progress_thread.standby.enter();
+    left.core().progress_thread.wake();
     let (ended, end) = mpsc::channel();
     std::thread::spawn(move || {
         let _interrupted = asks.events.interrupted();

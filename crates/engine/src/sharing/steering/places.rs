@@ -51,7 +51,7 @@ impl Steering {
             }
         }
         for (address, seats) in &groups {
-            let places = seats.len() + change.buried + PLACES_BEYOND;
+            let places = seats.len() + change.removed + PLACES_BEYOND;
             for place in 0..places {
                 self.messenger
                     .probe(*address, place as u16, epoch, registry.secret());

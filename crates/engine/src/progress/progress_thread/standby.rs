@@ -4,7 +4,7 @@
 //! them is scheduled: a starved machine may run a thread half a second late.
 
 use crate::progress::eventfd::EventFd;
-use crate::progress::worker_lock::Relay;
+use crate::progress::worker_lock::WorkerLock;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 pub(crate) struct Standby {
@@ -52,16 +52,16 @@ impl Standby {
     }
 
     /// A thread leaves: the others, or the progress thread, which `helper` wakes, continue.
-    pub(crate) fn leave<W>(&self, relay: &Relay<W>, helper: &EventFd) {
+    pub(crate) fn leave<W>(&self, worker_lock: &WorkerLock<W>, progress_thread: &EventFd) {
         let is_last = self.waiters.fetch_sub(1, Ordering::Relaxed) == 1;
         // The wake-up may have been meant for all sleepers: the others check for work themselves.
         // The progress thread may be one of them. The fence in here pairs with the one in
         // `stand_by`, too.
-        if relay.has_sleepers() {
-            relay.wake_sleepers();
+        if worker_lock.has_sleepers() {
+            worker_lock.wake_sleepers();
         }
         if is_last && self.standing_by.load(Ordering::Relaxed) {
-            helper.signal();
+            progress_thread.signal();
         }
     }
 
@@ -71,14 +71,14 @@ impl Standby {
     }
 
     /// Stands by until called, unless the last of the threads has left.
-    pub(crate) fn stand_by<W>(&self, relay: &Relay<W>, watch: &mut impl Watch) {
+    pub(crate) fn stand_by<W>(&self, worker_lock: &WorkerLock<W>, watch: &mut impl Watch) {
         self.standing_by.store(true, Ordering::Relaxed);
         // Pairs with the fence of `leave`: a leaving thread sees the flag, or is seen here.
         fence(Ordering::SeqCst);
         if self.has_waiters() {
             // The wake-up of the progress thread may have been meant for them.
-            if relay.has_sleepers() {
-                relay.wake_sleepers();
+            if worker_lock.has_sleepers() {
+                worker_lock.wake_sleepers();
             }
             self.watch_over(watch);
         }
