@@ -118,7 +118,7 @@ impl Responder {
             && let Some(reorder) = self.reorder.as_mut().filter(|reorder| reorder.waits())
         {
             psns = match reorder.advance(psns) {
-                Next::Nobody => 0,
+                Next::Missing => 0,
                 Next::Placed => {
                     if let Some(Inbound::Write { placed, .. }) = &mut self.inbound {
                         *placed += self.full;

@@ -33,11 +33,11 @@ enum Early {
     Held(Box<HeldPacket>),
 }
 
-/// What follows the expected packet.
+/// The next expected packet, when the one before it was executed.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Nothing: the next expected packet has not arrived.
-    Nobody,
+    /// It has not arrived.
+    Missing,
     Placed,
     Held(Box<HeldPacket>),
 }
@@ -231,7 +231,7 @@ impl Reorder {
             self.pop();
         }
         match self.pop() {
-            None | Some(Early::Missing) => Next::Nobody,
+            None | Some(Early::Missing) => Next::Missing,
             Some(Early::Placed) => Next::Placed,
             Some(Early::Held(held)) => Next::Held(held),
         }
@@ -313,10 +313,10 @@ mod tests {
         assert_eq!(ranges(&reorder), [(0xff_ffff, 2), (3, 2)]);
         assert!(reorder.has(2) && reorder.has(3) && !reorder.has(4) && !reorder.has(7));
         // The first gap is filled.
-        assert!(matches!(reorder.advance(1), Next::Nobody));
+        assert!(matches!(reorder.advance(1), Next::Missing));
         assert!(matches!(reorder.advance(1), Next::Placed));
         assert!(matches!(reorder.advance(1), Next::Held(held) if held.packet() == packet(2)));
-        assert!(matches!(reorder.advance(1), Next::Nobody));
+        assert!(matches!(reorder.advance(1), Next::Missing));
         assert!(reorder.waits());
     }
 
@@ -339,7 +339,7 @@ mod tests {
         assert!(reorder.note_placed(5));
         assert_eq!(ranges(&reorder), [(0xff_ffff, 1), (3, 1)]);
         assert!(matches!(reorder.advance(1), Next::Held(_)));
-        assert!(matches!(reorder.advance(3), Next::Nobody));
+        assert!(matches!(reorder.advance(3), Next::Missing));
         assert!(matches!(reorder.advance(1), Next::Placed));
     }
 
@@ -416,7 +416,7 @@ mod tests {
         assert!(!reorder.has_news(), "the same gap");
         assert_eq!(ranges(&reorder), [(0xff_ffff, 5)]);
         for _ in 0..5 {
-            assert!(matches!(reorder.advance(1), Next::Nobody));
+            assert!(matches!(reorder.advance(1), Next::Missing));
         }
         assert!(ranges(&reorder).is_empty());
     }
