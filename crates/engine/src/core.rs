@@ -282,8 +282,8 @@ impl Core {
         rounds.last
     }
 
-    /// Does something with the worker, whoever has it now, and lets the device draw the
-    /// consequences at once.
+    /// Calls `call` on the worker, as soon as the worker lock is free, and runs a round of the
+    /// worker that transmits what follows from the call.
     pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let mut rounds = CoreRounds::new(self, Work::Transmit);
         self.worker_lock
@@ -318,7 +318,8 @@ impl Core {
             })
     }
 
-    /// Looks at the worker, or does something with it that leaves nothing to send.
+    /// Calls `call` on the worker, as soon as the worker lock is free. `call` must leave nothing to
+    /// send.
     fn visit<R>(&self, call: impl FnOnce(&mut Worker) -> R) -> R {
         self.worker_lock
             .visit(&mut CoreRounds::new(self, Work::Transmit), call)

@@ -64,8 +64,8 @@ const PORT_COUNT: usize = size_of::<PortCounters>() / size_of::<u64>();
 pub(crate) const COUNT: usize = PORT_START + PORT_COUNT;
 const _: () = assert!(COUNT <= u128::BITS as usize, "one bit for each");
 
-/// Names of all counters, in the order of their values: packets and bytes first would be nicer to
-/// read, and that is what a front end may sort by; the order here is the order of the file.
+/// Names of all counters, in the order of their values, which is also that of the counters file. A
+/// front end may sort them for its readers.
 pub(crate) fn names() -> &'static [&'static str] {
     static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
     NAMES.get_or_init(|| {

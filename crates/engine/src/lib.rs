@@ -1,6 +1,6 @@
 //! Devices, workers, memory regions, queues and progress: everything between the protocol
-//! (`airdma-transport`) and a front end such as the C ABI. This crate is the in-process mode: the
-//! worker lives in the application.
+//! (`airdma-transport`) and a front end such as the C ABI. The worker of a device runs in the
+//! application's process, on its threads and one of this crate.
 //!
 //! How a front end uses it: [`devices`] lists the interfaces, [`Device::open`] opens one, a [`Pd`]
 //! registers memory ([`Pd::reg_mr`]) and creates queue pairs ([`Pd::create_qp`]), a [`Cq`] is

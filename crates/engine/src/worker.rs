@@ -235,7 +235,7 @@ impl Worker {
         self.with_steering(now, |steering, ground| steering.manage(ground));
     }
 
-    /// Requests for a service are this process's, at one address or (`None`) at all.
+    /// Claims the requests for a service for this process, at one address or (`None`) at all.
     ///
     /// # Errors
     /// `EADDRINUSE` when another process has it.
@@ -251,7 +251,7 @@ impl Worker {
         .unwrap_or(Ok(()))
     }
 
-    /// They are not any more.
+    /// Ends a claim of [`claim_service`](Self::claim_service).
     pub(crate) fn give_back_service(&mut self, service: u64, address: Option<Gid>) {
         if let Some(steering) = &self.state.device.steering {
             steering.close_listener(service, address);
@@ -413,7 +413,7 @@ impl Worker {
         })
     }
 
-    /// Detaches it.
+    /// Detaches a queue pair from a multicast group, and leaves the group with the last one.
     ///
     /// # Errors
     /// `EINVAL` when it is not attached.

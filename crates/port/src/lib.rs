@@ -5,10 +5,10 @@
 //! the port seals each with its ICRC and hands the batch to the kernel in as few calls as it can.
 //! Received packets arrive through a callback, checked, with the ICRC cut off.
 //!
-//! Backends: [`udp`] (plain sockets, no privilege), [`sim`] (an in-memory pair for tests).
-//! [`impair`] wraps any of them and loses, repeats, reorders or damages packets on purpose;
-//! [`selftest`] proves on loopback that the IP identification the ICRC depends on is what the UDP
-//! backend assumes.
+//! Backends: [`udp`] (plain sockets, no privilege), [`packet`] (whole Ethernet frames, with
+//! CAP_NET_RAW), [`sim`] (an in-memory pair for tests). [`impair`] wraps any of them and loses,
+//! repeats, reorders or damages packets on purpose; [`selftest`] proves on loopback that the IP
+//! identification the ICRC depends on is what the UDP backend assumes.
 //!
 //! Nothing is allocated per packet (`tests/no_allocation.rs` proves it), and nothing is locked, but
 //! for the queues that the two ends of a [`sim`] pair share.
@@ -170,7 +170,7 @@ pub trait Port: Send {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
-    /// Ends it. Unknown groups are ignored.
+    /// Ends the delivery of what is sent to a group. Unknown groups are ignored.
     fn leave(&mut self, group: Neighbour) {
         let _ = group;
     }

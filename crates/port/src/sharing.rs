@@ -26,9 +26,9 @@ use crate::udp::address::SocketAddress;
 use crate::udp::control::{ControlBuffer, ControlWriter};
 use crate::{Received, descriptors};
 
-/// A participant.
+/// What a port asks of a process that shares its addresses with others.
 pub trait Sharing: Send + Sync {
-    /// The secret of the participants.
+    /// The secret of the processes at these addresses, which their messages carry.
     fn secret(&self) -> u64;
 
     /// Handles a probe with this epoch, which was sent to `place` at the address `local` and

@@ -92,7 +92,8 @@ pub(crate) struct Responder {
     replies: Replies,
     /// Packets out of order, if the peer supports selective repeat.
     ///
-    /// [`acknowledge`] reports progress to such a peer, instead of ACKs.
+    /// In air mode such a peer gets reports ([`acknowledge`]) in place of ACKs; with SACK, ACKs
+    /// that name what is missing.
     ///
     /// [`acknowledge`]: crate::QueuePair::acknowledge
     reorder: Option<Box<Reorder>>,

@@ -2,7 +2,7 @@
 //! died, and a child after a fork.
 //!
 //! [`crate::sharing::steering`] records which processes are at an address and which packets belong
-//! to each, [`crate::sharing::orphan_notices`] the notices to the peers of processes that died.
+//! to each; [`crate::sharing::orphan_notices`] keeps notices to the peers of processes that died.
 
 use super::{Core, LOCK_PAUSE};
 use crate::sharing::orphan_notices::OrphanNotices;

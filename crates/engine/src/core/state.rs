@@ -73,8 +73,8 @@ impl Core {
             && neighbour::is_on_link(self.info.interface_index, local, remote)
     }
 
-    /// Takes in what the kernel has said about the interface, and tells everybody what changed.
-    /// Returns whether it had said anything. Costs a system call if not.
+    /// Applies the changes of the interface that the kernel has reported, and raises their events.
+    /// Returns whether there were reports. Costs a system call if there were none.
     pub(crate) fn take_news(&self) -> bool {
         let Some(news) = self.news.as_ref().filter(|_| self.is_ours()) else {
             return false;
@@ -120,7 +120,7 @@ impl Core {
     /// Looks at the interface, and brings the table and the sockets up to date. Returns what is
     /// worth an event.
     pub(super) fn look(&self, state: &mut State) -> Vec<AsyncEvent> {
-        // If the kernel does not say, the device stays as it was until there is news again.
+        // If the kernel does not answer, the device stays as it is until the next report.
         let Ok(seen) = look_at(&self.info, &self.config) else {
             return Vec::new();
         };

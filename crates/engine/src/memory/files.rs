@@ -111,7 +111,7 @@ fn query(maps: &File, address: u64) -> Result<Option<Mapping>, ()> {
     }
 }
 
-/// The same by the list of mappings, of which each line is read.
+/// Whether some of these bytes are of a file that can be cut, by all lines of the list of mappings.
 fn is_listed(start: u64, end: u64) -> bool {
     let list = std::fs::read(PATH).unwrap_or_default();
     list.split(|&byte| byte == b'\n')
@@ -119,7 +119,8 @@ fn is_listed(start: u64, end: u64) -> bool {
         .any(|found| found.start < end && start < found.end && found.can_be_cut())
 }
 
-/// `7f00a000-7f00c000 rw-p 00000000 fe:01 42  /a name`: one of a file, if it is.
+/// Parses a line like `7f00a000-7f00c000 rw-p 00000000 fe:01 42  /a name`; `None` if it is not the
+/// mapping of a file.
 fn mapping(line: &[u8]) -> Option<Mapping> {
     let text = String::from_utf8_lossy(line);
     let mut words = text.split_ascii_whitespace();

@@ -1,11 +1,12 @@
 //! Memory that may come and go while it is registered (on-demand paging, IBTA annex "ODP";
 //! `ibv_reg_mr(3)`).
 //!
-//! The kernel copies: it brings pages in as a fault would, and says `EFAULT` where there is
-//! nothing, where a copy of ours would end the program. They go by the calling thread: the process
-//! has no memory under its own number once `main`'s thread ended with `pthread_exit`. About half a
-//! microsecond per packet. Where a sandbox forbids the call, the pages are asked for first
-//! (`MADV_POPULATE_*`), which leaves a gap for a program that unmaps memory at that very moment.
+//! The kernel copies (`process_vm_readv(2)`): it brings pages in as a page fault would, and returns
+//! `EFAULT` where no memory is mapped, where a copy by this thread would end the program. The calls
+//! name the calling thread: a process has no memory under its own number once `main`'s thread ended
+//! with `pthread_exit`. They cost about half a microsecond per packet. Where a sandbox forbids
+//! them, the pages are requested first (`MADV_POPULATE_*`) and then copied by this thread, which
+//! leaves a gap for a program that unmaps memory at that very moment.
 
 use super::{Refused, presence};
 use crate::Access;

@@ -4,10 +4,10 @@
 //! looks whether the queue is armed afterwards. With a SeqCst fence between on both sides, one of
 //! them sees the other.
 //!
-//! Completions that are in the queue when it is armed raise none while the program has not polled
-//! since the last event: it arms first and polls then, as `ibv_get_cq_event(3)` says. One that has
-//! polled may wait now (UCX does): they raise the event at once, as they do on hardware that is
-//! told with each arm how far the program has polled.
+//! Completions that are in the queue when it is armed raise no event if the program has not polled
+//! since the last one: it arms first and polls then, as `ibv_get_cq_event(3)` says. A program that
+//! has polled may wait without a further poll (UCX does): they raise the event at once, as they do
+//! on hardware that learns with each arm how far the program has polled.
 
 use crate::sync::{AtomicBool, AtomicU8, Ordering, fence};
 

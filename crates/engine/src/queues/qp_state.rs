@@ -1,12 +1,12 @@
-//! The state of a queue pair as those see it who post to it.
+//! The state of a queue pair, as published to the threads that post to it.
 
 use crate::QpState;
 use crate::sync::{AtomicU8, Ordering, fence};
 
-/// What stands for a queue pair that is gone: larger than any [`QpState`].
+/// Value of a destroyed queue pair: larger than any [`QpState`].
 const GONE: u8 = u8::MAX;
 
-/// The worker says it, any thread looks.
+/// A state that the worker publishes and any thread reads.
 pub(crate) struct PublishedState(AtomicU8);
 
 impl PublishedState {
@@ -14,14 +14,14 @@ impl PublishedState {
         PublishedState(AtomicU8::new(state as u8))
     }
 
-    /// The state the worker last said; `None` once the queue pair is destroyed.
+    /// The state last published; `None` once the queue pair is destroyed.
     #[inline]
     pub(crate) fn get(&self) -> Option<QpState> {
         QpState::from_number(self.0.load(Ordering::Acquire).into())
     }
 
-    /// The worker says the state. True if it is another one: who enters ERROR looks for receives
-    /// afterwards. Once destroyed it stays so.
+    /// Publishes `state`, unless the queue pair is destroyed. Returns whether the state changed: a
+    /// worker that publishes ERROR must search for posted receives afterwards.
     pub(crate) fn set(&self, state: QpState) -> bool {
         // A plain load first: this runs once per packet, and a write would take the line from the
         // poster.
@@ -40,13 +40,13 @@ impl PublishedState {
         exchanged.is_ok()
     }
 
-    /// The queue pair is destroyed.
+    /// Publishes that the queue pair is destroyed.
     pub(crate) fn set_gone(&self) {
         self.0.swap(GONE, Ordering::SeqCst);
     }
 
-    /// A receive was posted: whether the worker must be told, to flush it. It takes receives when
-    /// packets come, otherwise.
+    /// Whether the worker must be notified of a receive posted before this call, to flush it. In
+    /// any other state the worker takes receives when packets arrive.
     pub(crate) fn is_error_after_post(&self) -> bool {
         // Pairs with the fence in `set`.
         fence(Ordering::SeqCst);

@@ -46,8 +46,8 @@ impl PrivateKey {
     }
 }
 
-/// Derived keys: from the smaller public key's owner to the other, the opposite direction, and the
-/// binding.
+/// Length of what is derived: the key from the owner of the smaller public key to the other end,
+/// the key of the opposite direction, and the binding.
 struct Lengths;
 
 impl KeyType for Lengths {

@@ -31,13 +31,13 @@ pub(crate) struct QpSide {
     /// Its protection domain. For the target of an extended connection that of the shared receive
     /// queue which the packet in hand names (IBTA A14.2.4).
     pub(crate) pd: PdIndex,
-    /// Never used for two queue pairs of one device, which a number is after some time.
+    /// Unlike that of any other queue pair that the device ever had; queue pair numbers are reused.
     pub(crate) serial: Serial,
     pub(crate) send_cq: CqIndex,
     pub(crate) recv_cq: CqIndex,
     pub(crate) shared: Arc<QpShared>,
     pub(crate) events: Arc<AsyncEvents>,
-    /// Hardly any queue pair has some.
+    /// Counters that the program attached, which few queue pairs have.
     pub(crate) completion_counters: Option<Box<AttachedCounters>>,
 }
 
@@ -84,8 +84,8 @@ impl QpHost<'_> {
         self.device.cqs.push(cq, &completion, self.counters);
     }
 
-    /// Here and below a function of its own: a queue pair without counters saves no registers for
-    /// it.
+    /// As [`finish_send`](Self::finish_send), for a queue pair with counters. Not inlined: others
+    /// save no registers for it.
     #[cold]
     #[inline(never)]
     fn complete_counted_send(&mut self, slot: Slot, completion: Option<Completion>) {
@@ -209,7 +209,7 @@ impl Host for QpHost<'_> {
         scatter(&self.device.memory, self.side.pd, pieces, data)
     }
 
-    /// One memory that the application has mapped twice is taken for two.
+    /// Memory that the application has mapped at two addresses does not overlap.
     fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
         match [one, other].map(|slot| self.spans(slot)) {
             [Ok(one), Ok(other)] => one.overlap(&other),

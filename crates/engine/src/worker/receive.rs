@@ -192,7 +192,7 @@ impl Receiving<'_> {
         self.take_middle::<false>(index, now, received, bth, payload)
     }
 
-    /// The same for the queue pair that it is for.
+    /// Hands a packet from the middle of a message to its queue pair; returns whether that took it.
     /// `SEALED`: as in [`deliver`](Self::deliver).
     #[inline]
     fn take_middle<const SEALED: bool>(

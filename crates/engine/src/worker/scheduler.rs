@@ -97,12 +97,12 @@ impl Change<'_> {
         self.state.with(self.index, call)
     }
 
-    /// The rest of the worker.
+    /// The state of the worker that the queue pair belongs to.
     pub(super) fn state(&mut self) -> &mut WorkerState {
         self.state
     }
 
-    /// Ends the change.
+    /// Settles the queue pair now, in place of at the end of the scope.
     pub(crate) fn settle(self) {}
 }
 

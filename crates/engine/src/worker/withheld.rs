@@ -1,7 +1,7 @@
-//! Ends of connections that the program does not hear of yet: completions of the connection wait in
-//! its completion queue, and a program that hears of the end first looks no more at what came
-//! before it (libvalkey lost the last reply). On hardware the last data is in the queue long before
-//! the kernel's connection manager has told the program anything; here both may come in one round.
+//! Delays the end of a connection while its completions are unread: some programs stop reading when
+//! they are notified of the end (libvalkey lost the last reply). On hardware the last data is in
+//! the completion queue long before the kernel's connection manager reports the end; here both may
+//! come in one round.
 
 use crate::index::CqIndex;
 use crate::queues::cm_channel::Subject;
@@ -13,19 +13,19 @@ use airdma_wire::Qpn;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The longest that an end is withheld: a program may look at its completion queue only when it has
-/// heard of the end.
+/// Longest delay of an end: a program may poll its completion queue only once it was notified of
+/// the end.
 const WITHHELD_TIME_MAX: Duration = Duration::from_millis(500);
-/// How often it is looked whether the completions were taken, where no poll finds the queue empty.
+/// Interval of checks whether the completions were taken, where no poll finds the queue empty.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
-/// Ends that each round of the worker looks at in between.
+/// Ends that each round of the worker checks in between.
 const LOOKS_MAX: usize = 16;
 
-/// Events that are withheld.
+/// The delayed events.
 #[derive(Default)]
 pub(crate) struct Withheld {
     ends: VecDeque<End>,
-    /// When all of them are looked at again.
+    /// Time of the next check of all ends.
     next_look: Time,
 }
 
@@ -40,8 +40,8 @@ struct End {
 }
 
 impl Withheld {
-    /// Withholds the end of a connection if completions of its queue pair wait; gives the event
-    /// back otherwise.
+    /// Delays the end of a connection if completions of its queue pair are unread; returns the
+    /// event otherwise.
     pub(crate) fn take(
         &mut self,
         now: Time,
@@ -67,8 +67,8 @@ impl Withheld {
         None
     }
 
-    /// The events that are withheld no longer: what waited was taken, the program has ended the
-    /// connection itself, or the time is over; or a thread sleeps until it comes.
+    /// Takes the events whose delay is over: the completions were taken, the program ended the
+    /// connection itself, the time is over, or a thread sleeps until the event comes.
     pub(crate) fn take_due(
         &mut self,
         now: Time,
@@ -83,8 +83,8 @@ impl Withheld {
         })
     }
 
-    /// Looks at all of them when it is time, and else at some: a process may have thousands of
-    /// connections that end at once, and rounds every few microseconds.
+    /// Checks all ends when [`LOOK_INTERVAL`] is over, and some of them in other rounds: a process
+    /// may have thousands of connections that end at once, and rounds every few microseconds.
     fn sweep(&mut self, now: Time, mut is_due: impl FnMut(&End) -> bool) -> Vec<Event> {
         let mut looks = self.ends.len();
         if looks == 0 {
@@ -106,7 +106,8 @@ impl Withheld {
         due
     }
 
-    /// The events that are withheld of such subjects, the oldest first: another follows.
+    /// Takes the delayed events of the subjects that are meant, the oldest first: a later event of
+    /// theirs, which must not precede them, is due.
     pub(crate) fn take_of(&mut self, mut is_meant: impl FnMut(Subject) -> bool) -> Vec<Event> {
         let (meant, others): (VecDeque<End>, VecDeque<End>) = std::mem::take(&mut self.ends)
             .into_iter()
@@ -117,12 +118,12 @@ impl Withheld {
         meant.into_iter().map(|end| end.event).collect()
     }
 
-    /// Whether there is none.
+    /// Whether no event is delayed.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// When to look again.
+    /// Time of the next check; `None` if no event is delayed.
     pub(crate) fn next_look(&self) -> Option<Time> {
         (!self.ends.is_empty()).then_some(self.next_look)
     }

@@ -16,10 +16,10 @@
 //!              16 B, then as usual (Gopal et al., Fast CRC Computation, Intel 2009)
 //! ```
 //!
-//! What it brings is in docs/design/016. Everywhere else, and for short packets, it is crc32fast.
+//! docs/design/016 has the gain. Short packets and other CPUs use crc32fast.
 
-/// Shorter packets are left to crc32fast, which is as fast there, and so is what is no packet:
-/// their length is a multiple of 4.
+/// Shortest packet that is not left to crc32fast, which is as fast below. Lengths that are not a
+/// multiple of 4, which no packet has, are left to it as well.
 #[cfg(target_arch = "x86_64")]
 const WIDE_LEN_MIN: usize = 128;
 

@@ -1,5 +1,5 @@
-//! The responder's part in selective repeat: packets that come before their turn go to [`Reorder`],
-//! and are executed in it.
+//! The responder's part in selective repeat: packets out of order go to [`Reorder`], and are
+//! executed in order.
 
 use airdma_wire::{Opcode, Packet, Psn};
 
@@ -29,7 +29,8 @@ impl Responder {
         self.reorder.is_some()
     }
 
-    /// The peer is told by ACK packets what is missing, or by [`acknowledge`](Self::acknowledge).
+    /// Sets how the peer learns what is missing: by ACKs (SACK), or by reports that the caller
+    /// makes with [`acknowledge`](Self::acknowledge).
     pub(crate) fn tell_by_acks(&mut self, by_acks: bool) {
         if let Some(reorder) = &mut self.reorder {
             reorder.tell_by_acks(by_acks);
