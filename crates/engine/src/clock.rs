@@ -6,7 +6,7 @@ use std::time::Instant;
 
 /// The time of a device, from when it was opened.
 pub(crate) enum Clock {
-    /// It passes.
+    /// The monotonic clock of the system.
     Running(Instant),
     /// A simulation moves it, in nanoseconds.
     Moved(AtomicU64),

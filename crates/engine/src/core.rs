@@ -1,9 +1,9 @@
-//! What the threads of a process share of one device: the worker, who runs it
-//! ([`crate::progress::worker_lock`]), and what it is run with.
+//! What the threads of a process share of one device: the worker, the lock by which one thread at a
+//! time runs it ([`crate::progress::worker_lock`]), and what it is run with.
 //!
-//! Here is how the worker is reached, how threads sleep, and how the port is bound. What the device
-//! is like, and that it changes, is in [`state`], what other processes at its addresses have to do
-//! with it in [`co_processes`].
+//! This file has how the worker is reached, how threads sleep, and how the port is bound; [`state`]
+//! has the attributes of the device and their changes, [`co_processes`] the other processes at its
+//! addresses.
 
 mod co_processes;
 mod open_port;
@@ -46,12 +46,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold
-/// up the others for ever.
+/// Longest wait for sleeping threads to leave. They leave at once; one that does not (a stopped
+/// thread) must not delay the others for ever.
 const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
 const AWAY_PAUSE: Duration = Duration::from_micros(20);
-/// Between two tries to get the worker, for those who do not wait for ever, and between two rounds
-/// while time passes.
+/// Pause between two tries to lock the worker, for a thread that waits a limited time, and between
+/// two rounds while time passes.
 const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
 pub(crate) struct Core {
@@ -60,8 +60,8 @@ pub(crate) struct Core {
     config: DeviceConfig,
     /// What the device is like, as far as the kernel was asked.
     state: Mutex<State>,
-    /// Family of the last address of each row of the GID table, for those who cannot wait: 0 for
-    /// none, 4 or 6.
+    /// Family of the last address of each row of the GID table, for threads that cannot wait for a
+    /// lock: 0 for none, 4 or 6.
     families: Box<[AtomicU8; GIDS_MAX]>,
     /// Says when to ask again; none where the port is not the kernel's.
     news: Option<LinkMonitor>,
@@ -179,7 +179,7 @@ impl Core {
         self.process.is_current()
     }
 
-    /// The same at next to no cost, for the data path.
+    /// As [`Core::is_ours`], at next to no cost, for the data path.
     #[inline]
     pub(crate) fn seems_ours(&self) -> bool {
         self.process.seems_current()
@@ -334,7 +334,7 @@ impl Core {
         worker.descriptors(&mut descriptors);
         drop(descriptors);
         self.sockets.fetch_add(1, Ordering::Relaxed);
-        // It may stand by, and sleep on those that were there.
+        // It may stand by, and sleep on the former descriptors.
         self.progress_thread.wake();
     }
 
@@ -535,7 +535,7 @@ impl Core {
         worker.state.counters.flush();
     }
 
-    /// Adds to those who hear of what happens to the port.
+    /// Adds a queue to those that get the events of the port.
     pub(crate) fn add_listener(&self, events: &Arc<AsyncEvents>) {
         let mut listeners = self
             .listeners

@@ -68,7 +68,7 @@ struct Link {
     batch: TransmitBatch,
     /// Queue pairs that listen at each address of the GID table.
     listeners: Vec<u32>,
-    /// Those of them that listen at every address.
+    /// Queue pairs that listen at every address.
     everywhere: u32,
 }
 
@@ -318,8 +318,8 @@ impl Worker {
         round.more = self.state.has_active() && !round.unsent && !self.broken;
         round.deadline = self.state.deadline(!round.unsent);
         self.port_moved |= round.received > 0;
-        // The first quiet round may be the last of all: who sleeps then, or ends without a word,
-        // has counted everything.
+        // The first quiet round may be the last of all: a thread that sleeps then, or a process
+        // that ends abruptly, has counted everything.
         if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {
             self.count_port(now);
         } else if round.received == 0 && self.port_moved {

@@ -82,7 +82,7 @@ pub enum SpecError {
     /// The key is none of ours.
     #[error("there is no impairment `{0}`: it is one of drop, dup, reorder, corrupt, or seed")]
     UnknownKey(String),
-    /// The same key twice.
+    /// A key is given twice.
     #[error("`{0}` is given twice")]
     Repeated(String),
     /// Not a percentage.

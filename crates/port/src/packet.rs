@@ -349,7 +349,7 @@ enum Hop {
     Known(Ends),
     /// The next hop's Ethernet address was requested.
     Asked,
-    /// It can never leave.
+    /// No frame to it can ever leave.
     None,
 }
 

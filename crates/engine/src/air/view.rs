@@ -61,7 +61,7 @@ impl AirView<'_> {
         if std::mem::take(&mut slot.blocked) {
             self.wakes.push(index);
         }
-        // Its bytes in flight are room for the others now.
+        // The bytes that it had in flight are room for the other queue pairs now.
         self.unblock(before);
     }
 }

@@ -26,8 +26,8 @@ impl Core {
         self.control(|worker, now| worker.heal(now));
     }
 
-    /// What the progress thread was woken for: news of the interface, or of those who share its
-    /// addresses.
+    /// Handles what the progress thread was woken for: changes of the interface, or of the
+    /// processes that share its addresses.
     pub(crate) fn look_around(&self) {
         self.take_progress_news();
         self.tell_loss();
@@ -40,7 +40,7 @@ impl Core {
         if !self.steering.get().is_some_and(process_left) {
             return;
         }
-        // They may be on their way out only. The device goes on meanwhile.
+        // They may still be exiting. The device makes progress meanwhile.
         for pause in [0, 1, 5, 20] {
             self.progress_for(Duration::from_millis(pause));
             if self.control(|worker, now| worker.remove_departed(now)) {

@@ -108,7 +108,7 @@ impl<'a> ProgressLoop<'a> {
         core.stand_by(self);
     }
 
-    /// Leaves the worker to those who poll, and finds out whether they fetch everything.
+    /// Leaves the worker to the threads that poll, and checks whether they fetch everything.
     fn back_off(&mut self) {
         self.nap(Some(self.pause));
         if self.somebody_polls() {

@@ -186,7 +186,7 @@ impl Core {
             worker.state.fail_all(now);
             worker.close_listeners(now);
         });
-        // It tells those that asked to be told, while no lock is held.
+        // The progress thread notifies the listeners, while no lock is held.
         self.progress_thread.wake();
         true
     }

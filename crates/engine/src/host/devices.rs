@@ -80,7 +80,7 @@ pub(crate) fn look_at(opened: &DeviceInfo, config: &DeviceConfig) -> io::Result<
         up: false,
         ..opened.clone()
     };
-    // It may have another name by now.
+    // The interface may have another name by now.
     let Some(name) = name_of(opened.interface_index) else {
         return Ok(seen);
     };

@@ -331,7 +331,7 @@ impl Device {
         drop(forgotten);
     }
 
-    /// Answers who looks for a datagram service of ours.
+    /// Answers a peer that searches for a datagram service of this process.
     ///
     /// # Errors
     /// As [`Device::cm_accept`].

@@ -162,8 +162,8 @@ impl Cq {
         let (mut to, from_now_on) = self.device.cq_memory(entries)?;
         // What was posted completes first, and counts.
         core.control(|_, _| ());
-        // This lock before the worker's, as nowhere else: who holds the worker does not ask for a
-        // queue.
+        // This lock before the worker's, as nowhere else: a thread that holds the worker does not
+        // wait for a queue.
         let mut consumer = self.lock();
         core.control(|worker, _| {
             if consumer.available() > to.capacity() {

@@ -57,8 +57,8 @@ struct SharedCore {
 /// parent of a fork.
 static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
-/// What is known of a worker without holding it: whoever holds one may be the last who does, and
-/// takes it down.
+/// What is known of a worker without a reference to it: the thread that drops the last reference
+/// takes the worker down.
 struct Opened {
     process: Process,
     interface_index: u32,
@@ -379,8 +379,8 @@ impl Device {
         Ok(LinkAddress { mac, vlan })
     }
 
-    /// Waits until packets can take a path, a second at most: where the kernel has to ask on the
-    /// link who has an address, a path leads nowhere before that has answered.
+    /// Waits until packets can take a path, a second at most: where the kernel must resolve an
+    /// address on the link (ARP, NDP), a path leads nowhere before the answer.
     ///
     /// # Errors
     /// As [`Pd::create_ah`]; `ENETUNREACH` or `EHOSTUNREACH`, as the kernel's routes say;

@@ -222,7 +222,7 @@ impl EventWait for AsyncWait {
 pub struct CmWait {
     channel: Arc<CmChannel>,
     descriptors: Descriptors,
-    /// It has slept, or is about to: the channel counts it.
+    /// Whether this wait has slept, or is about to: the channel counts such waits.
     sleeps: bool,
 }
 

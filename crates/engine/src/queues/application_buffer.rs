@@ -11,7 +11,7 @@ const BEING_TOLD: u64 = u64::MAX;
 
 /// The application's buffer of one queue pair: set by the program, reported by the worker.
 pub(crate) struct ApplicationBuffer {
-    /// Its capacity in the upper half, what is in it in the lower.
+    /// Capacity in the upper half, bytes in the buffer in the lower.
     fill: AtomicU64,
     /// What the peer was told last that there is in it.
     told: AtomicU64,

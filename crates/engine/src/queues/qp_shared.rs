@@ -16,7 +16,7 @@ pub(crate) struct QpShared {
     pub(crate) qp_type: QpType,
     pub(crate) caps: QpCaps,
     pub(crate) signal_all: bool,
-    /// It is of datagrams, and seals them.
+    /// Whether this is a datagram queue pair that seals what it sends.
     pub(crate) seals_datagrams: bool,
     pub(crate) cookie: AtomicU64,
     pub(crate) state: PublishedState,

@@ -61,7 +61,7 @@ struct Peer {
 pub(crate) enum Readiness {
     /// Its peer has agreed on keys, or did not in time: then it is dropped.
     Leaves,
-    /// It waits for the keys.
+    /// The datagram waits for the keys.
     Waits,
 }
 
@@ -198,7 +198,7 @@ impl DatagramSeals {
 pub(crate) enum Unopened {
     /// There are no keys for its sender.
     NoKeys,
-    /// It is not its sender's, or a replay.
+    /// The datagram was not sealed by its sender, or is a replay.
     Forged,
 }
 

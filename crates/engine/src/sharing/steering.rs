@@ -241,7 +241,7 @@ impl Steering {
             }
             drop(port);
             drop(change);
-            // It may be a process that is dying.
+            // The address may belong to a process that is exiting.
             std::thread::sleep(BIND_PAUSE);
         }
         Err(BindError::AddressInUse {

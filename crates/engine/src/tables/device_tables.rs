@@ -1,4 +1,4 @@
-//! The state of a device that its workers share.
+//! The state of a device that belongs to no single queue pair, apart from the worker's own.
 
 use crate::memory::MemoryTable;
 use crate::random::Random;
@@ -9,8 +9,8 @@ use crate::tables::srq_table::SrqTable;
 use airdma_wire::Neighbour;
 use std::sync::Arc;
 
-/// Memory keys, completion queues, shared receive queues and addresses of a device. Queue pairs of
-/// every worker use them.
+/// Memory keys, completion queues, shared receive queues and addresses of a device, which all of
+/// its queue pairs use.
 pub(crate) struct DeviceTables {
     pub(crate) memory: MemoryTable,
     pub(crate) srqs: SrqTable,

@@ -148,7 +148,7 @@ impl Peers {
 
     /// Bytes of new data that a queue pair may send now, unless it `waits` in line.
     ///
-    /// It has some bytes in flight: as last noted, and really.
+    /// The pair is the bytes that the queue pair has in flight: as last noted, and now.
     pub(crate) fn credit(
         &self,
         index: PeerIndex,
@@ -184,7 +184,8 @@ impl Peers {
         peer.in_flight = peer.in_flight + u64::from(after) - u64::from(before);
     }
 
-    /// From now on the window of those who are `paced` by this controller is what it says.
+    /// Sets the window to a peer to `window`, which the controller `paced` grants, if that paces the
+    /// peer.
     pub(crate) fn grant(&mut self, index: PeerIndex, window: u64, paced: AirIndex) {
         let peer = self.peer(index);
         if peer.paced == Some(paced) {

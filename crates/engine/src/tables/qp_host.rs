@@ -44,7 +44,7 @@ pub(crate) struct QpSide {
 /// Where a queue pair's receives come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receives {
-    /// Its own queue.
+    /// The queue pair's own receive queue.
     Own,
     /// The shared queue with this number.
     Shared(SrqIndex),
@@ -62,7 +62,7 @@ pub(crate) struct QpHost<'a> {
 impl QpHost<'_> {
     #[inline(always)]
     fn finish_send(&mut self, completion: Option<Completion>) {
-        // The slot first: who sees the completion may post at once.
+        // The slot first: a thread that sees the completion may post at once.
         self.side.send.release(1);
         if let Some(completion) = completion {
             self.device

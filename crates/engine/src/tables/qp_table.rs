@@ -56,11 +56,11 @@ pub(crate) struct QpSlot {
     pub(crate) connection: Option<Connection>,
     /// Bytes in flight as last told to the peer's window.
     pub(crate) in_flight: u32,
-    /// It waits for room in the peer's window.
+    /// Whether the queue pair waits for room in the peer's window.
     pub(crate) blocked: bool,
-    /// It waits for its turn at the pacer of its peer.
+    /// Whether the queue pair waits for its turn at the pacer of its peer.
     pub(crate) waits: bool,
-    /// It sent all that the pacer let through, and has more.
+    /// Whether the queue pair sent all that the pacer allowed, and has more to send.
     pub(crate) hungry: bool,
     /// What other ports than the peer's have shown.
     pub(crate) silence: Option<Silence>,
@@ -68,9 +68,9 @@ pub(crate) struct QpSlot {
     pub(crate) notification_point: NotificationPoint,
     /// The way out of a queue pair for raw packets.
     pub(crate) raw: Option<RawFrames>,
-    /// Its connections are sealed.
+    /// Whether the connections of the queue pair are sealed.
     pub(crate) seals: bool,
-    /// The keys of the connection that it has, if that is so.
+    /// Keys of its present connection, if that is sealed.
     pub(crate) seal: Option<Box<Seal>>,
     /// Keys that a datagram queue pair shares with each peer, for sealing.
     pub(crate) datagrams: Option<Box<DatagramSeals>>,
@@ -236,7 +236,7 @@ impl QpTable {
         self.free.len() <= RESTING && self.slots.len() == self.ranges.len() << PLACE_BITS
     }
 
-    /// Gives it one.
+    /// Adds a range of numbers, unless the table has it.
     pub(crate) fn add_range(&mut self, range: u8) {
         let order = &mut self.order[usize::from(range)];
         if *order == NOT_OURS {
@@ -245,7 +245,7 @@ impl QpTable {
         }
     }
 
-    /// Gives it the next range, where nothing is shared.
+    /// Adds the next range of numbers, where no other process shares the address.
     pub(crate) fn add_any_range(&mut self) {
         if self.ranges.len() < RANGES {
             let range = usize::from(self.first_range) + self.ranges.len();

@@ -194,7 +194,7 @@ impl Gsi {
         self.has_transmits() || self.manager.is_ending()
     }
 
-    /// Tells those who have not answered once more.
+    /// Repeats the DREQs that peers have not answered.
     pub(crate) fn end_again(&mut self) {
         self.manager.end_again();
         self.fill_outbox();

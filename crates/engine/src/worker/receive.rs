@@ -18,7 +18,7 @@ pub(crate) struct Receiving<'a> {
     now: Time,
     /// The queue pair that took packets last.
     unsettled: Option<QpIndex>,
-    /// Its packets.
+    /// The packets that it took since.
     arrived: Arrived,
 }
 

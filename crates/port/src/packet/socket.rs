@@ -49,7 +49,7 @@ pub(super) struct Frame<'a> {
     pub(super) bytes: &'a [u8],
     /// The interface that the kernel gave it to: that of a VLAN, for a frame with a tag.
     pub(super) interface_index: u32,
-    /// It was sent to the Ethernet address of the interface.
+    /// Whether the frame was sent to the Ethernet address of the interface.
     pub(super) is_for_us: bool,
     /// The kernel vouches for the UDP checksum, or it is not filled in yet.
     pub(super) checksum_known: bool,
@@ -63,9 +63,9 @@ pub(super) struct Frame<'a> {
 pub(super) enum Sent {
     /// The kernel accepted this many, from the first on.
     Frames(usize),
-    /// It takes none now.
+    /// The kernel accepts none now.
     Busy,
-    /// It will never take the first, for this reason.
+    /// The kernel will never accept the first, for this `errno`.
     Refused(i32),
 }
 
@@ -464,7 +464,7 @@ const FILTER_V4: [sock_filter; 9] = [
     step(RETURN, 0, 0, 0),
 ];
 
-/// The same; the fragment header is the first, if there is one.
+/// As [`FILTER_V4`], for IPv6; a fragment header must be the first extension header.
 const FILTER_V6: [sock_filter; 13] = [
     step(LOAD_BYTE, 20, 0, 0),
     step(IF_EQUAL, 17, 0, 2),

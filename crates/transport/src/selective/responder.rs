@@ -9,7 +9,7 @@
 //!
 //! A middle packet of the WRITE that is arriving says by its PSN where its data belongs, and is
 //! placed at once. All else is held whole until its turn. So is the last packet of every message:
-//! who watches the last byte of a message sees it written last.
+//! a program that watches the last byte of a message sees it written last.
 //!
 //! What is held counts against [`ReorderMemory`], which the queue pairs of a worker share. A packet
 //! for which nothing is left is dropped, and missed like any other.

@@ -86,7 +86,7 @@ fn exit_while_fetching_an_event_does_not_deadlock() {
         }
     };
     await_nobody(&left);
-    // The progress thread would be the one who waits.
+    // Otherwise the progress thread would wait.
     left.core().progress_thread.standby.enter();
     left.core().progress_thread.wake();
     let (ended, end) = mpsc::channel();

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// A port that says who took it down.
+/// A port that records which thread dropped it.
 struct Told(Arc<Mutex<Option<ThreadId>>>);
 
 impl Port for Told {

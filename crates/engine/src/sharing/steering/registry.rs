@@ -159,7 +159,7 @@ impl Registry {
                 }
             };
             match Self::join_at(&path) {
-                // It was removed as unused at this moment.
+                // The registry was removed as unused at this moment.
                 Err(JoinError::Impossible(error)) if error.kind() == io::ErrorKind::NotFound => {}
                 joined => return joined,
             }
