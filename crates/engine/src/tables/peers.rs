@@ -184,8 +184,7 @@ impl Peers {
         peer.in_flight = peer.in_flight + u64::from(after) - u64::from(before);
     }
 
-    /// Sets the window to a peer to `window`, which the controller `paced` grants, if that paces the
-    /// peer.
+    /// Sets the window to a peer, as the controller `paced` grants it, if that paces the peer.
     pub(crate) fn grant(&mut self, index: PeerIndex, window: u64, paced: AirIndex) {
         let peer = self.peer(index);
         if peer.paced == Some(paced) {
