@@ -24,15 +24,15 @@ pub(crate) enum EngineCounter {
     AirReportsReceived,
     /// Congestion notification packets sent.
     CnpsSent,
-    /// Times that bundles to a peer were given up, for the losses.
+    /// Times that bundles to a peer were abandoned because of losses.
     AirBundlesStopped,
     /// Packets to a connection that seals, not sealed, forged or replayed; offers of keys that do
     /// not count.
     DropUnsealed,
     /// Connections that agreed on keys.
     SealsAgreed,
-    /// Packets of ours that had waited long enough for the keys of their connection, and sealed
-    /// ones that came before them.
+    /// Packets to send that waited too long for the keys of their connection, and sealed packets
+    /// that arrived before the keys.
     DropUnkeyed,
 }
 

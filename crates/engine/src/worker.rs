@@ -53,12 +53,12 @@ pub(crate) struct Worker {
     link: Option<Link>,
     pub(crate) state: WorkerState,
     port_counted: Time,
-    /// Packets came or went since the port was counted.
+    /// Whether packets arrived or left since the port was counted.
     port_moved: bool,
     flushed: Time,
-    /// Rounds since timers were last looked at.
+    /// Rounds since timers were last checked.
     postponed: u32,
-    /// The port broke: it is not touched any more.
+    /// Whether the port failed: it is not used any more.
     broken: bool,
 }
 

@@ -116,7 +116,7 @@ impl From<engine::Error> for Errno {
 }
 
 impl From<io::Error> for Errno {
-    /// An error with words but without a number is told on standard error, as above.
+    /// An error with words but without a number is printed on standard error, as above.
     fn from(error: io::Error) -> Self {
         if let Some(number) = error.raw_os_error() {
             Errno(number).advise();

@@ -1,19 +1,20 @@
-//! How full the buffer is that a program fills from a queue pair, as it says itself: the worker
-//! tells the peer, which sends no faster than that empties (`docs/design/018-rate-control.md`).
+//! Fill of the buffer that a program fills from a queue pair, as the program states it: the worker
+//! reports it to the peer, which sends no faster than the buffer empties
+//! (`docs/design/018-rate-control.md`).
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A peer that was told of more is told again once as much of the buffer as this share is free
-/// again, or all of it.
+/// The peer gets a further report once the fill has fallen by this share of the capacity since the
+/// last one, or to zero.
 const NEWS_SHARE: u64 = 32;
-/// The worker is about to tell the peer: it may tell what was so a moment ago.
+/// The worker is writing a report, which may hold the fill of a moment ago.
 const BEING_TOLD: u64 = u64::MAX;
 
 /// The application's buffer of one queue pair: set by the program, reported by the worker.
 pub(crate) struct ApplicationBuffer {
     /// Capacity in the upper half, bytes in the buffer in the lower.
     fill: AtomicU64,
-    /// What the peer was told last that there is in it.
+    /// Fill by the last report to the peer.
     told: AtomicU64,
 }
 
@@ -33,13 +34,13 @@ impl ApplicationBuffer {
         }
     }
 
-    /// The program says how full it is. Whether the peer is to hear of it though nothing comes from
-    /// it: it may have stopped because the buffer was full.
+    /// Sets the fill, as the program states it. Returns whether the peer needs a report although it
+    /// sends nothing: it may have stopped because the buffer was full.
     pub(crate) fn set(&self, fill: Fill) -> bool {
         let Fill { bytes, capacity } = fill;
         let word = u64::from(capacity) << 32 | u64::from(bytes.min(capacity));
         self.fill.store(word, Ordering::Relaxed);
-        // Pairs with the fence in `tell`: either we see what it tells, or it sees what we said.
+        // Pairs with the fence in `tell`: either this thread sees the report, or that one the fill.
         fence(Ordering::SeqCst);
         let told = self.told.load(Ordering::Relaxed);
         let bytes = u64::from(bytes);
@@ -47,11 +48,11 @@ impl ApplicationBuffer {
         fell > 0 && (bytes == 0 || fell >= u64::from(capacity) / NEWS_SHARE)
     }
 
-    /// What the worker tells the peer now.
+    /// The fill that the worker reports to the peer now.
     pub(crate) fn tell(&self) -> Fill {
         if self.fill.load(Ordering::Relaxed) == 0 {
-            // Most have none. One that is told of a moment later is in the next report: a peer that
-            // was told nothing sends.
+            // Most queue pairs have no buffer. One that is set a moment later is in the next
+            // report: without one the peer sends.
             self.told.store(0, Ordering::Relaxed);
             return Fill::default();
         }

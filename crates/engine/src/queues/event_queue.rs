@@ -12,7 +12,7 @@ use std::sync::TryLockError;
 ///
 /// The descriptor is readable exactly while there are some: both change under the one lock. The
 /// lock is a leaf: no other is taken while it is held. In an [`Ending`], a thread that finds it
-/// taken goes on without.
+/// taken continues without the queue.
 pub(crate) struct EventQueue<T> {
     descriptor: EventFd,
     waiting: Mutex<VecDeque<T>>,

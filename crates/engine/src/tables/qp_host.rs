@@ -209,7 +209,7 @@ impl Host for QpHost<'_> {
         scatter(&self.device.memory, self.side.pd, pieces, data)
     }
 
-    /// Memory that the application has mapped at two addresses does not overlap.
+    /// Memory that the application has mapped at two addresses counts as two.
     fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
         match [one, other].map(|slot| self.spans(slot)) {
             [Ok(one), Ok(other)] => one.overlap(&other),

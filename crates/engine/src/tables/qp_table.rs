@@ -64,7 +64,7 @@ pub(crate) struct QpSlot {
     pub(crate) hungry: bool,
     /// What other ports than the peer's have shown.
     pub(crate) silence: Option<Silence>,
-    /// When its peer was told of congestion marks.
+    /// When the last CNP reported congestion marks to its peer.
     pub(crate) notification_point: NotificationPoint,
     /// The way out of a queue pair for raw packets.
     pub(crate) raw: Option<RawFrames>,

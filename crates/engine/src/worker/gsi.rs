@@ -290,8 +290,8 @@ impl Gsi {
             .min()
     }
 
-    /// Takes out of the manager what it has to say to others. What finds no room here waits there,
-    /// and is dropped if it is too much.
+    /// Moves the manager's datagrams to the outbox, as far as it has room. The others wait in the
+    /// manager, which drops those beyond its bound.
     pub(crate) fn fill_outbox(&mut self) {
         while self.outbox.len() < OUTBOX_MAX
             && let Some(datagram) = self.manager.poll_transmit()

@@ -72,7 +72,7 @@ impl WorkerState {
     }
 }
 
-/// A request that no poster of ours writes: the queue pair is done for.
+/// Puts the queue pair in ERROR: the ring holds a request that no poster of this crate writes.
 fn refuse_request(qp: &mut QueuePair, number: u32, host: &mut QpHost<'_>) {
     let error = QpAttributes {
         state: QpState::Error,

@@ -321,7 +321,7 @@ impl Receiving<'_> {
     }
 }
 
-/// What the transport is told of the way that a packet came.
+/// What the transport needs of a packet's IP header.
 fn arrival(received: &Received<'_>) -> Arrival {
     Arrival {
         source: received.source,

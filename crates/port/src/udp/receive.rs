@@ -68,8 +68,8 @@ impl Receiver {
         self.sharing = Some(sharing);
     }
 
-    /// Hands on what waits at `socket`, until it is empty or `budget` packets were looked at, good
-    /// or bad: a flood of bad ones must not hold up the caller either. Returns how many those were.
+    /// Delivers what waits at `socket`, until it is empty or `budget` packets were examined, good
+    /// or bad: a flood of bad ones must not delay the caller either. Returns the number examined.
     pub(super) fn drain(
         &mut self,
         socket: &Socket,

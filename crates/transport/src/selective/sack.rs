@@ -14,7 +14,7 @@ use super::{PsnRange, Reorder};
 pub(crate) const ACK_WITHIN: Duration = Duration::from_millis(1);
 
 /// Writes what is missing from `expected` on, behind the AETH of an ACK for all before `from`.
-/// `refused`: the expected packet came, and its sender hears of it by a NAK.
+/// `refused`: the expected packet arrived and was refused, which a NAK reports.
 pub(crate) fn emit(
     reorder: &mut Reorder,
     expected: Psn,

@@ -26,7 +26,7 @@ pub fn watch(cookie: u64) {
     let mut table = TABLE.lock();
     table.listeners.push(cookie);
     if !table.hears {
-        // Where it cannot be heard of them, those that are there now will do.
+        // Where the kernel reports no changes, the interfaces that are there now must do.
         table.hears = LinkMonitor::of_all().is_ok_and(|news| {
             let thread = std::thread::Builder::new().name("airdma-arrivals".into());
             without_signals(|| thread.spawn(move || hear(&news))).is_ok()

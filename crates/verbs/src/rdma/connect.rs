@@ -25,8 +25,8 @@ use crate::trace;
 /// Hop limit of the packets of connections.
 pub const HOP_LIMIT: u8 = 64;
 
-/// Requests that wait at most, and for a program that does not say how many may. (The kernel: 1024.
-/// A request beyond is repeated after four seconds only.)
+/// Most requests that wait for a listener, and their number if the program sets none. (The kernel:
+/// 1024. A request beyond is repeated after four seconds only.)
 const BACKLOG_DEFAULT: usize = 4096;
 
 /// Local ACK timeout, 4.096 us * 2^16 = 268 ms: a dead peer is noticed after two to three seconds,
