@@ -143,40 +143,41 @@ impl Port for SimPort {
         }
         let mut queue = self.peer_inbox.lock();
         let was_empty = queue.frames.is_empty();
-        let mut last = None;
+        let mut last: Option<(Destination, (IpAddr, IpAddr), Flow)> = None;
         while let Some(destination) = batch.next_destination() {
             if self.peer_addresses.is_none() && queue.frames.len() >= OUTBOX_MAX {
                 self.counters.tx_again += 1;
                 break;
             }
-            let way = match last {
-                Some((known, ends, flow)) if known == destination => Some((ends, flow)),
-                _ => self.way(&destination),
-            };
-            let Some((ends, flow)) = way else {
+            if last
+                .as_ref()
+                .is_none_or(|(known, ..)| *known != destination)
+            {
+                last = (self.way(&destination)).map(|(ends, flow)| (destination, ends, flow));
+            }
+            let Some((_, ends, flow)) = &last else {
                 self.counters.tx_errors += 1;
                 self.counters.tx_unreachable += 1;
                 batch.advance(1);
                 continue;
             };
-            last = Some((destination, ends, flow));
             if destination.bundles
                 && send_bundle(
                     batch,
                     &mut queue,
-                    (ends, &flow),
+                    (*ends, flow),
                     &mut self.icrcs,
                     &mut self.counters,
                 )
             {
                 continue;
             }
-            batch.seal(0, &flow, 0, &mut self.icrcs);
+            batch.seal(0, flow, 0, &mut self.icrcs);
             let bytes = batch.wire_bytes(0, 1);
             self.counters.tx_packets += 1;
             self.counters.tx_sends += 1;
             self.counters.tx_bytes += bytes.len() as u64;
-            queue.push(bytes, |frame| frame.address(ends, &destination));
+            queue.push(bytes, |frame| frame.address(*ends, &destination));
             batch.advance(1);
         }
         if was_empty && !queue.frames.is_empty() && self.peer_addresses.is_some() {
