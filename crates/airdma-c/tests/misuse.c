@@ -94,7 +94,7 @@ int main(void)
     FINE(airdma_allocate(device, 8, &region));
     BLAMED(wait_for(airdma_send(right, &region, 4, 5), &result), AIRDMA_YOU, "bytes 4..9 of a region of 8 bytes");
     region = result.region;
-    BLAMED(wait_for(airdma_write(right, &region, 0, 8, &rubbish, 0), &result), AIRDMA_YOU, "no `Remote`");
+    BLAMED(wait_for(airdma_write(right, &region, 0, 8, &rubbish, 0), &result), AIRDMA_YOU, "not a `Remote`");
     assert(region != NULL);
     BLAMED(airdma_share(&region, 64, &shared), AIRDMA_YOU, "rights that do not exist");
     assert(region != NULL && shared == NULL);
