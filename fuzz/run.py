@@ -82,15 +82,17 @@ def run_once(target: str, sanitizer: list[str], seconds: int) -> tuple[bool, int
     limits = [f"-max_total_time={seconds}", f"-max_len={LENGTH_MAX}", "-timeout=20", "-print_final_stats=1"]
     command = ["cargo", "+nightly", "fuzz", "run", *options, "--", *limits]
     executions = None
+    interrupted = False
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=FUZZ.parent) as process:
         assert process.stderr is not None
         for line in process.stderr:
             sys.stderr.write(line)
+            interrupted |= "libFuzzer: run interrupted" in line
             if line.startswith("INFO: Seed:"):
                 executions = 0
             if number := re.match(r"stat::number_of_executed_units:\s+(\d+)", line):
                 executions = int(number[1])
-    return process.returncode == 0, executions
+    return process.returncode == 0 or interrupted, executions
 
 
 def cpu_seconds() -> float:
