@@ -155,7 +155,7 @@ def _table(scenarios: Mapping[str, Record]) -> str:
 def _locks(scenarios: Mapping[str, Record]) -> str:
     """What the atomic instructions say of locks."""
     text = (
-        "The last column counts atomic instructions, of both ends: a lock that nobody else wants costs two, one to take it and one to "
+        "The last column counts atomic instructions, of both ends: an uncontended lock costs two, one to take it and one to "
         "give it back. Locks are taken for each list that is posted (the queue's), for each poll (the completion queue's, twice when "
         "the first look finds nothing), and for each round of the worker (the device's); none for a packet, and none for a "
         "request of a list. The rest are fences and doorbells of the same rounds, and `pthread_setcancelstate`. The wire in memory has "

@@ -101,17 +101,17 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
         scenario!(
             "busy_16",
-            "WRITE of 64 B on one of 16 queue pairs after the other, 16 under way",
+            "WRITE of 64 B on one of 16 queue pairs after the other, 16 in flight",
             spread(16)
         ),
         scenario!(
             "busy_256",
-            "WRITE of 64 B on one of 256 queue pairs after the other, 16 under way",
+            "WRITE of 64 B on one of 256 queue pairs after the other, 16 in flight",
             spread(256)
         ),
         scenario!(
             "busy_4096",
-            "WRITE of 64 B on one of 4,096 queue pairs after the other, 16 under way",
+            "WRITE of 64 B on one of 4,096 queue pairs after the other, 16 in flight",
             spread(4096)
         ),
         scenario!(
