@@ -12,8 +12,8 @@
 //! | the UDP checksum | filled in by the kernel or the NIC; checked here unless the kernel vouches for it |
 //!
 //! It neither sends nor takes IP fragments, shares its addresses with no process, joins no
-//! multicast groups, and does not reach the host itself. What arrives for another link or address
-//! is dropped and counted.
+//! multicast groups, and does not reach the host itself. What arrives for another link or address,
+//! or from an address that no other host can have, is dropped and counted.
 
 #[doc(hidden)] // for the crate `fuzz-bodies`
 pub mod frame;
@@ -389,9 +389,9 @@ impl Reader<'_> {
             }
         };
         let ends = (datagram.source, datagram.destination);
-        let is_ours = |row: &Row| row.address == datagram.destination;
-        let flow = Flow::new(ends.0, ends.1, datagram.source_port, ROCE_PORT)
-            .filter(|_| self.rows.iter().flatten().any(is_ours));
+        let is_local = |address| (self.rows.iter().flatten()).any(|row| row.address == address);
+        let is_for_us = is_local(ends.1) && is_host(ends.0) && !is_local(ends.0);
+        let flow = Flow::new(ends.0, ends.1, datagram.source_port, ROCE_PORT).filter(|_| is_for_us);
         let Some(flow) = flow else {
             self.counters.rx_stray_frames += 1;
             return 1;
@@ -428,6 +428,21 @@ impl Reader<'_> {
         }
         self.counters.rx_short += u64::from(count == 0);
         count.max(1)
+    }
+}
+
+/// Whether a frame may have this source address (RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.7). The
+/// kernel drops datagrams with other ones before a UDP socket sees them; a packet socket sees them.
+fn is_host(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(ip) => {
+            !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
+        }
+        // An IPv4-mapped one would pass for the IPv4 host (RFC 4291 2.5.5.2).
+        IpAddr::V6(ip) => {
+            let is_mapped = ip.to_ipv4_mapped().is_some();
+            !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_mapped)
+        }
     }
 }
 

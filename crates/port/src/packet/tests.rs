@@ -172,7 +172,7 @@ fn what_is_wrong_with_a_frame_is_counted_by_reason() {
         let mut wrong_sum = good.clone();
         wrong_sum[24] ^= 1;
         let tagged = [&good[..12], &[0x81, 0, 0, 5], &good[12..]].concat();
-        let cases: [(&str, &str, Vec<u8>); 11] = [
+        let cases: [(&str, &str, Vec<u8>); 16] = [
             (
                 "truncated",
                 "rx_bad_frames",
@@ -206,6 +206,23 @@ fn what_is_wrong_with_a_frame_is_counted_by_reason() {
                 "rx_stray_frames",
                 changed(30, &[192, 0, 2, 3]),
             ),
+            (
+                "from the host itself",
+                "rx_stray_frames",
+                changed(26, &[192, 0, 2, 2]),
+            ),
+            (
+                "from loopback",
+                "rx_stray_frames",
+                changed(26, &[127, 0, 0, 1]),
+            ),
+            (
+                "from a group",
+                "rx_stray_frames",
+                changed(26, &[224, 0, 0, 1]),
+            ),
+            ("from everywhere", "rx_stray_frames", changed(26, &[255; 4])),
+            ("from no address", "rx_stray_frames", changed(26, &[0; 4])),
             ("a damaged packet", "rx_bad_icrc", changed(60, &[8])),
             ("without an ICRC", "rx_short", {
                 let mut frame = changed(16, &[0, 20 + 8 + 12]);
@@ -354,4 +371,14 @@ fn an_interface_without_ethernet_frames_is_refused() {
             .unwrap();
         assert_eq!(error.errno(), libc::EOPNOTSUPP);
     });
+}
+
+#[test]
+fn a_frame_comes_from_an_address_of_one_host() {
+    for source in ["192.0.2.5", "fd00::5", "fe80::1"] {
+        assert!(is_host(source.parse().unwrap()), "{source}");
+    }
+    for source in ["::", "::1", "ff02::1", "::ffff:192.0.2.5", "127.0.0.1"] {
+        assert!(!is_host(source.parse().unwrap()), "{source}");
+    }
 }
