@@ -29,7 +29,7 @@ pub enum CmError {
 }
 
 /// Arguments of [`Manager::connect`](crate::Manager::connect).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// Addresses of both ends.
     pub route: Route,
@@ -68,7 +68,7 @@ pub struct Connect<'a> {
 }
 
 /// Arguments of [`Manager::accept`](crate::Manager::accept).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept<'a> {
     /// Our queue pair.
     pub qpn: Qpn,
@@ -87,7 +87,7 @@ pub struct Accept<'a> {
 }
 
 /// Arguments of [`Manager::resolve`](crate::Manager::resolve).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolve<'a> {
     /// Addresses of both ends.
     pub route: Route,
@@ -100,7 +100,7 @@ pub struct Resolve<'a> {
 }
 
 /// Arguments of [`Manager::answer`](crate::Manager::answer).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrAnswer<'a> {
     /// [`SidrStatus::VALID`], or why there is no queue pair.
     pub status: SidrStatus,

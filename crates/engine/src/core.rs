@@ -13,6 +13,7 @@ mod state;
 
 use crate::air::AirMode;
 use crate::clock::Clock;
+use crate::control::{Beside, Control, Reply};
 use crate::host::gids::{GIDS_MAX, GidEntry};
 use crate::host::interface;
 use crate::host::link_monitor::LinkMonitor;
@@ -290,18 +291,43 @@ impl Core {
             .with(&mut rounds, |worker| call(worker, self.now()))
     }
 
-    /// As [`Core::control`], but gives up when another thread keeps the worker for `time`. A call
-    /// at the end of the process may come from a signal handler that interrupted the thread with
-    /// the worker, which then never finishes.
-    pub(crate) fn control_within<R>(
+    /// Lets the worker handle the request of an application's object, with nothing beside it.
+    ///
+    /// # Errors
+    /// As [`Worker::handle`].
+    pub(crate) fn ask(&self, control: Control<'_>) -> Result<Reply, Error> {
+        self.ask_with(control, Beside::Nothing)
+    }
+
+    /// As [`Core::ask`], with what goes beside the request.
+    ///
+    /// # Errors
+    /// As [`Worker::handle`].
+    pub(crate) fn ask_with(
+        &self,
+        control: Control<'_>,
+        beside: Beside<'_>,
+    ) -> Result<Reply, Error> {
+        if control.moves_sockets() {
+            self.control_sockets(|worker, now| worker.handle(now, control, beside))
+        } else {
+            self.control(|worker, now| worker.handle(now, control, beside))
+        }
+    }
+
+    /// As [`Core::ask`], but gives up when another thread keeps the worker for `time`. A call at
+    /// the end of the process may come from a signal handler that interrupted the thread with the
+    /// worker, which then never finishes.
+    pub(crate) fn ask_within(
         &self,
         time: Duration,
-        call: impl FnOnce(&mut Worker, Time) -> R,
-    ) -> Option<R> {
+        control: Control<'_>,
+    ) -> Option<Result<Reply, Error>> {
         let pause = wait_at_most(time, LOCK_PAUSE);
         let mut rounds = CoreRounds::new(self, Work::Transmit);
-        self.worker_lock
-            .with_within(&mut rounds, pause, |worker| call(worker, self.now()))
+        self.worker_lock.with_within(&mut rounds, pause, |worker| {
+            worker.handle(self.now(), control, Beside::Nothing)
+        })
     }
 
     /// As [`Core::control`], for what opens or closes sockets. A thread that sleeps on a closed

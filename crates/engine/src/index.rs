@@ -80,6 +80,27 @@ impl Doorbell {
     }
 }
 
+macro_rules! handle {
+    ($($(#[$doc:meta])* $name:ident of $index:ident),+ $(,)?) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct $name {
+            pub(crate) index: $index,
+            pub(crate) serial: Serial,
+        }
+    )+ };
+}
+
+handle! {
+    /// A queue pair as its user names it: its place, and the serial number that no other queue
+    /// pair of the device has. The handle of a queue pair that is gone finds no later one.
+    QpHandle of QpIndex,
+    /// A completion queue as its user names it.
+    CqHandle of CqIndex,
+    /// A shared receive queue as its user names it.
+    SrqHandle of SrqIndex,
+}
+
 /// A protection domain of a device: a serial number that no other domain of the device ever has,
 /// so that a key of a former domain opens nothing in a later one.
 #[repr(transparent)]
@@ -94,7 +115,6 @@ impl PdIndex {
         PdIndex(serial)
     }
 
-    #[cfg(test)]
     pub(crate) const fn serial(self) -> Serial {
         self.0
     }

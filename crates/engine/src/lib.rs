@@ -14,6 +14,7 @@
 mod air;
 mod clock;
 mod config;
+mod control;
 mod core;
 mod counter_names;
 mod environment;
@@ -48,6 +49,8 @@ pub use airdma_transport::{
 };
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig, PortKind};
+#[doc(hidden)]
+pub use control::check_control_bytes;
 pub use error::Error;
 pub use host::devices::DeviceInfo;
 pub use host::gids::GidEntry;

@@ -94,7 +94,7 @@ enum Kind {
 }
 
 /// What a rereg call changes (`ibv_rereg_mr(3)`).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionChange {
     /// Other memory: address and length. Its remote addresses are its own.
     pub translation: Option<(u64, usize)>,

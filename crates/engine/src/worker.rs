@@ -3,6 +3,7 @@
 mod air_messages;
 mod connections;
 pub(crate) mod gsi;
+mod handle;
 mod keying;
 mod posted;
 mod receive;
@@ -21,7 +22,7 @@ use crate::tables::peers::Window;
 use crate::worker::gsi::Gsi;
 use crate::worker::state::WorkerState;
 use crate::worker::transmit::ROUND_BYTES;
-use crate::{DeviceInfo, Error};
+use crate::{Error, PathMtu};
 use airdma_cm::Config;
 use airdma_port::{Port, TransmitBatch};
 use airdma_shm::Doorbells;
@@ -215,7 +216,13 @@ impl Worker {
     }
 
     /// Makes queue pair 1, if that was not done.
-    pub(crate) fn open_gsi(&mut self, now: Time, info: &DeviceInfo) {
+    pub(crate) fn open_gsi(
+        &mut self,
+        now: Time,
+        guid: u64,
+        path_mtu_max: PathMtu,
+        interface_index: u32,
+    ) {
         if self.state.gsi.is_some() {
             return;
         }
@@ -227,10 +234,10 @@ impl Worker {
         let id_tag = self.state.qps.first_range();
         let config = Config {
             id_tag,
-            path_mtu_max: info.path_mtu,
-            ..Config::new(seed, info.guid)
+            path_mtu_max,
+            ..Config::new(seed, guid)
         };
-        self.state.gsi = Some(Gsi::new(config, info.interface_index));
+        self.state.gsi = Some(Gsi::new(config, interface_index));
         self.listen(None, true);
         self.with_steering(now, |steering, ground| steering.manage(ground));
     }

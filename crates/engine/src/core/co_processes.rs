@@ -65,7 +65,7 @@ impl Core {
         if !orphans.notices.is_empty() {
             let info = self.current();
             self.control(|worker, now| {
-                worker.open_gsi(now, &info);
+                worker.open_gsi(now, info.guid, info.path_mtu, info.interface_index);
                 if let Some(gsi) = &mut worker.state.gsi {
                     gsi.send_orphan_notices(now, &orphans.notices);
                 }

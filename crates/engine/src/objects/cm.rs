@@ -7,16 +7,13 @@
 //! pair to RTS, [`Device::cm_accept`], the event `Established`. Both: [`Device::cm_disconnect`],
 //! the events `Disconnected` and `TimewaitExit`.
 
+use crate::control::{Beside, CmControl, ConnectionControl, Control, Reply, WRONG_REPLY};
 use crate::core::Core;
-use crate::queues::cm_channel::{CmChannel, Subject};
+use crate::queues::cm_channel::CmChannel;
 use crate::queues::event_queue::Ending;
 use crate::worker::Work;
-use crate::worker::gsi::{Gsi, Owner};
 use crate::{Device, Error};
-use airdma_cm::{
-    Accept, CmError, Connect, ConnectionId, ListenerId, Resolve, SidrAnswer, SidrId, Takes,
-};
-use airdma_transport::Time;
+use airdma_cm::{Accept, Connect, ConnectionId, ListenerId, Resolve, SidrAnswer, SidrId, Takes};
 use airdma_wire::Gid;
 use airdma_wire::cm::{RejReason, ServiceId};
 use std::sync::Arc;
@@ -30,25 +27,6 @@ const FAREWELL_TIME_MAX: Duration = Duration::from_millis(100);
 const FAREWELL_AGAIN: Duration = Duration::from_millis(25);
 const FAREWELLS_AGAIN_MAX: u32 = 3;
 const FAREWELL_PAUSE: Duration = Duration::from_micros(100);
-
-impl From<CmError> for Error {
-    fn from(error: CmError) -> Error {
-        match error {
-            CmError::PrivateDataTooLong { .. } => {
-                Error::Invalid("more private data than the message holds")
-            }
-            CmError::ServiceInUse => Error::System {
-                message: "the port has a listener already".to_owned(),
-                errno: libc::EADDRINUSE,
-            },
-            CmError::Unknown => Error::Gone("the connection"),
-            CmError::InvalidState => {
-                Error::Invalid("the state of the connection does not allow this")
-            }
-            CmError::TooManyConnections => Error::NoMemory("too many connections"),
-        }
-    }
-}
 
 impl Device {
     /// Takes requests for a service, at one of the device's addresses, at all of a family (the
@@ -69,19 +47,18 @@ impl Device {
         self.bind_gsi()?;
         let core = self.core();
         core.check_process()?;
-        core.control(|worker, now| {
-            let gsi = worker.state.gsi.as_mut();
-            let gsi = gsi.ok_or(Error::Gone("the connection"))?;
-            let listener = gsi.manager.listen(service, takes, local, backlog)?;
-            let channel = Arc::clone(channel);
-            gsi.own(Subject::Listener(listener), Owner::new(channel, cookie));
-            gsi.services.insert(listener, (service, local));
-            let claimed = worker.claim_service(now, service.0, local);
-            if let (Err(_), Some(gsi)) = (&claimed, worker.state.gsi.as_mut()) {
-                gsi.close(now, listener);
-            }
-            claimed.map(|()| listener)
-        })
+        let call = CmControl::Listen {
+            service,
+            takes,
+            local,
+            backlog,
+            cookie,
+        };
+        let reply = core.ask_with(Control::Cm { call }, Beside::Channel(channel))?;
+        let Reply::Listener { id } = reply else {
+            return Err(WRONG_REPLY);
+        };
+        Ok(id)
     }
 
     /// From now on at most `max` accepted connections of a listener wait for the last message of
@@ -90,10 +67,7 @@ impl Device {
     /// # Errors
     /// `ENODEV` in a child after fork.
     pub fn cm_limit_answered(&self, listener: ListenerId, max: usize) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| {
-            gsi.manager.limit_answered(listener, max);
-            Ok(())
-        })
+        self.ask(ConnectionControl::LimitAnswered { listener, max })
     }
 
     /// Whether a peer still waits for an answer to its request.
@@ -101,7 +75,7 @@ impl Device {
     /// # Errors
     /// `EINVAL` for a request that is over, and `ENODEV` in a child after fork.
     pub fn cm_waits(&self, id: ConnectionId) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| Ok(gsi.manager.waits(id)?))
+        self.ask(ConnectionControl::Waits { id })
     }
 
     /// Ends a listener; requests that were not fetched are refused. A child after fork has none.
@@ -110,14 +84,8 @@ impl Device {
         if core.check_process().is_err() {
             return;
         }
-        core.control(|worker, now| {
-            let Some(gsi) = worker.state.gsi.as_mut() else {
-                return;
-            };
-            if let Some((service, local)) = gsi.close(now, listener) {
-                worker.give_back_service(service.0, local);
-            }
-        });
+        let call = CmControl::Close { listener };
+        core.ask(Control::Cm { call }).ok();
     }
 
     /// Asks for a connection. Events carry `cookie`.
@@ -132,12 +100,12 @@ impl Device {
         cookie: u64,
     ) -> Result<ConnectionId, Error> {
         self.bind_gsi()?;
-        self.with_gsi(|gsi, now| {
-            let id = gsi.manager.connect(now, wanted)?;
-            let channel = Arc::clone(channel);
-            gsi.own(Subject::Connection(id), Owner::new(channel, cookie));
-            Ok(id)
-        })
+        let wanted = *wanted;
+        let call = ConnectionControl::Connect { wanted, cookie };
+        let Reply::Connection { id } = self.ask_with(call, Beside::Channel(channel))? else {
+            return Err(WRONG_REPLY);
+        };
+        Ok(id)
     }
 
     /// From now on the events of a connection carry another cookie, and come through another
@@ -151,17 +119,8 @@ impl Device {
         channel: &Arc<CmChannel>,
         cookie: u64,
     ) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| {
-            let subject = Subject::Connection(id);
-            // A request that was fetched does not count against the backlog any more.
-            gsi.manager.taken(id);
-            let owner = gsi.owner(subject).ok_or(Error::Gone("the connection"))?;
-            let former = Arc::clone(&owner.channel);
-            let channel = Arc::clone(channel);
-            former.hand_over(subject, &channel, cookie);
-            gsi.own(subject, Owner::new(channel, cookie));
-            Ok(())
-        })
+        let call = ConnectionControl::HandOver { id, cookie };
+        self.ask_with(call, Beside::Channel(channel)).map(|_| ())
     }
 
     /// From now on the requests that a listener takes come through another channel.
@@ -173,7 +132,8 @@ impl Device {
         listener: ListenerId,
         channel: &Arc<CmChannel>,
     ) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| gsi.redirect(Subject::Listener(listener), channel))
+        let call = ConnectionControl::MoveListener { listener };
+        self.ask_with(call, Beside::Channel(channel)).map(|_| ())
     }
 
     /// Accepts a connection that a peer asked for. The queue pair should be in RTS.
@@ -182,11 +142,7 @@ impl Device {
     /// `EINVAL` for too much private data, or a connection with no request that waits for an
     /// answer.
     pub fn cm_accept(&self, id: ConnectionId, with: &Accept<'_>) -> Result<(), Error> {
-        self.with_gsi(|gsi, now| {
-            gsi.manager.accept(now, id, with)?;
-            gsi.note_connection(id);
-            Ok(())
-        })
+        self.ask(ConnectionControl::Accept { id, with: *with })
     }
 
     /// Tells the peer that accepted that we are ready. The queue pair should be in RTS.
@@ -194,11 +150,7 @@ impl Device {
     /// # Errors
     /// As [`Device::cm_accept`].
     pub fn cm_ready(&self, id: ConnectionId, private_data: &[u8]) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| {
-            gsi.manager.ready(id, private_data)?;
-            gsi.note_connection(id);
-            Ok(())
-        })
+        self.ask(ConnectionControl::Ready { id, private_data })
     }
 
     /// Refuses a connection that was asked for, or that was accepted by the peer.
@@ -211,7 +163,11 @@ impl Device {
         reason: RejReason,
         private_data: &[u8],
     ) -> Result<(), Error> {
-        self.with_gsi(|gsi, now| Ok(gsi.manager.reject(now, id, reason, private_data)?))
+        self.ask(ConnectionControl::Reject {
+            id,
+            reason,
+            private_data,
+        })
     }
 
     /// Ends a connection.
@@ -220,27 +176,22 @@ impl Device {
     /// As [`Device::cm_accept`].
     pub fn cm_disconnect(&self, id: ConnectionId, private_data: &[u8]) -> Result<(), Error> {
         self.report_first();
-        self.with_gsi(|gsi, now| Ok(gsi.manager.disconnect(now, id, private_data)?))
+        self.ask(ConnectionControl::Disconnect { id, private_data })
     }
 
     /// In air mode acknowledgements are sparse: the last come before the end of a connection.
     fn report_first(&self) {
         let core = self.core();
         if core.check_process().is_ok() {
-            core.control(|worker, now| worker.state.air.report_first(now));
+            let call = CmControl::ReportFirst;
+            core.ask(Control::Cm { call }).ok();
         }
     }
 
     /// Forgets a connection; the peer is told if it thinks that there is one. No more events come.
     pub fn cm_destroy(&self, id: ConnectionId) {
         self.report_first();
-        let destroyed = self.with_gsi(|gsi, now| {
-            gsi.disown(Subject::Connection(id));
-            gsi.manager.destroy(now, id);
-            gsi.forget_connection(id);
-            Ok(())
-        });
-        drop(destroyed);
+        self.ask(ConnectionControl::Destroy { id }).ok();
     }
 
     /// Data of the peer has come on the queue pair of an accepted connection, before its last
@@ -249,10 +200,7 @@ impl Device {
     /// # Errors
     /// `ENODEV` in a child after fork.
     pub fn cm_data_arrived(&self, id: ConnectionId) -> Result<(), Error> {
-        self.with_gsi(|gsi, now| {
-            gsi.manager.data_arrived(now, id);
-            Ok(())
-        })
+        self.ask(ConnectionControl::DataArrived { id })
     }
 
     /// The process ends: takes no more requests, forgets every connection, and waits a moment until
@@ -265,19 +213,9 @@ impl Device {
             return;
         }
         let _ending = Ending::begin();
-        core.control_within(FAREWELL_TIME_MAX, |worker, now| {
-            worker.state.air.report_first(now);
-            // A peer that asks from now on is refused at once, instead of after its retries.
-            worker.close_listeners(now);
-            let Some(gsi) = worker.state.gsi.as_mut() else {
-                return;
-            };
-            for id in gsi.connections() {
-                gsi.disown(Subject::Connection(id));
-                gsi.manager.destroy(now, id);
-            }
-            gsi.fill_outbox();
-        });
+        let call = CmControl::Farewell;
+        // A worker that another thread keeps tells the peers nothing.
+        core.ask_within(FAREWELL_TIME_MAX, Control::Cm { call });
         core.linger();
     }
 
@@ -292,12 +230,12 @@ impl Device {
         cookie: u64,
     ) -> Result<SidrId, Error> {
         self.bind_gsi()?;
-        self.with_gsi(|gsi, now| {
-            let id = gsi.manager.resolve(now, wanted)?;
-            let channel = Arc::clone(channel);
-            gsi.own(Subject::Resolution(id), Owner::new(channel, cookie));
-            Ok(id)
-        })
+        let wanted = *wanted;
+        let call = ConnectionControl::Resolve { wanted, cookie };
+        let Reply::Resolution { id } = self.ask_with(call, Beside::Channel(channel))? else {
+            return Err(WRONG_REPLY);
+        };
+        Ok(id)
     }
 
     /// From now on the answer to a resolution comes through another channel.
@@ -305,7 +243,8 @@ impl Device {
     /// # Errors
     /// `EINVAL` for a resolution that is over; `ENODEV` in a child after fork.
     pub fn cm_move_resolution(&self, id: SidrId, channel: &Arc<CmChannel>) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| gsi.redirect(Subject::Resolution(id), channel))
+        let call = ConnectionControl::MoveResolution { id };
+        self.ask_with(call, Beside::Channel(channel)).map(|_| ())
     }
 
     /// The application has fetched a request for a datagram service: the request no longer ends
@@ -314,21 +253,13 @@ impl Device {
     /// # Errors
     /// As [`Device::cm_accept`].
     pub fn cm_fetched(&self, id: SidrId) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| {
-            gsi.disown(Subject::Resolution(id));
-            Ok(gsi.manager.taken_sidr(id)?)
-        })
+        self.ask(ConnectionControl::Fetched { id })
     }
 
     /// Forgets a resolution: our own, of which no event comes any more, or one that we were asked
     /// for, and refuse.
     pub fn cm_forget(&self, id: SidrId) {
-        let forgotten = self.with_gsi(|gsi, now| {
-            gsi.disown(Subject::Resolution(id));
-            gsi.manager.destroy_sidr(now, id);
-            Ok(())
-        });
-        drop(forgotten);
+        self.ask(ConnectionControl::Forget { id }).ok();
     }
 
     /// Answers a peer that searches for a datagram service of this process.
@@ -336,11 +267,7 @@ impl Device {
     /// # Errors
     /// As [`Device::cm_accept`].
     pub fn cm_answer(&self, id: SidrId, with: &SidrAnswer<'_>) -> Result<(), Error> {
-        self.with_gsi(|gsi, now| {
-            gsi.manager.answer(now, id, with)?;
-            gsi.disown(Subject::Resolution(id));
-            Ok(())
-        })
+        self.ask(ConnectionControl::Answer { id, with: *with })
     }
 
     /// Gets ready for connections: [`Device::cm_listen`] and [`Device::cm_connect`] would do it
@@ -358,25 +285,24 @@ impl Device {
         core.check_process()?;
         core.bind()?;
         let info = core.current();
-        core.control(|worker, now| worker.open_gsi(now, &info));
-        Ok(())
+        let call = CmControl::Open {
+            guid: info.guid,
+            path_mtu: info.path_mtu,
+            interface_index: info.interface_index,
+        };
+        core.ask(Control::Cm { call }).map(|_| ())
     }
 
-    fn with_gsi<R>(
-        &self,
-        call: impl FnOnce(&mut Gsi, Time) -> Result<R, Error>,
-    ) -> Result<R, Error> {
+    fn ask(&self, call: ConnectionControl<'_>) -> Result<(), Error> {
+        self.ask_with(call, Beside::Nothing).map(|_| ())
+    }
+
+    fn ask_with(&self, call: ConnectionControl<'_>, beside: Beside<'_>) -> Result<Reply, Error> {
         let core = self.core();
         core.check_process()?;
         // A caller that waits for an answer to an address that is gone learns of it now.
         core.take_news();
-        core.control(|worker, now| {
-            let gsi = worker.state.gsi.as_mut();
-            let gsi = gsi.ok_or(Error::Gone("the connection"))?;
-            let result = call(gsi, now);
-            gsi.fill_outbox();
-            result
-        })
+        core.ask_with(Control::Connection { call }, beside)
     }
 }
 
@@ -392,15 +318,12 @@ impl Core {
         let (mut since, mut again) = (Instant::now(), 0);
         loop {
             let is_time = since.elapsed() >= FAREWELL_AGAIN;
-            let is_ending = self.control_within(FAREWELL_TIME_MAX, |worker, _| {
-                let gsi = worker.state.gsi.as_mut().filter(|gsi| gsi.is_ending());
-                let is_ending = gsi.is_some();
-                if let Some(gsi) = gsi.filter(|_| is_time && again < FAREWELLS_AGAIN_MAX) {
-                    gsi.end_again();
-                }
-                is_ending
-            });
-            if is_ending != Some(true) || is_time && again == FAREWELLS_AGAIN_MAX {
+            let call = CmControl::IsEnding {
+                again: is_time && again < FAREWELLS_AGAIN_MAX,
+            };
+            let reply = self.ask_within(FAREWELL_TIME_MAX, Control::Cm { call });
+            let is_ending = matches!(reply, Some(Ok(Reply::Answer { yes: true })));
+            if !is_ending || is_time && again == FAREWELLS_AGAIN_MAX {
                 return;
             }
             if is_time {

@@ -1,6 +1,7 @@
 //! Completion queues.
 
-use crate::index::CqIndex;
+use crate::control::{Beside, Control, QueueControl};
+use crate::index::{CqHandle, CqIndex};
 use crate::queues::async_event::EventOwner;
 use crate::queues::cq_shared::CqShared;
 use crate::queues::use_count::UseCount;
@@ -19,7 +20,7 @@ const POLLS_PER_ROUND: u32 = 16;
 pub struct Cq {
     pub(crate) device: Arc<Device>,
     /// Its place in the worker's table.
-    pub(crate) index: CqIndex,
+    index: CqIndex,
     shared: Arc<CqShared>,
     consumer: Mutex<RingConsumer>,
     channel: Option<Arc<Channel>>,
@@ -44,6 +45,14 @@ impl Cq {
             channel,
             users: UseCount::default(),
             polls: AtomicU32::new(0),
+        }
+    }
+
+    /// Its name in requests to the worker.
+    pub(crate) fn handle(&self) -> CqHandle {
+        CqHandle {
+            index: self.index,
+            serial: self.shared.id,
         }
     }
 
@@ -159,28 +168,16 @@ impl Cq {
     pub fn resize(&self, entries: u32) -> Result<(), Error> {
         let core = self.device.core();
         core.check_process()?;
-        let (mut to, from_now_on) = self.device.cq_memory(entries)?;
+        let (to, from_now_on) = self.device.cq_memory(entries)?;
         // What was posted completes first, and counts.
-        core.control(|_, _| ());
+        core.ask(Control::Flush)?;
         // This lock before the worker's, as nowhere else: a thread that holds the worker does not
         // wait for a queue.
         let mut consumer = self.lock();
-        core.control(|worker, _| {
-            if consumer.available() > to.capacity() {
-                return Err(Error::Invalid(
-                    "the completion queue holds more completions than would fit",
-                ));
-            }
-            while let Some(number) = consumer.take() {
-                let cqe: Cqe = consumer.slot(number).read_header();
-                if let Some(mut slot) = to.slot(0) {
-                    slot.write_header(&cqe);
-                    to.publish(1);
-                }
-            }
-            worker.state.device.cqs.replace(self.index, to);
-            Ok(())
-        })?;
+        let cq = self.handle();
+        let call = QueueControl::ResizeCompletions { cq };
+        let beside = Beside::ResizedCompletions(&mut consumer, to);
+        core.ask_with(Control::Queue { call }, beside)?;
         *consumer = from_now_on;
         Ok(())
     }
@@ -189,17 +186,11 @@ impl Cq {
     pub(crate) fn purge(&self, of: Qpn) {
         let core = self.device.core();
         let mut consumer = self.lock();
-        core.control(|worker, _| {
-            let mut kept = Vec::new();
-            while let Some(number) = consumer.take() {
-                let cqe: Cqe = consumer.slot(number).read_header();
-                consumer.release(1);
-                if cqe.qpn != of.get() {
-                    kept.push(cqe);
-                }
-            }
-            worker.state.device.cqs.refill(self.index, &kept);
-        });
+        let cq = self.handle();
+        let call = QueueControl::PurgeCompletions { cq, of };
+        let beside = Beside::Completions(&mut consumer);
+        // A queue that is gone holds none.
+        core.ask_with(Control::Queue { call }, beside).ok();
     }
 
     /// The number that channel events and asynchronous events of this queue carry from now on.
@@ -217,7 +208,9 @@ impl Cq {
         if !self.users.destroy("the completion queue")? {
             return Ok(());
         }
-        core.control(|worker, _| worker.state.device.cqs.remove(self.index));
+        let cq = self.handle();
+        let call = QueueControl::DestroyCompletions { cq };
+        core.ask(Control::Queue { call })?;
         let id = self.shared.id;
         self.device
             .events

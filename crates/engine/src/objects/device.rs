@@ -1,6 +1,7 @@
 //! An opened device.
 
 use crate::clock::Clock;
+use crate::control::{Beside, Control, NewCompletionQueue, QueueControl, Reply, WRONG_REPLY};
 use crate::core::Core;
 use crate::host::interface::InterfaceQuery;
 use crate::host::neighbour;
@@ -9,7 +10,6 @@ use crate::progress::poll_set::PollSet;
 use crate::queues::async_event::AsyncEvents;
 use crate::queues::cq_shared::ChannelEvents;
 use crate::queues::cq_shared::CqOptions;
-use crate::queues::cq_shared::CqShared;
 use crate::random::Random;
 use crate::seal::Secret;
 use crate::{
@@ -309,36 +309,33 @@ impl Device {
         if let Some((channel, _)) = &channel {
             channel.users.acquire("the completion channel")?;
         }
-        let signalled = channel
-            .as_ref()
-            .map(|(channel, cookie)| (Arc::clone(&channel.events), *cookie));
-        let shared = Arc::new(CqShared::new(
-            core.next_serial(),
-            signalled,
-            Arc::clone(&self.events),
+        let mut made = None;
+        let call = QueueControl::CreateCompletions {
+            serial: core.next_serial(),
+            cookie: channel.as_ref().map_or(0, |&(_, cookie)| cookie),
             options,
-        ));
-        let inserted = core.control(|worker, _| {
-            worker
-                .state
-                .device
-                .cqs
-                .insert(producer, Arc::clone(&shared))
-        });
+        };
         let channel = channel.map(|(channel, _)| channel);
-        match inserted {
-            Ok(index) => Ok(Arc::new(Cq::new(
+        let beside = Beside::CompletionQueue(NewCompletionQueue {
+            ring: producer,
+            channel: channel.as_ref().map(|channel| Arc::clone(&channel.events)),
+            events: Arc::clone(&self.events),
+            made: &mut made,
+        });
+        let reply = core.ask_with(Control::Queue { call }, beside);
+        match (reply, made) {
+            (Ok(Reply::CompletionQueue { index }), Some(shared)) => Ok(Arc::new(Cq::new(
                 Arc::clone(self),
                 index,
                 shared,
                 consumer,
                 channel,
             ))),
-            Err(error) => {
+            (reply, _) => {
                 if let Some(channel) = channel {
                     channel.users.release();
                 }
-                Err(error)
+                Err(reply.err().unwrap_or(WRONG_REPLY))
             }
         }
     }

@@ -3,7 +3,6 @@
 
 use crate::Qp;
 use crate::worker::Work;
-use airdma_transport::QpState;
 use std::time::{Duration, Instant};
 
 /// How long between two looks.
@@ -26,15 +25,7 @@ impl Qp {
         let most = core.patience().time(since);
         let mut pause = FINISH_PAUSE_MIN;
         loop {
-            let is_finished = core.control(|worker, now| {
-                worker.state.take_work(self.shared.index, now);
-                let gone = self.is_destroyed();
-                let slot = worker.state.qps.slot(self.shared.index).filter(|_| !gone);
-                slot.is_none_or(|slot| {
-                    slot.qp.state() != QpState::ReadyToSend || !slot.qp.awaits_answers()
-                })
-            });
-            if is_finished {
+            if self.is_finished() {
                 return;
             }
             if since.elapsed() >= most {

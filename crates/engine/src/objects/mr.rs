@@ -1,5 +1,6 @@
 //! Memory regions as the caller holds them.
 
+use crate::control::{Control, MemoryControl};
 use crate::memory::{RegionChange, files, presence};
 use crate::{Access, Dm, Error, Lkey, Pd, Rkey};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,13 +88,13 @@ impl Mr {
         }
         to.users.acquire("the protection domain")?;
         let can_be_cut = !access.contains(Access::ON_DEMAND) && files::can_be_cut(range.0, range.1);
-        let changed = core.control(|worker, _| {
-            let memory = &mut worker.state.device.memory;
-            memory.reregister(self.key, to.id, change)?;
-            if can_be_cut {
-                memory.may_go(self.key);
-            }
-            Ok(())
+        let changed = core.ask(Control::Memory {
+            call: MemoryControl::Reregister {
+                key: self.key,
+                pd: to.id,
+                change: *change,
+                can_be_cut,
+            },
         });
         if let Err(error) = changed {
             to.users.release();
@@ -120,7 +121,9 @@ impl Mr {
         if state.deregistered {
             return Ok(());
         }
-        core.control(|worker, _| worker.state.device.memory.deregister(self.key))?;
+        core.ask(Control::Memory {
+            call: MemoryControl::Deregister { key: self.key },
+        })?;
         state.deregistered = true;
         state.pd.users.release();
         if let Some(dm) = &self.dm {
@@ -138,9 +141,11 @@ impl Drop for Mr {
     fn drop(&mut self) {
         // The region can no longer be deregistered by the application, and its memory may be
         // unmapped at once: windows must not keep it open.
-        if let Err(Error::Busy(_)) = self.deregister() {
+        let is_bound = |error: Error| error.errno() == libc::EBUSY;
+        if self.deregister().is_err_and(is_bound) {
             let core = Arc::clone(self.lock().pd.device.core());
-            core.control(|worker, _| worker.state.device.memory.close_windows(self.key));
+            let call = MemoryControl::CloseWindows { key: self.key };
+            core.ask(Control::Memory { call }).ok();
             self.deregister().ok();
         }
     }

@@ -1,8 +1,8 @@
 //! A datagram queue pair and its multicast groups (IBTA 10.5, `ibv_attach_mcast(3)`).
 
+use crate::control::QueuePairControl;
 use crate::core::Core;
 use crate::{Error, Gid, Qp, QpType};
-use airdma_wire::Neighbour;
 use std::net::IpAddr;
 
 /// All members of a group would have to agree on keys, and each could write what another is said to
@@ -21,10 +21,8 @@ impl Qp {
     /// the limits; those of the system (`EMFILE`).
     pub fn attach_multicast(&self, gid: Gid) -> Result<(), Error> {
         let group = self.check_group(gid)?;
-        self.core().control_sockets(|worker, _| {
-            self.check_alive()?;
-            worker.attach(group, self.shared.index)
-        })
+        self.ask(QueuePairControl::Attach { group })?;
+        Ok(())
     }
 
     /// Detaches it.
@@ -33,13 +31,11 @@ impl Qp {
     /// `EINVAL` when it is not attached to that group.
     pub fn detach_multicast(&self, gid: Gid) -> Result<(), Error> {
         let group = self.check_group(gid)?;
-        self.core().control_sockets(|worker, _| {
-            self.check_alive()?;
-            worker.detach(group, self.shared.index)
-        })
+        self.ask(QueuePairControl::Detach { group })?;
+        Ok(())
     }
 
-    fn check_group(&self, gid: Gid) -> Result<Neighbour, Error> {
+    fn check_group(&self, gid: Gid) -> Result<Gid, Error> {
         self.core().check_process()?;
         if self.shared.seals_datagrams {
             return Err(NO_SEALED_GROUP);
@@ -54,7 +50,7 @@ impl Qp {
             return Err(Error::Invalid("the GID is no multicast group"));
         }
         check_scope(self.core(), group)?;
-        Ok(group.into())
+        Ok(gid)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Memory windows as the caller holds them.
 
+use crate::control::{Control, MemoryControl};
 use crate::{Access, Error, Mr, Pd, Qp, Rkey};
 use airdma_transport::Bind;
 use std::sync::Arc;
@@ -64,18 +65,13 @@ impl Mw {
             length: length as u64,
             access,
         };
-        let bound = pd.device.core().control(|worker, _| {
-            qp.check_alive()?;
-            let tables = &mut worker.state;
-            let side = tables.qps.slot(qp.shared.index).map(|slot| &slot.side);
-            let serial = side.filter(|side| side.pd == pd.id).map(|side| side.serial);
-            let serial = serial.ok_or(Error::Invalid(
-                "the queue pair belongs to another protection domain",
-            ))?;
-            let bound = tables.device.memory.bind(pd.id, serial, &bind);
-            bound.map_err(|_| Error::Invalid("the region does not hold such a window"))
-        });
-        bound.map(|()| (window, bind.new_key))
+        let call = MemoryControl::OpenWindow {
+            qp: qp.handle(),
+            pd: pd.id,
+            bind,
+        };
+        pd.device.core().ask(Control::Memory { call })?;
+        Ok((window, bind.new_key))
     }
 
     /// Its type.
@@ -96,7 +92,8 @@ impl Mw {
         let core = self.pd.device.core();
         core.check_process()?;
         if !self.destroyed.swap(true, Ordering::AcqRel) {
-            core.control(|worker, _| worker.state.device.memory.free_window(self.key));
+            let call = MemoryControl::FreeWindow { key: self.key };
+            core.ask(Control::Memory { call })?;
             self.pd.users.release();
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! Protection domains.
 
+use crate::control::{Control, MemoryControl, Reply, WRONG_REPLY};
 use crate::core::Core;
 use crate::index::PdIndex;
-use crate::memory::{MemoryTable, files, presence};
+use crate::memory::{files, presence};
 use crate::objects::multicast::check_scope;
 use crate::queues::use_count::UseCount;
 use crate::{
@@ -90,13 +91,15 @@ impl Pd {
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
         let can_be_cut = !access.contains(Access::ON_DEMAND) && files::can_be_cut(addr, length);
-        self.register((addr, length), access, None, |memory| {
-            let key = memory.register(self.id, addr, length, iova, access)?;
-            if can_be_cut {
-                memory.may_go(key);
-            }
-            Ok(key)
-        })
+        let call = MemoryControl::Register {
+            pd: self.id,
+            address: addr,
+            length,
+            iova,
+            access,
+            can_be_cut,
+        };
+        self.register((addr, length), access, None, call)
     }
 
     /// As [`Pd::reg_mr`], for memory that cannot be cut off, though it is a file's
@@ -110,9 +113,15 @@ impl Pd {
         length: usize,
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
-        self.register((addr, length), access, None, |memory| {
-            memory.register(self.id, addr, length, addr, access)
-        })
+        let call = MemoryControl::Register {
+            pd: self.id,
+            address: addr,
+            length,
+            iova: addr,
+            access,
+            can_be_cut: false,
+        };
+        self.register((addr, length), access, None, call)
     }
 
     /// Registers nothing: reads give zeros, and what is written vanishes, whatever the address. For
@@ -121,9 +130,8 @@ impl Pd {
     /// # Errors
     /// `ENOMEM` at [`crate::Limits::max_mr`].
     pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, Error> {
-        self.register((0, 0), Access::LOCAL_WRITE, None, |memory| {
-            memory.register_null(self.id)
-        })
+        let call = MemoryControl::RegisterNull { pd: self.id };
+        self.register((0, 0), Access::LOCAL_WRITE, None, call)
     }
 
     /// Registers `length` bytes of device memory from `offset` on, for the addresses from 0 on.
@@ -154,12 +162,19 @@ impl Pd {
         }
         let at = dm.part(offset, length)?.expose_provenance() as u64;
         dm.users.acquire("the device memory")?;
-        let registered = self.register((0, length), access, Some(Arc::clone(dm)), |memory| {
-            if length == 0 {
-                return memory.register_empty(self.id);
+        let call = if length == 0 {
+            MemoryControl::RegisterEmpty { pd: self.id }
+        } else {
+            MemoryControl::Register {
+                pd: self.id,
+                address: at,
+                length,
+                iova: 0,
+                access,
+                can_be_cut: false,
             }
-            memory.register(self.id, at, length, 0, access)
-        });
+        };
+        let registered = self.register((0, length), access, Some(Arc::clone(dm)), call);
         registered.inspect_err(|_| dm.users.release())
     }
 
@@ -168,7 +183,7 @@ impl Pd {
         range: (u64, usize),
         access: Access,
         dm: Option<Arc<Dm>>,
-        enter: impl FnOnce(&mut MemoryTable) -> Result<u32, Error>,
+        call: MemoryControl,
     ) -> Result<Arc<Mr>, Error> {
         let core = self.device.core();
         core.check_process()?;
@@ -178,8 +193,7 @@ impl Pd {
         } else {
             presence::check(range.0, range.1, access)
         };
-        let key =
-            present.and_then(|()| core.control(|worker, _| enter(&mut worker.state.device.memory)));
+        let key = present.and_then(|()| ask_for_key(core, call));
         let key = key.inspect_err(|_| self.users.release())?;
         Ok(Arc::new(Mr::new(Arc::clone(self), key, range, access, dm)))
     }
@@ -198,11 +212,17 @@ impl Pd {
             Prefetch::Read | Prefetch::Present => Access::empty(),
         };
         for sge in sges {
-            let known = core.control(|worker, _| {
-                let memory = &worker.state.device.memory;
-                memory.address_of(self.id, sge.lkey, sge.addr, sge.length, right)
-            });
-            let here = match known {
+            let call = MemoryControl::Locate {
+                pd: self.id,
+                key: sge.lkey,
+                va: sge.addr,
+                length: sge.length,
+                right,
+            };
+            let Reply::Address { address } = core.ask(Control::Memory { call })? else {
+                return Err(WRONG_REPLY);
+            };
+            let here = match address {
                 Some(_) if pages == Prefetch::Present => Ok(()),
                 Some(address) => presence::check(address, sge.length as usize, right),
                 None => Err(Error::System {
@@ -225,8 +245,11 @@ impl Pd {
         let core = self.device.core();
         core.check_process()?;
         self.users.acquire("the protection domain")?;
-        let two = mw_type == MwType::Two;
-        let key = core.control(|worker, _| worker.state.device.memory.alloc_window(self.id, two));
+        let call = MemoryControl::AllocateWindow {
+            pd: self.id,
+            type_two: mw_type == MwType::Two,
+        };
+        let key = ask_for_key(core, call);
         let key = key.inspect_err(|_| self.users.release())?;
         Ok(Arc::new(Mw::new(Arc::clone(self), mw_type, key)))
     }
@@ -290,6 +313,13 @@ impl Drop for Pd {
         // Its users hold it, so it has none.
         self.destroy().ok();
     }
+}
+
+fn ask_for_key(core: &Core, call: MemoryControl) -> Result<u32, Error> {
+    let Reply::Key { key } = core.ask(Control::Memory { call })? else {
+        return Err(WRONG_REPLY);
+    };
+    Ok(key)
 }
 
 /// Which pages [`Pd::prefetch`] asks for.

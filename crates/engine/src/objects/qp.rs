@@ -1,7 +1,11 @@
 //! Queue pairs as the caller holds them.
 
+use crate::control::{
+    Beside, Control, NewQueuePair, QueuePairControl, QueuePairInit, ReceivesFrom, Reply,
+    WRONG_REPLY,
+};
 use crate::core::Core;
-use crate::index::{CqIndex, PdIndex};
+use crate::index::{PdIndex, QpHandle};
 use crate::objects::pd::check_path;
 use crate::queues::application_buffer::Fill;
 use crate::queues::async_event::EventOwner;
@@ -9,18 +13,13 @@ use crate::queues::qp_caps::QpCaps;
 use crate::queues::qp_shared::QpShared;
 use crate::queues::use_count::UseCount;
 use crate::queues::work_request::{RecvWr, SendWr};
-use crate::seal::datagrams::DatagramSeals;
-use crate::tables::qp_host::{QpSide, Receives};
-use crate::tables::qp_table::{QpSlot, Source};
 use crate::tables::raw_frames::RawFrames;
-use crate::tables::srq_table::Held;
 use crate::{
-    AttrMask, CompletionCounter, CountedOperations, Cq, Device, Error, LIMITS, Pd, QpAttributes,
-    QpState, QpType, Qpn, Srq, Xrcd,
+    AttrMask, CompletionCounter, CountedOperations, Cq, Device, Error, Gid, LIMITS, Pd,
+    QpAttributes, QpState, QpType, Qpn, Srq, Xrcd,
 };
 use crate::{RecvPost, SendBatch, SendPost};
 use airdma_shm::{RecvWqe, RingConsumer, RingProducer, SendWqe, ring};
-use airdma_transport::{QpConfig, QueuePair};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,8 +44,8 @@ pub struct QpInit {
 pub struct Qp {
     device: Arc<Device>,
     pub(crate) shared: Arc<QpShared>,
+    handle: QpHandle,
     uses: Uses,
-    destroyed: AtomicBool,
 }
 
 impl Qp {
@@ -54,7 +53,7 @@ impl Qp {
         let device = &pd.device;
         let mut caps = init.caps;
         let mut recv_cq = Some(init.recv_cq);
-        let mut receives = Receives::Own;
+        let mut receives = ReceivesFrom::Own;
         match init.qp_type {
             QpType::Rc | QpType::Uc | QpType::Ud | QpType::RawPacket => {
                 if let Some(srq) = &init.srq {
@@ -63,7 +62,7 @@ impl Qp {
                             "the shared receive queue is one of extended connections",
                         ));
                     }
-                    receives = Receives::Shared(srq.number);
+                    receives = ReceivesFrom::Shared { srq: srq.handle() };
                 }
             }
             QpType::XrcSend => {
@@ -78,7 +77,7 @@ impl Qp {
                 ));
             }
         }
-        if receives != Receives::Own || init.qp_type == QpType::XrcSend {
+        if receives != ReceivesFrom::Own || init.qp_type == QpType::XrcSend {
             (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
         }
         let uses = Uses {
@@ -102,7 +101,7 @@ impl Qp {
             xrcd: Some(Arc::clone(domain)),
             released: AtomicBool::new(true),
         };
-        let receives = Receives::Domain(domain.id);
+        let receives = ReceivesFrom::Domain { domain: domain.id };
         let caps = QpCaps::default();
         Self::new(
             &domain.device,
@@ -119,7 +118,7 @@ impl Qp {
         qp_type: QpType,
         caps: QpCaps,
         signal_all: bool,
-        receives: Receives,
+        receives: ReceivesFrom,
         uses: Uses,
     ) -> Result<Arc<Qp>, Error> {
         caps.check()?;
@@ -127,13 +126,46 @@ impl Qp {
         let core = device.core();
         core.bind()?;
         let uses = uses.acquire()?;
-        let shared = insert(device, qp_type, caps, signal_all, receives, &uses)?;
+        let init = QueuePairInit {
+            serial: core.next_serial(),
+            qp_type,
+            caps,
+            signal_all,
+            receives,
+            pd: uses.pd.as_ref().map_or(PdIndex::NONE, |pd| pd.id),
+            send_cq: uses.send_cq.as_ref().map(|cq| cq.handle()),
+            recv_cq: uses.recv_cq.as_ref().map(|cq| cq.handle()),
+            // What a datagram may hold. It stays, whatever becomes of the interface.
+            port_mtu: core.current().path_mtu,
+        };
+        let shared = insert(device, init)?;
+        let handle = QpHandle {
+            index: shared.index,
+            serial: init.serial,
+        };
         Ok(Arc::new(Qp {
             device: Arc::clone(device),
             shared,
+            handle,
             uses,
-            destroyed: AtomicBool::new(false),
         }))
+    }
+
+    /// Its name in requests to the worker.
+    pub(crate) fn handle(&self) -> QpHandle {
+        self.handle
+    }
+
+    pub(crate) fn ask(&self, call: QueuePairControl) -> Result<Reply, Error> {
+        let qp = self.handle;
+        self.core().ask(Control::QueuePair { qp, call })
+    }
+
+    fn ask_yes_no(&self, call: QueuePairControl) -> Result<bool, Error> {
+        let Reply::Answer { yes } = self.ask(call)? else {
+            return Err(WRONG_REPLY);
+        };
+        Ok(yes)
     }
 
     /// The device it belongs to.
@@ -166,15 +198,8 @@ impl Qp {
     ///
     /// Never behind what events and completions have reported.
     pub fn state(&self) -> QpState {
-        if self.core().check_process().is_err() {
-            return QpState::Error;
-        }
-        self.core().control(|worker, _| {
-            let gone = self.destroyed.load(Ordering::Acquire);
-            let slot = worker.state.qps.slot(self.shared.index);
-            slot.filter(|_| !gone)
-                .map_or(QpState::Error, |slot| slot.qp.state())
-        })
+        self.query()
+            .map_or(QpState::Error, |attributes| attributes.state)
     }
 
     /// The granted sizes.
@@ -206,14 +231,8 @@ impl Qp {
         if !self.qp_type().is_connected() {
             return Err(Error::Invalid("only connections are sealed"));
         }
-        self.core().control(|worker, _| {
-            self.check_alive()?;
-            let slot = worker.state.qps.slot(self.shared.index);
-            let slot = slot.filter(|slot| slot.connection.is_none());
-            let slot = slot.ok_or(Error::Invalid("the queue pair is connected"))?;
-            slot.seals = true;
-            Ok(())
-        })
+        self.ask(QueuePairControl::Seal)?;
+        Ok(())
     }
 
     /// Attaches a completion counter for some operations, until the queue pair is destroyed.
@@ -232,17 +251,13 @@ impl Qp {
                 "no operation, or the completion counter is of another device",
             ));
         }
-        self.core().control(|worker, _| {
-            self.check_alive()?;
-            let slot = worker.state.qps.slot(self.shared.index);
-            let slot = slot.ok_or(Error::Gone("the queue pair"))?;
-            if !matches!(slot.qp.state(), QpState::Reset | QpState::Init) {
-                return Err(Error::Invalid("the queue pair is beyond INIT"));
-            }
-            let counters = slot.side.completion_counters.get_or_insert_default();
-            let counter: Arc<CompletionCounter> = Arc::clone(counter);
-            counters.attach(operations, counter)
-        })
+        let counter: Arc<CompletionCounter> = Arc::clone(counter);
+        let control = Control::QueuePair {
+            qp: self.handle,
+            call: QueuePairControl::AttachCounter { operations },
+        };
+        self.core().ask_with(control, Beside::Counter(counter))?;
+        Ok(())
     }
 
     /// A value that is the same at both ends of a sealed connection, and at the ends of no other.
@@ -250,10 +265,10 @@ impl Qp {
     /// A third host that has exchanged keys with both has made two connections, whose values
     /// differ. `None` until the keys are exchanged.
     pub fn sealed_binding(&self) -> Option<[u8; 32]> {
-        self.core().control(|worker, _| {
-            let slot = worker.state.qps.slot(self.shared.index)?;
-            slot.seal.as_ref()?.binding()
-        })
+        let Ok(Reply::Binding { binding }) = self.ask(QueuePairControl::QueryBinding) else {
+            return None;
+        };
+        binding
     }
 
     /// Reports the bytes that wait in a buffer of the program, which the peer fills through this
@@ -267,15 +282,8 @@ impl Qp {
         let (bytes, capacity) = (most(bytes), most(capacity));
         let is_news = self.shared.application_buffer.set(Fill { bytes, capacity });
         if is_news && self.core().seems_ours() {
-            self.core().control(|worker, now| {
-                if self.check_alive().is_ok() {
-                    let index = self.shared.index;
-                    let tables = &mut worker.state;
-                    tables
-                        .air
-                        .note_application_buffer(&mut tables.qps, index, now);
-                }
-            });
+            // A queue pair that is gone has no peer.
+            self.ask(QueuePairControl::NoteApplicationBuffer).ok();
         }
     }
 
@@ -295,34 +303,25 @@ impl Qp {
         core.check_process()?;
         check_attributes(core, attributes, mask)?;
         let local = core.address(attributes.path.sgid_index);
-        let source = local.map(|local| Source {
-            local: local.into(),
-            on_link: core.is_on_link(local, &attributes.path, mask),
+        let source = local.map(|local| {
+            let on_link = core.is_on_link(local, &attributes.path, mask);
+            (Gid::from(local), on_link)
         });
         if mask.contains(AttrMask::AV) && source.is_none() {
             // It was there a moment ago.
             return Err(Error::Invalid("the source GID's address is gone"));
         }
-        let changed = core.control(|worker, now| {
-            self.check_alive()?;
-            let index = self.shared.index;
-            let before = worker.state.source_index(index);
-            worker.state.modify(index, attributes, mask, source, now)?;
-            let after = worker.state.source_index(index);
-            if let Some(before) = before {
-                worker.listen(Some(before), false);
-            }
-            if let Some(after) = after {
-                worker.listen(Some(after), true);
-            }
-            Ok(())
+        let changed = self.ask(QueuePairControl::Modify {
+            attributes: *attributes,
+            mask,
+            source,
         });
         if changed.is_ok() && mask.contains(AttrMask::STATE) && attributes.state == QpState::Reset {
             for cq in self.uses.send_cq.iter().chain(&self.uses.recv_cq) {
                 cq.purge(self.shared.number);
             }
         }
-        changed
+        changed.map(|_| ())
     }
 
     /// The attributes now.
@@ -331,12 +330,10 @@ impl Qp {
     /// `EINVAL` after [`Qp::destroy`], `ENODEV` in a child after fork.
     pub fn query(&self) -> Result<QpAttributes, Error> {
         self.core().check_process()?;
-        self.core().control(|worker, _| {
-            let gone = self.destroyed.load(Ordering::Acquire);
-            let slot = worker.state.qps.slot(self.shared.index).filter(|_| !gone);
-            slot.map(|slot| *slot.qp.attributes())
-                .ok_or(Error::Gone("the queue pair"))
-        })
+        let Reply::Attributes { attributes } = self.ask(QueuePairControl::Query)? else {
+            return Err(WRONG_REPLY);
+        };
+        Ok(attributes)
     }
 
     /// Posts one send work request: `begin_post_send`, `push`, and the doorbell.
@@ -380,38 +377,15 @@ impl Qp {
     pub fn destroy(&self) -> Result<(), Error> {
         let core = self.core();
         core.check_process()?;
-        let index = self.shared.index;
-        // One step, so that it is not attached in between.
-        let first = core.control(|worker, _| {
-            if self.destroyed.load(Ordering::Acquire) {
-                return Ok(false);
-            }
-            if worker.state.multicast.is_attached(index) {
-                return Err(Error::Busy("the queue pair (a multicast group has it)"));
-            }
-            self.destroyed.store(true, Ordering::Release);
-            Ok(true)
-        })?;
-        if !first {
+        if !self.ask_yes_no(QueuePairControl::Retire)? {
             return Ok(());
         }
         self.shared.state.set_gone();
         // What it still owes its peer, acknowledgements above all, leaves first.
         for _ in 0..FAREWELLS {
-            core.control(|worker, now| worker.state.farewell(self.shared.index, now));
+            self.ask(QueuePairControl::RepeatLastAnswer)?;
         }
-        core.control(|worker, now| {
-            match self.shared.qp_type {
-                QpType::Ud => worker.listen(None, false),
-                QpType::RawPacket => {}
-                QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => {
-                    if let Some(source) = worker.state.source_index(self.shared.index) {
-                        worker.listen(Some(source), false);
-                    }
-                }
-            }
-            worker.state.remove(self.shared.index, now);
-        });
+        self.ask(QueuePairControl::Destroy)?;
         let number = self.shared.number;
         self.device
             .events
@@ -420,36 +394,21 @@ impl Qp {
         Ok(())
     }
 
-    /// To be asked with the worker locked.
-    pub(crate) fn check_alive(&self) -> Result<(), Error> {
-        if self.destroyed.load(Ordering::Acquire) {
-            Err(Error::Gone("the queue pair"))
-        } else {
-            Ok(())
-        }
-    }
-
     /// Detaches it from all multicast groups.
     fn detach_all(&self) {
-        let index = self.shared.index;
-        if !self
-            .core()
-            .control(|worker, _| worker.state.multicast.is_attached(index))
+        // A queue pair that is gone is attached to none.
+        if self
+            .ask_yes_no(QueuePairControl::IsAttached)
+            .is_ok_and(|yes| yes)
         {
-            return;
+            self.ask(QueuePairControl::DetachAll).ok();
         }
-        self.core().control_sockets(|worker, _| {
-            while self.check_alive().is_ok()
-                && let Some(group) = worker.state.multicast.group_of(index)
-            {
-                worker.detach(group, index).ok();
-            }
-        });
     }
 
-    /// Whether [`Qp::destroy`] has begun.
-    pub(crate) fn is_destroyed(&self) -> bool {
-        self.destroyed.load(Ordering::Acquire)
+    /// Whether the peer has answered all that was posted, or never will.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.ask_yes_no(QueuePairControl::IsFinished)
+            .is_ok_and(|yes| yes)
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -535,20 +494,10 @@ impl Drop for Uses {
     }
 }
 
-/// Makes the queues and enters the queue pair into the worker's table.
-fn insert(
-    device: &Arc<Device>,
-    qp_type: QpType,
-    caps: QpCaps,
-    signal_all: bool,
-    receives: Receives,
-    uses: &Uses,
-) -> Result<Arc<QpShared>, Error> {
+/// Makes the queues, and has the worker enter the queue pair into its table.
+fn insert(device: &Arc<Device>, init: QueuePairInit) -> Result<Arc<QpShared>, Error> {
     let core = device.core();
-    let serial = core.next_serial();
-    // What a datagram may hold. It stays, whatever becomes of the interface.
-    let port_mtu = core.current().path_mtu;
-    let raw = if qp_type == QpType::RawPacket {
+    let raw = if init.qp_type == QpType::RawPacket {
         Some(RawFrames::open(core.info.interface_index)?)
     } else {
         None
@@ -557,48 +506,26 @@ fn insert(
         ring(&core.arena, slots.max(1), stride)
             .map_err(|error| Error::system("memory for a queue pair", &error))
     };
-    let (send, send_side) = memory((
+    let caps = init.caps;
+    let send = memory((
         caps.max_send_wr,
         SendWqe::stride(caps.max_send_sge, caps.max_inline),
     ))?;
-    let (recv, recv_side) = memory((caps.max_recv_wr, RecvWqe::stride(caps.max_recv_sge)))?;
-    let granted = caps.granted(&send, &recv);
-    core.control(|worker, now| {
-        let (index, number) = worker.reserve(now)?;
-        let sizes = (qp_type, granted, signal_all);
-        let mut shared = QpShared::new(number, index, sizes, send, recv);
-        shared.seals_datagrams = worker.state.device.secret.is_some() && qp_type == QpType::Ud;
-        let shared = Arc::new(shared);
-        let config = QpConfig {
-            qp_type,
-            qpn: number,
-            port_mtu,
-            shared_receives: receives != Receives::Own,
-        };
-        let side = QpSide {
-            send: send_side,
-            recv: recv_side,
-            receives,
-            held: Held::default(),
-            pd: uses.pd.as_ref().map_or(PdIndex::NONE, |pd| pd.id),
-            serial,
-            send_cq: uses.send_cq.as_ref().map_or(CqIndex::NONE, |cq| cq.index),
-            recv_cq: uses.recv_cq.as_ref().map_or(CqIndex::NONE, |cq| cq.index),
-            shared: Arc::clone(&shared),
-            events: Arc::clone(&device.events),
-            completion_counters: None,
-        };
-        let mut slot = QpSlot::new(QueuePair::new(config), side);
-        slot.raw = raw;
-        slot.seals = worker.state.device.secret.is_some() && qp_type.is_connected();
-        let datagrams = || Box::new(DatagramSeals::new(number));
-        slot.datagrams = shared.seals_datagrams.then(datagrams);
-        worker.state.qps.insert(index, slot);
-        if qp_type == QpType::Ud {
-            worker.listen(None, true);
-        }
-        Ok(shared)
-    })
+    let recv = memory((caps.max_recv_wr, RecvWqe::stride(caps.max_recv_sge)))?;
+    let init = QueuePairInit {
+        caps: caps.granted(&send.0, &recv.0),
+        ..init
+    };
+    let mut made = None;
+    let beside = Beside::QueuePair(NewQueuePair {
+        send,
+        recv,
+        events: Arc::clone(&device.events),
+        raw,
+        made: &mut made,
+    });
+    core.ask_with(Control::CreateQueuePair { init }, beside)?;
+    made.ok_or(WRONG_REPLY)
 }
 
 /// What the transport cannot check, because it depends on the device.

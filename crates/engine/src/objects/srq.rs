@@ -1,14 +1,14 @@
 //! Shared receive queues as the caller holds them.
 
-use crate::index::SrqIndex;
+use crate::control::{Beside, Control, NewSharedReceiveQueue, QueueControl, Reply, WRONG_REPLY};
+use crate::index::{SrqHandle, SrqIndex};
 use crate::objects::post::write_receive;
 use crate::queues::async_event::EventOwner;
 use crate::queues::srq_shared::SrqShared;
 use crate::queues::use_count::UseCount;
-use crate::tables::srq_table::{Extended, SrqSlot};
 use crate::{Cq, Error, LIMITS, Pd, RecvWr, Xrcd};
 use airdma_shm::{RecvWqe, RingConsumer, RingProducer, ring};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sizes of a shared receive queue, and its alarm (`ibv_srq_attr`).
@@ -33,7 +33,7 @@ pub struct SrqExtension {
 /// A shared receive queue. Any thread may post to it.
 pub struct Srq {
     pub(crate) pd: Arc<Pd>,
-    pub(crate) number: SrqIndex,
+    number: SrqIndex,
     extension: Option<SrqExtension>,
     shared: Arc<SrqShared>,
     producer: Mutex<RingProducer>,
@@ -67,23 +67,21 @@ impl Srq {
         let max_sge = attributes.max_sge.max(1);
         let (producer, consumer) = memory(pd, attributes.max_wr, max_sge)?;
         acquire(pd, extension.as_ref())?;
-        let shared = Arc::new(SrqShared {
-            id: core.next_serial(),
-            cookie: AtomicU64::new(0),
-            limit: AtomicU32::new(0),
-        });
-        let slot = SrqSlot {
-            ring: consumer,
+        let mut made = None;
+        let call = QueueControl::CreateReceives {
+            serial: core.next_serial(),
             pd: pd.id,
-            extended: extension.as_ref().map(|extension| Extended {
-                domain: extension.domain.id,
-                cq: extension.cq.index,
-            }),
-            shared: Arc::clone(&shared),
-            events: Arc::clone(&device.events),
+            extended: (extension.as_ref())
+                .map(|extension| (extension.domain.id, extension.cq.handle())),
         };
-        match core.control(|worker, _| worker.state.device.srqs.insert(slot)) {
-            Ok(number) => Ok(Arc::new(Srq {
+        let beside = Beside::SharedReceiveQueue(NewSharedReceiveQueue {
+            ring: consumer,
+            events: Arc::clone(&device.events),
+            made: &mut made,
+        });
+        let reply = core.ask_with(Control::Queue { call }, beside);
+        match (reply, made) {
+            (Ok(Reply::SharedReceiveQueue { number }), Some(shared)) => Ok(Arc::new(Srq {
                 pd: Arc::clone(pd),
                 number,
                 extension,
@@ -93,10 +91,18 @@ impl Srq {
                 users: UseCount::default(),
                 destroyed: AtomicBool::new(false),
             })),
-            Err(error) => {
+            (reply, _) => {
                 release(pd, extension.as_ref());
-                Err(error)
+                Err(reply.err().unwrap_or(WRONG_REPLY))
             }
+        }
+    }
+
+    /// Its name in requests to the worker.
+    pub(crate) fn handle(&self) -> SrqHandle {
+        SrqHandle {
+            index: self.number,
+            serial: self.shared.id,
         }
     }
 
@@ -136,12 +142,9 @@ impl Srq {
                 "the limit is above the size of the shared receive queue",
             ));
         }
-        core.control(|worker, _| {
-            self.shared.limit.store(limit, Ordering::Relaxed);
-            if let Some(slot) = worker.state.device.srqs.slot(self.number) {
-                slot.watch_limit();
-            }
-        });
+        let srq = self.handle();
+        let call = QueueControl::LimitReceives { srq, limit };
+        core.ask(Control::Queue { call })?;
         Ok(())
     }
 
@@ -159,28 +162,10 @@ impl Srq {
         }
         let mut producer = self.lock();
         let (mut to, consumer) = memory(&self.pd, max_wr, self.max_sge)?;
-        core.control(|worker, _| {
-            let Some(slot) = worker.state.device.srqs.slot(self.number) else {
-                return Err(Error::Gone("the shared receive queue"));
-            };
-            if slot.ring.available() > to.capacity() {
-                return Err(Error::Invalid("more receives are posted than would fit"));
-            }
-            while let Some(number) = slot.ring.take() {
-                let from = slot.ring.slot(number);
-                let header: RecvWqe = from.read_header();
-                let Some(mut into) = to.slot(0) else { break };
-                into.write_header(&header);
-                for index in 0..header.sge_count {
-                    if let Ok(sge) = from.sge::<RecvWqe>(index) {
-                        into.write_sge::<RecvWqe>(index, &sge);
-                    }
-                }
-                to.publish(1);
-            }
-            slot.ring = consumer;
-            Ok(())
-        })?;
+        let srq = self.handle();
+        let call = QueueControl::ResizeReceives { srq };
+        let beside = Beside::ResizedReceives(&mut to, consumer);
+        core.ask_with(Control::Queue { call }, beside)?;
         *producer = to;
         Ok(())
     }
@@ -205,7 +190,9 @@ impl Srq {
             return Ok(());
         }
         self.destroyed.store(true, Ordering::Release);
-        core.control(|worker, _| worker.state.remove_srq(self.number));
+        let srq = self.handle();
+        let call = QueueControl::DestroyReceives { srq };
+        core.ask(Control::Queue { call })?;
         let id = self.shared.id;
         self.pd
             .device

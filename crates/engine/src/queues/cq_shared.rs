@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) type ChannelEvents = EventQueue<(u64, u64)>;
 
 /// What a completion queue does beyond the ordinary.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqOptions {
     /// Notes when each completion is made; that costs a look at the clock.
     pub timestamps: bool,

@@ -1,7 +1,7 @@
 //! The worker's side of completion queues: the producers of their rings.
 
 use crate::counter_names::EngineCounter;
-use crate::index::CqIndex;
+use crate::index::{CqHandle, CqIndex};
 use crate::queues::async_event::EventOwner;
 use crate::queues::cq_shared::CqShared;
 use crate::tables::counters::Counters;
@@ -55,6 +55,19 @@ impl CqTable {
         }
         self.slots.push(slot);
         Ok(CqIndex::from_place(self.slots.len() - 1))
+    }
+
+    /// The place of the queue with that handle.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is gone.
+    pub(crate) fn find(&self, cq: CqHandle) -> Result<CqIndex, Error> {
+        let slot = self.slots.get(cq.index.place());
+        let slot = slot.and_then(|slot| slot.as_ref());
+        match slot.filter(|slot| slot.shared.id == cq.serial) {
+            Some(_) => Ok(cq.index),
+            None => Err(Error::Gone("the completion queue")),
+        }
     }
 
     pub(crate) fn remove(&mut self, index: CqIndex) {

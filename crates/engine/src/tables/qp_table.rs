@@ -12,7 +12,7 @@
 //! 0xffffff, which have meanings of their own, do not come up.
 
 use crate::counter_names::EngineCounter;
-use crate::index::{AirIndex, PeerIndex, QpIndex};
+use crate::index::{AirIndex, PeerIndex, QpHandle, QpIndex};
 use crate::random::Random;
 use crate::seal::Seal;
 use crate::seal::datagrams::DatagramSeals;
@@ -47,6 +47,8 @@ const _: () = assert!(LIMITS.max_qp == 1 << POSITION_BITS);
 /// In [`QpTable::order`]: a range that is not ours.
 const NOT_OURS: u16 = u16::MAX;
 
+const GONE: Error = Error::Gone("the queue pair");
+
 /// A queue pair, and what the worker keeps for it.
 pub(crate) struct QpSlot {
     pub(crate) qp: QueuePair,
@@ -70,6 +72,8 @@ pub(crate) struct QpSlot {
     pub(crate) raw: Option<RawFrames>,
     /// Whether the connections of the queue pair are sealed.
     pub(crate) seals: bool,
+    /// Whether its destruction has begun: its user can do no more with it.
+    pub(crate) retired: bool,
     /// Keys of its present connection, if that is sealed.
     pub(crate) seal: Option<Box<Seal>>,
     /// Keys that a datagram queue pair shares with each peer, for sealing.
@@ -127,6 +131,7 @@ impl QpSlot {
             notification_point: NotificationPoint::new(),
             raw: None,
             seals: false,
+            retired: false,
             seal: None,
             datagrams: None,
         }
@@ -320,6 +325,28 @@ impl QpTable {
 
     pub(crate) fn slot(&mut self, index: QpIndex) -> Option<&mut QpSlot> {
         self.slots.get_mut(index.place())?.as_deref_mut()
+    }
+
+    /// The queue pair with that handle, until its destruction begins.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is gone.
+    pub(crate) fn live(&mut self, qp: QpHandle) -> Result<&mut QpSlot, Error> {
+        let slot = self.known(qp)?;
+        if slot.retired {
+            return Err(GONE);
+        }
+        Ok(slot)
+    }
+
+    /// As [`QpTable::live`], until the end of its destruction.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is gone.
+    pub(crate) fn known(&mut self, qp: QpHandle) -> Result<&mut QpSlot, Error> {
+        let slot = self.slot(qp.index);
+        slot.filter(|slot| slot.side.serial == qp.serial)
+            .ok_or(GONE)
     }
 
     /// The position of the queue pair with that number.

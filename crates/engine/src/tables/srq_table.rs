@@ -1,6 +1,6 @@
 //! The worker's side of shared receive queues: the consumers of their rings.
 
-use crate::index::{CqIndex, PdIndex, Serial, SrqIndex};
+use crate::index::{CqIndex, PdIndex, Serial, SrqHandle, SrqIndex};
 use crate::queues::async_event::{AsyncEvents, EventOwner};
 use crate::queues::sge_list::list_bytes;
 use crate::queues::srq_shared::SrqShared;
@@ -64,6 +64,17 @@ impl SrqTable {
 
     pub(crate) fn slot(&mut self, number: SrqIndex) -> Option<&mut SrqSlot> {
         self.slots.get_mut(number.place())?.as_mut()
+    }
+
+    /// The number of the queue with that handle.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is gone.
+    pub(crate) fn find(&mut self, srq: SrqHandle) -> Result<SrqIndex, Error> {
+        match self.slot(srq.index) {
+            Some(slot) if slot.shared.id == srq.serial => Ok(srq.index),
+            Some(_) | None => Err(Error::Gone("the shared receive queue")),
+        }
     }
 
     /// The protection domains of the queues of this domain of extended connections.
