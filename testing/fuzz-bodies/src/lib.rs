@@ -8,6 +8,7 @@
 pub mod air_message;
 pub mod cm_mad;
 pub mod cm_manager;
+pub mod control;
 pub mod file_control;
 pub mod file_journal;
 pub mod file_manifest;
@@ -47,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     ("cm_mad", cm_mad::run),
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),
+    ("control", control::run),
     ("file_manifest", file_manifest::run),
     ("file_control", file_control::run),
     ("file_journal", file_journal::run),

@@ -92,6 +92,7 @@ replays!(
     cm_mad,
     cm_manager,
     work_request,
+    control,
     file_manifest,
     file_control,
     file_journal,
