@@ -23,12 +23,12 @@ use crate::queues::cm_channel::CmChannel;
 use crate::queues::cq_shared::{ChannelEvents, CqShared};
 use crate::queues::qp_shared::QpShared;
 use crate::queues::srq_shared::SrqShared;
-use crate::tables::raw_frames::RawFrames;
 use crate::{
     Access, AttrMask, Bind, CountedOperations, CqOptions, Error, Gid, PathMtu, QpAttributes,
     QpCaps, QpType, Qpn, RegionChange,
 };
 use airdma_cm::{Accept, Connect, ConnectionId, ListenerId, Resolve, SidrAnswer, SidrId, Takes};
+use airdma_port::RawSocket;
 use airdma_shm::{RingConsumer, RingProducer};
 use airdma_wire::cm::{RejReason, ServiceId};
 use std::sync::Arc;
@@ -316,7 +316,7 @@ values! {
 /// | [`AsyncEvents`], [`ChannelEvents`], [`CmChannel`] | a queue in shared memory, and its eventfd |
 /// | [`QpShared`], [`CqShared`], [`SrqShared`] | their atomics in a block of shared memory |
 /// | a completion counter | its two numbers in a block of shared memory |
-/// | [`RawFrames`] | the packet socket |
+/// | [`RawSocket`] | the packet socket |
 pub(crate) enum Beside<'a> {
     /// Nothing.
     Nothing,
@@ -363,7 +363,7 @@ pub(crate) struct NewQueuePair<'a> {
     pub(crate) recv: (RingProducer, RingConsumer),
     pub(crate) events: Arc<AsyncEvents>,
     /// The socket of a queue pair for raw packets.
-    pub(crate) raw: Option<RawFrames>,
+    pub(crate) raw: Option<RawSocket>,
     /// What the application's side shares with the worker's, once the queue pair exists.
     pub(crate) made: &'a mut Option<Arc<QpShared>>,
 }

@@ -9,7 +9,6 @@ pub(crate) mod multicast;
 pub(crate) mod peers;
 pub(crate) mod qp_host;
 pub(crate) mod qp_table;
-pub(crate) mod raw_frames;
 pub(crate) mod round_robin;
 pub(crate) mod srq_table;
 pub(crate) mod timers;

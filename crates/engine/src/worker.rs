@@ -6,6 +6,7 @@ pub(crate) mod gsi;
 mod handle;
 mod keying;
 mod posted;
+mod raw_frames;
 mod receive;
 mod scheduler;
 pub(crate) mod source_port;

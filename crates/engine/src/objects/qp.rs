@@ -13,12 +13,12 @@ use crate::queues::qp_caps::QpCaps;
 use crate::queues::qp_shared::QpShared;
 use crate::queues::use_count::UseCount;
 use crate::queues::work_request::{RecvWr, SendWr};
-use crate::tables::raw_frames::RawFrames;
 use crate::{
     AttrMask, CompletionCounter, CountedOperations, Cq, Device, Error, Gid, LIMITS, Pd,
     QpAttributes, QpState, QpType, Qpn, Srq, Xrcd,
 };
 use crate::{RecvPost, SendBatch, SendPost};
+use airdma_port::RawSocket;
 use airdma_shm::{RecvWqe, RingConsumer, RingProducer, SendWqe, ring};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -498,7 +498,7 @@ impl Drop for Uses {
 fn insert(device: &Arc<Device>, init: QueuePairInit) -> Result<Arc<QpShared>, Error> {
     let core = device.core();
     let raw = if init.qp_type == QpType::RawPacket {
-        Some(RawFrames::open(core.info.interface_index)?)
+        Some(open_raw(core.info.interface_index)?)
     } else {
         None
     };
@@ -526,6 +526,19 @@ fn insert(device: &Arc<Device>, init: QueuePairInit) -> Result<Arc<QpShared>, Er
     });
     core.ask_with(Control::CreateQueuePair { init }, beside)?;
     made.ok_or(WRONG_REPLY)
+}
+
+/// Opens the socket of a queue pair for raw packets.
+///
+/// # Errors
+/// `EPERM` without CAP_NET_RAW.
+fn open_raw(interface_index: u32) -> Result<RawSocket, Error> {
+    RawSocket::open(interface_index).map_err(|error| {
+        Error::system(
+            "a queue pair for raw packets (they need CAP_NET_RAW)",
+            &error,
+        )
+    })
 }
 
 /// What the transport cannot check, because it depends on the device.

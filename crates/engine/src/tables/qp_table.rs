@@ -18,7 +18,6 @@ use crate::seal::Seal;
 use crate::seal::datagrams::DatagramSeals;
 use crate::sharing::steering::range_of;
 use crate::tables::qp_host::QpSide;
-use crate::tables::raw_frames::RawFrames;
 use crate::tables::round_robin::Turn;
 use crate::{Error, LIMITS, QpType};
 use airdma_port::Received;
@@ -68,8 +67,6 @@ pub(crate) struct QpSlot {
     pub(crate) silence: Option<Silence>,
     /// When the last CNP reported congestion marks to its peer.
     pub(crate) notification_point: NotificationPoint,
-    /// The way out of a queue pair for raw packets.
-    pub(crate) raw: Option<RawFrames>,
     /// Whether the connections of the queue pair are sealed.
     pub(crate) seals: bool,
     /// Whether its destruction has begun: its user can do no more with it.
@@ -129,7 +126,6 @@ impl QpSlot {
             hungry: false,
             silence: None,
             notification_point: NotificationPoint::new(),
-            raw: None,
             seals: false,
             retired: false,
             seal: None,

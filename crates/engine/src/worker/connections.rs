@@ -119,6 +119,7 @@ impl WorkerState {
     pub(crate) fn remove(&mut self, index: QpIndex, now: Time) {
         self.disconnect(index, now);
         self.scheduler.forget(index);
+        self.raw_frames.remove(&index);
         self.qps.release(index);
     }
 

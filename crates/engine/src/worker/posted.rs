@@ -57,17 +57,18 @@ impl WorkerState {
             is_datagram,
             slot.side.shared.signal_all,
         );
-        let mut raw = (slot.qp.state() == QpState::ReadyToSend)
-            .then(|| slot.raw.take())
-            .flatten();
-        self.with(index, |qp, host| match (request, &mut raw) {
-            (Ok(request), None) => qp.post_send(request, host),
-            (Ok(request), Some(raw)) => raw.send(&request, qp, host),
-            (Err(_), _) => refuse_request(qp, number, host),
-        });
-        if let (Some(raw), Some(slot)) = (raw, self.qps.slot(index)) {
-            slot.raw = Some(raw);
+        let is_raw = slot.qp.qp_type() == QpType::RawPacket;
+        if is_raw
+            && slot.qp.state() == QpState::ReadyToSend
+            && let Ok(request) = request
+        {
+            self.send_frame(index, &request);
+            return true;
         }
+        self.with(index, |qp, host| match request {
+            Ok(request) => qp.post_send(request, host),
+            Err(_) => refuse_request(qp, number, host),
+        });
         true
     }
 }

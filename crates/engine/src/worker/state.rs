@@ -9,6 +9,7 @@
 //! | states and connections | [`super::connections`] |
 
 use super::gsi::Gsi;
+use super::raw_frames::RawFrames;
 use super::scheduler::Scheduler;
 use super::source_port::Candidate;
 use crate::air::{Air, AirMode};
@@ -23,12 +24,15 @@ use crate::tables::peers::Window;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{QpSlot, QpTable};
 use airdma_transport::{QueuePair, Time};
+use std::collections::BTreeMap;
 
 /// The state of a worker.
 pub(crate) struct WorkerState {
     /// What other workers of the device would share.
     pub(crate) device: DeviceTables,
     pub(crate) qps: QpTable,
+    /// Sockets of queue pairs for raw packets.
+    pub(super) raw_frames: BTreeMap<QpIndex, RawFrames>,
     pub(crate) scheduler: Scheduler,
     pub(crate) air: Air,
     /// Queue pairs that air mode has woken; empty but for the time of a call.
@@ -54,6 +58,7 @@ impl WorkerState {
         WorkerState {
             qps: QpTable::new(random.fork()),
             device: DeviceTables::new(random.fork()),
+            raw_frames: BTreeMap::new(),
             scheduler: Scheduler::new(window),
             air: Air::new(),
             wakes: Vec::new(),

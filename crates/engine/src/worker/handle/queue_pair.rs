@@ -12,6 +12,7 @@ use crate::tables::qp_host::{QpSide, Receives};
 use crate::tables::qp_table::{QpSlot, Source};
 use crate::tables::srq_table::Held;
 use crate::worker::Worker;
+use crate::worker::raw_frames::RawFrames;
 use crate::{AttrMask, CountedOperations, Error, Gid, QpAttributes, QpState, QpType};
 use airdma_transport::{QpConfig, QueuePair, Time};
 use airdma_wire::Neighbour;
@@ -63,11 +64,13 @@ impl Worker {
             completion_counters: None,
         };
         let mut slot = QpSlot::new(QueuePair::new(config), side);
-        slot.raw = raw;
         slot.seals = self.state.device.secret.is_some() && qp_type.is_connected();
         let datagrams = || Box::new(DatagramSeals::new(number));
         slot.datagrams = shared.seals_datagrams.then(datagrams);
         self.state.qps.insert(index, slot);
+        if let Some(socket) = raw {
+            self.state.raw_frames.insert(index, RawFrames::new(socket));
+        }
         if qp_type == QpType::Ud {
             self.listen(None, true);
         }

@@ -1,8 +1,9 @@
-//! Queue pairs that send whole Ethernet frames (`IBV_QPT_RAW_PACKET`): the protocol has no part in
-//! it.
+//! Queue pairs that send whole Ethernet frames (`IBV_QPT_RAW_PACKET`), without RoCEv2.
 
+use super::state::WorkerState;
+use crate::index::QpIndex;
 use crate::tables::qp_host::QpHost;
-use crate::{Error, QpAttributes, QpState, Status};
+use crate::{QpAttributes, QpState, Status};
 use airdma_port::RawSocket;
 use airdma_transport::{
     AttrMask, Completion, CompletionOpcode, Host, LocalFault, QueuePair, SendRequest,
@@ -19,30 +20,28 @@ pub(crate) struct RawFrames {
     frame: Vec<u8>,
 }
 
+impl WorkerState {
+    /// Sends the frame of a request that was posted to a queue pair for raw packets.
+    pub(super) fn send_frame(&mut self, index: QpIndex, request: &SendRequest) {
+        let mut all = std::mem::take(&mut self.raw_frames);
+        if let Some(raw) = all.get_mut(&index) {
+            self.with(index, |qp, host| raw.send(request, qp, host));
+        }
+        self.raw_frames = all;
+    }
+}
+
 impl RawFrames {
-    /// # Errors
-    /// `EPERM` without CAP_NET_RAW.
-    pub(crate) fn open(interface_index: u32) -> Result<Self, Error> {
-        let socket = RawSocket::open(interface_index).map_err(|error| {
-            Error::system(
-                "a queue pair for raw packets (they need CAP_NET_RAW)",
-                &error,
-            )
-        })?;
-        Ok(RawFrames {
+    pub(super) fn new(socket: RawSocket) -> Self {
+        RawFrames {
             socket,
             frame: Vec::new(),
-        })
+        }
     }
 
     /// Sends the frame of a request, and completes it. A frame that the interface does not take now
     /// is lost, as frames are; one that can never leave ends the queue pair in ERROR.
-    pub(crate) fn send(
-        &mut self,
-        request: &SendRequest,
-        qp: &mut QueuePair,
-        host: &mut QpHost<'_>,
-    ) {
+    fn send(&mut self, request: &SendRequest, qp: &mut QueuePair, host: &mut QpHost<'_>) {
         let status = self.try_send(request, host);
         let completion = Completion {
             byte_len: request.length,
