@@ -4,5 +4,4 @@ pub(crate) mod devices;
 pub(crate) mod gids;
 pub(crate) mod interface;
 pub(crate) mod link_monitor;
-pub(crate) mod memory_file;
 pub(crate) mod neighbour;

@@ -39,23 +39,21 @@ mod sync;
 mod tables;
 mod worker;
 
-pub use air::RateControl;
 pub use airdma_port::impair::Impairment;
 pub use airdma_port::selftest;
-pub use airdma_shm::Sge;
+pub use airdma_shm::{Sge, memory_file};
 pub use airdma_transport::{
     Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, GrhHeader, InvalidAttribute,
     Operation, Path, QpAttributes, QpEvent, QpState, QpType, Status,
 };
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
-pub use config::{Air, DeviceConfig, PortKind};
+pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow};
 #[doc(hidden)]
 pub use control::check_control_bytes;
 pub use error::Error;
 pub use host::devices::DeviceInfo;
 pub use host::gids::GidEntry;
 pub use host::link_monitor::LinkMonitor;
-pub use host::memory_file::memory_file;
 pub use limits::{LIMITS, Limits};
 pub use memory::RegionChange;
 pub use objects::ah::Ah;
@@ -86,7 +84,6 @@ pub use queues::work_request::{RecvWr, SendFlags, SendWr};
 pub use seal::Secret;
 pub use sharing::runtime_dir;
 pub use tables::cq_table::monotonic;
-pub use tables::peers::Window as PeerWindow;
 
 /// What the calls and events of RDMA CM are made of.
 pub mod cm_protocol {

@@ -50,6 +50,8 @@ pub mod cqe;
 pub mod doorbell_queue;
 pub mod doorbells;
 pub mod indices;
+#[cfg(not(loom))]
+mod memory_file;
 pub mod pod;
 #[cfg(not(loom))]
 pub mod producers;
@@ -68,6 +70,8 @@ pub use cqe::Cqe;
 pub use doorbell_queue::{DoorbellProducer, DoorbellQueue};
 #[cfg(not(loom))]
 pub use doorbells::{DOORBELLS_MAX, Doorbells};
+#[cfg(not(loom))]
+pub use memory_file::memory_file;
 pub use pod::Pod;
 #[cfg(not(loom))]
 pub use producers::Producers;

@@ -1,5 +1,6 @@
 //! One mapping of one memfd.
 
+use crate::memory_file::memory_file;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -31,7 +32,7 @@ impl Mapping {
         if cfg!(miri) {
             return Self::imitate(len);
         }
-        let fd = memfd()?;
+        let fd = memory_file(NAME)?;
         let size =
             libc::off_t::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // SAFETY: plain system call on a descriptor we own.
@@ -181,23 +182,6 @@ pub(super) fn page_size() -> usize {
 fn process_id() -> libc::pid_t {
     // SAFETY: no preconditions.
     unsafe { libc::getpid() }
-}
-
-fn memfd() -> io::Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // A system may forbid executable memfds (vm.memfd_noexec); kernels before 6.3 do not know the
-    // flag.
-    match memfd_with(flags | libc::MFD_NOEXEC_SEAL) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd_with(flags),
-        outcome => outcome,
-    }
-}
-
-fn memfd_with(flags: libc::c_uint) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a C string.
-    let fd = check(unsafe { libc::memfd_create(NAME.as_ptr(), flags) })?;
-    // SAFETY: the system just returned this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn size_of_file(fd: &OwnedFd) -> io::Result<u64> {
