@@ -42,12 +42,12 @@ mod presence;
 mod view;
 
 pub(crate) use exchange::RANGES_MAX;
-pub use pace::RateControl;
 pub(crate) use pace::Weight;
 pub(crate) use peer::Arrived;
 pub(crate) use view::AirView;
 
 use crate::QpType;
+use crate::config::RateControl;
 use crate::index::{AirIndex, QpIndex};
 use crate::random::Random;
 use crate::sharing::steering::range_of;

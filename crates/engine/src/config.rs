@@ -1,13 +1,17 @@
 //! What a program asks of a device, beyond which interface it is on.
 
-use crate::air::RateControl;
 use crate::environment::Variable;
 use crate::seal::Secret;
-use crate::tables::peers::Window;
 use airdma_port::impair::Impairment;
 use airdma_wire::PathMtu;
 use std::io;
 use std::path::Path;
+
+/// Ceiling of the window: about what the receive socket of an unprivileged process holds
+/// (`net.core.rmem_max` is 212,992 bytes by default, and the kernel doubles what is asked for to
+/// make up for its own overhead per packet). A larger window only moves the queue from the sender's
+/// memory, where it is free, to where packets are dropped.
+pub(crate) const WINDOW_BYTES_MAX: u32 = 256 * 1024;
 
 /// How a device works. The default is that of a program with none of the variables set.
 ///
@@ -80,6 +84,61 @@ pub enum Air {
     Ask,
     /// It neither asks nor answers.
     Off,
+}
+
+/// Most bytes in flight of all queue pairs to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// At most this many bytes.
+    AtMost(u32),
+    /// No window: all is sent at once, as by a NIC, whatever gets lost.
+    Unlimited,
+}
+
+impl Window {
+    /// As users write it.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        match text {
+            "none" => Some(Window::Unlimited),
+            bytes => bytes.parse().ok().map(Window::AtMost),
+        }
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window::AtMost(WINDOW_BYTES_MAX)
+    }
+}
+
+/// Rate control of peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateControl {
+    /// By the buffers of the path: as many bytes in flight as the bottleneck needs to stay busy.
+    #[default]
+    Buffers,
+    /// As [`Buffers`](Self::Buffers), with the shortest queues.
+    Latency,
+    /// By the share of packets with congestion marks.
+    Dctcp,
+    /// By congestion notification packets, also of other implementations.
+    Dcqcn,
+    /// None, except for the window of all peers.
+    Window,
+}
+
+impl RateControl {
+    /// Parses the name in `AIRDMA_RATE`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "buffers" => Some(RateControl::Buffers),
+            "latency" => Some(RateControl::Latency),
+            "dctcp" => Some(RateControl::Dctcp),
+            "dcqcn" => Some(RateControl::Dcqcn),
+            "window" => Some(RateControl::Window),
+            _ => None,
+        }
+    }
 }
 
 impl Default for DeviceConfig {
@@ -315,6 +374,15 @@ mod tests {
             assert!(!config.has_air());
             let air = Air::Ask;
             assert!(DeviceConfig { air, ..config }.has_air());
+        }
+    }
+
+    #[test]
+    fn the_window_is_a_number_of_bytes_or_none() {
+        assert_eq!(Window::from_text("65536"), Some(Window::AtMost(65536)));
+        assert_eq!(Window::from_text("none"), Some(Window::Unlimited));
+        for wrong in ["", "64k", "-1", "4294967296"] {
+            assert_eq!(Window::from_text(wrong), None, "{wrong}");
         }
     }
 

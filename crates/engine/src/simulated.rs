@@ -5,8 +5,9 @@
 //! numbers come from a seed: so everything that it does can be repeated. All the rest is the device
 //! that programs use.
 
-use crate::air::{AirMode, RateControl};
+use crate::air::AirMode;
 use crate::clock::Clock;
+use crate::config::RateControl;
 use crate::core::Core;
 pub use crate::inventory::Inventory;
 use crate::random::Random;

@@ -14,12 +14,12 @@ pub(crate) mod state;
 mod transmit;
 pub(crate) mod withheld;
 
+use crate::config::Window;
 use crate::counter_names::EngineCounter;
 use crate::index::{Doorbell, QpIndex};
 use crate::limits::PACKET_LEN_MAX;
 use crate::random::Random;
 use crate::sharing::steering::{Ground, Steering};
-use crate::tables::peers::Window;
 use crate::worker::gsi::Gsi;
 use crate::worker::state::WorkerState;
 use crate::worker::transmit::ROUND_BYTES;

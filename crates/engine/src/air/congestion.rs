@@ -6,7 +6,8 @@
 //! limited.
 
 use super::pace::{ECT_0, Pace};
-use super::{Air, AirIndex, AirMode, AirView, RateControl};
+use super::{Air, AirIndex, AirMode, AirView};
+use crate::config::RateControl;
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
 use crate::tables::destination::destination;

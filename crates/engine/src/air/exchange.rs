@@ -10,9 +10,10 @@
 
 use super::bundling::Bundling;
 use super::identity::tags;
-use super::pace::{Pace, RateControl, Told};
+use super::pace::{Pace, Told};
 use super::peer::Asked;
 use super::{Air, AirIndex, AirMode, AirView, Caller};
+use crate::config::RateControl;
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
 use crate::sharing::steering::range_of;

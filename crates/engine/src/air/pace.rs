@@ -5,6 +5,7 @@
 //! the line. So all get bytes by their weights.
 
 use super::application::Taken;
+use crate::config::RateControl;
 use crate::index::QpIndex;
 use crate::limits::PACKET_LEN_MAX;
 use airdma_port::QueueFill;
@@ -47,36 +48,6 @@ impl Weight {
             0 | 2 => Weight(4),
             3..=5 => Weight(8),
             _ => Weight(16),
-        }
-    }
-}
-
-/// Rate control of peers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RateControl {
-    /// By the buffers of the path: as many bytes in flight as the bottleneck needs to stay busy.
-    #[default]
-    Buffers,
-    /// As [`Buffers`](Self::Buffers), with the shortest queues.
-    Latency,
-    /// By the share of packets with congestion marks.
-    Dctcp,
-    /// By congestion notification packets, also of other implementations.
-    Dcqcn,
-    /// None, except for the window of all peers.
-    Window,
-}
-
-impl RateControl {
-    /// Parses the name in `AIRDMA_RATE`.
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "buffers" => Some(RateControl::Buffers),
-            "latency" => Some(RateControl::Latency),
-            "dctcp" => Some(RateControl::Dctcp),
-            "dcqcn" => Some(RateControl::Dcqcn),
-            "window" => Some(RateControl::Window),
-            _ => None,
         }
     }
 }

@@ -515,8 +515,8 @@ impl AirPeer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RateControl;
     use super::*;
+    use crate::config::RateControl;
 
     #[test]
     fn a_round_trip_is_measured_however_long_it_is() {

@@ -22,47 +22,18 @@
 //! out by their own timers, in parallel, whether the peer is gone, and none fills a path that may
 //! be dead.
 
+use crate::config::{WINDOW_BYTES_MAX, Window};
 use crate::index::{AirIndex, PeerIndex, QpIndex};
 use airdma_transport::Time;
 use airdma_wire::Neighbour;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Ceiling of the window: about what the receive socket of an unprivileged process holds
-/// (`net.core.rmem_max` is 212,992 bytes by default, and the kernel doubles what is asked for to
-/// make up for its own overhead per packet). A larger window only moves the queue from the sender's
-/// memory, where it is free, to where packets are dropped.
-const WINDOW_BYTES_MAX: u32 = 256 * 1024;
 const WINDOW_BYTES_START: u32 = 64 * 1024;
 const WINDOW_BYTES_MIN: u32 = 8 * 1024;
 const DECREASE_INTERVAL: Duration = Duration::from_micros(100);
 /// Credit for one packet, which asks for an acknowledgement because no more may follow.
 const PROBE: u32 = 1;
-
-/// Most bytes in flight of all queue pairs to a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    /// At most this many bytes.
-    AtMost(u32),
-    /// No window: all is sent at once, as by a NIC, whatever gets lost.
-    Unlimited,
-}
-
-impl Window {
-    /// As users write it.
-    pub(crate) fn from_text(text: &str) -> Option<Self> {
-        match text {
-            "none" => Some(Window::Unlimited),
-            bytes => bytes.parse().ok().map(Window::AtMost),
-        }
-    }
-}
-
-impl Default for Window {
-    fn default() -> Self {
-        Window::AtMost(WINDOW_BYTES_MAX)
-    }
-}
 
 /// The peers of one worker. A peer exists while a queue pair is connected to it.
 pub(crate) struct Peers {
@@ -316,15 +287,6 @@ mod tests {
         let mut peers = Peers::new(Window::default());
         let index = peers.join(Neighbour::from([192, 0, 2, 1]), None);
         (peers, index)
-    }
-
-    #[test]
-    fn the_window_is_a_number_of_bytes_or_none() {
-        assert_eq!(Window::from_text("65536"), Some(Window::AtMost(65536)));
-        assert_eq!(Window::from_text("none"), Some(Window::Unlimited));
-        for wrong in ["", "64k", "-1", "4294967296"] {
-            assert_eq!(Window::from_text(wrong), None, "{wrong}");
-        }
     }
 
     #[test]

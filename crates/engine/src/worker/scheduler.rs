@@ -6,9 +6,10 @@
 
 use super::gsi::Gsi;
 use super::state::WorkerState;
+use crate::config::Window;
 use crate::counter_names::EngineCounter;
 use crate::index::{PeerIndex, QpIndex};
-use crate::tables::peers::{Peers, Window};
+use crate::tables::peers::Peers;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{Connection, QpTable};
 use crate::tables::round_robin::RoundRobin;
