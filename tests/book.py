@@ -121,9 +121,8 @@ def _words() -> set[str]:
 def counters(code: dict[str, str]) -> set[str]:
     """Names of all counters, as `airdma devices -v` shows them."""
     engine = code["engine/src/counter_names.rs"]
-    table = engine.partition("ENGINE_NAMES")[2].partition("];")[0]
-    names = set(re.findall(r'"(\w+)",$', table, re.MULTILINE))
-    for file in ("transport/src/counter.rs", "cm/src/counter.rs"):
+    names = set()
+    for file in ("engine/src/counter_names.rs", "transport/src/counter.rs", "cm/src/counter.rs"):
         names |= set(re.findall(r'^    \w+ = "(\w+)",$', code[file], re.MULTILINE))
     renamed = dict(RENAMED.findall(engine))
     return names | {

@@ -5,56 +5,55 @@ use airdma_port::PortCounters;
 use airdma_transport::Counter;
 use std::sync::OnceLock;
 
-/// Why the engine itself dropped a packet, or what else it counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EngineCounter {
-    DropTruncated,
-    DropUnknownOpcode,
-    DropUnknownQp,
-    DropBadSource,
-    RxMisrouted,
-    CqOverruns,
-    WindowDecreases,
-    PortFailures,
-    /// Messages between airdma hosts from unknown senders, late, or malformed.
-    DropAir,
-    /// Peers that agreed on more than RoCEv2.
-    AirAgreed,
-    AirReportsSent,
-    AirReportsReceived,
-    /// Congestion notification packets sent.
-    CnpsSent,
-    /// Times that bundles to a peer were abandoned because of losses.
-    AirBundlesStopped,
-    /// Packets to a connection that seals, not sealed, forged or replayed; offers of keys that do
-    /// not count.
-    DropUnsealed,
-    /// Connections that agreed on keys.
-    SealsAgreed,
-    /// Packets to send that waited too long for the keys of their connection, and sealed packets
-    /// that arrived before the keys.
-    DropUnkeyed,
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// Why the engine itself dropped a packet, or what else it counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum EngineCounter { $($(#[$doc])* $variant,)* }
+
+        const ENGINE_NAMES: &[&str] = &[$($name,)*];
+    };
 }
 
-const ENGINE_NAMES: [&str; 17] = [
-    "drop_truncated",
-    "drop_unknown_opcode",
-    "drop_unknown_qp",
-    "drop_bad_source",
-    "rx_misrouted",
-    "cq_overruns",
-    "window_decreases",
-    "port_failures",
-    "drop_air",
-    "air_agreed",
-    "air_reports_sent",
-    "air_reports_received",
-    "cnps_sent",
-    "air_bundles_stopped",
-    "drop_unsealed",
-    "seals_agreed",
-    "drop_unkeyed",
-];
+counters! {
+    /// Packets that end within a header.
+    DropTruncated = "drop_truncated",
+    /// Packets with an opcode of no supported service.
+    DropUnknownOpcode = "drop_unknown_opcode",
+    /// Packets for a queue pair number that no process here has.
+    DropUnknownQp = "drop_unknown_qp",
+    /// Packets that do not come from the address and port of the connection's peer.
+    DropBadSource = "drop_bad_source",
+    /// Packets for another process that the kernel's filter gave to this one.
+    RxMisrouted = "rx_misrouted",
+    /// Completion queues that overflowed.
+    CqOverruns = "cq_overruns",
+    /// Times that loss halved the window to a peer.
+    WindowDecreases = "window_decreases",
+    /// Times that a socket failed for good.
+    PortFailures = "port_failures",
+    /// Messages between airdma hosts from unknown senders, late, or malformed.
+    DropAir = "drop_air",
+    /// Peers that agreed on more than RoCEv2.
+    AirAgreed = "air_agreed",
+    /// Reports of air mode sent.
+    AirReportsSent = "air_reports_sent",
+    /// Reports of air mode received.
+    AirReportsReceived = "air_reports_received",
+    /// Congestion notification packets sent.
+    CnpsSent = "cnps_sent",
+    /// Times that bundles to a peer were abandoned because of losses.
+    AirBundlesStopped = "air_bundles_stopped",
+    /// Packets to a connection that seals, not sealed, forged or replayed; offers of keys that do
+    /// not count.
+    DropUnsealed = "drop_unsealed",
+    /// Connections that agreed on keys.
+    SealsAgreed = "seals_agreed",
+    /// Packets to send that waited too long for the keys of their connection, and sealed packets
+    /// that arrived before the keys.
+    DropUnkeyed = "drop_unkeyed",
+}
+
 pub(crate) const TRANSPORT_START: usize = ENGINE_NAMES.len();
 pub(crate) const CM_START: usize = TRANSPORT_START + Counter::ALL.len();
 pub(crate) const PORT_START: usize = CM_START + cm::Counter::ALL.len();
@@ -74,7 +73,8 @@ pub(crate) fn names() -> &'static [&'static str] {
             .named()
             .map(|(name, _)| user_name(name));
         ENGINE_NAMES
-            .into_iter()
+            .iter()
+            .copied()
             .chain(transport)
             .chain(cm::Counter::ALL.iter().map(|counter| counter.name()))
             .chain(port)
