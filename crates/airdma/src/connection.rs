@@ -298,7 +298,7 @@ impl Connection {
             }
             Event::Unreachable { .. } => {
                 self.state().cm = None;
-                self.end(nobody_answers(self.peer));
+                self.end(no_answer(self.peer));
             }
             Event::Disconnected { .. } => {
                 // Completions from before the event count.
@@ -357,7 +357,7 @@ impl Connection {
             return Some(Ok(()));
         }
         if state.deadline <= Instant::now() {
-            return Some(Err(nobody_answers(self.peer).into()));
+            return Some(Err(no_answer(self.peer).into()));
         }
         watch(&mut state.watchers, waker);
         None
@@ -583,7 +583,7 @@ impl Drop for Connection {
     }
 }
 
-fn nobody_answers(peer: IpAddr) -> Cause {
+fn no_answer(peer: IpAddr) -> Cause {
     Cause::new(
         Blame::Network,
         format!(
@@ -597,7 +597,7 @@ fn refusal(reason: RejReason, peer: IpAddr) -> Cause {
         RejReason::INVALID_SERVICE_ID => {
             format!("no program listens at {peer}; start the listener first, with the same port")
         }
-        RejReason::TIMEOUT => return nobody_answers(peer),
+        RejReason::TIMEOUT => return no_answer(peer),
         reason => format!("{peer} refused the connection: {reason}"),
     };
     Cause::new(Blame::Peer, message)

@@ -112,7 +112,7 @@ impl Sleeper {
     /// One sleep, after a step without event. Returns whether the signal or a connection ended it,
     /// and the result of the wait.
     fn lie_down(&mut self, limit: Duration) -> (bool, io::Result<()>) {
-        let (bed, due) = self.wait.descriptors();
+        let (slept_on, due) = self.wait.descriptors();
         let due = due.map(|due| Duration::new(due.tv_sec.unsigned_abs(), due.tv_nsec as u32));
         let limit = due.map_or(limit, |due| due.min(limit));
         let timeout = libc::timespec {
@@ -126,7 +126,7 @@ impl Sleeper {
         });
         let descriptors = &mut self.descriptors;
         descriptors.clear();
-        descriptors.extend_from_slice(bed);
+        descriptors.extend_from_slice(slept_on);
         descriptors.extend(also);
         let count = descriptors.len() as libc::nfds_t;
         // SAFETY: that many pollfds, and a time that outlives the call.
@@ -139,12 +139,12 @@ impl Sleeper {
             )
         };
         let failed = (ready < 0).then(io::Error::last_os_error);
-        let (of_bed, of_others) = descriptors.split_at(bed.len());
-        bed.copy_from_slice(of_bed);
+        let (of_device, of_others) = descriptors.split_at(slept_on.len());
+        slept_on.copy_from_slice(of_device);
         let is_ready = |entry: &&libc::pollfd| entry.revents != 0;
         let signalled = of_others.iter().any(|entry| is_ready(&entry));
-        let of_bed = bed.iter().filter(is_ready).count();
-        (signalled, self.wait.woke(failed.map_or(Ok(of_bed), Err)))
+        let of_device = slept_on.iter().filter(is_ready).count();
+        (signalled, self.wait.woke(failed.map_or(Ok(of_device), Err)))
     }
 }
 

@@ -8,7 +8,7 @@ use airdma_engine::{DeviceInfo, LIMITS, PathMtu, counters_of, devices};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::complain;
+use crate::warn;
 
 mod link;
 
@@ -32,7 +32,7 @@ pub fn print(verbose: bool, as_json: bool) -> Result<ExitCode> {
     }
     out.flush()?;
     if devices.is_empty() {
-        complain(&why_no_device());
+        warn(&why_no_device());
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

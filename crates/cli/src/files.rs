@@ -107,7 +107,7 @@ fn home(show: &Show) -> std::io::Result<Home> {
 }
 
 /// Stores the key of a receiver; returns messages for the user.
-pub fn meet(home: &Home, peer: &Peer, key: PublicKey) -> Vec<String> {
+pub fn pin_receiver(home: &Home, peer: &Peer, key: PublicKey) -> Vec<String> {
     let name = printable(peer.name.as_bytes());
     let Some(pin) = peer.pin(key) else {
         return vec![format!(

@@ -139,6 +139,6 @@ fn exec(host: &str, core: Option<usize>, command: &[OsString]) -> anyhow::Result
     let error = airdma_lab::exec(&mut command, &namespace, core);
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     let code = if is_missing { 127 } else { 126 };
-    crate::complain(&format!("{}: {error}", program.to_string_lossy()));
+    crate::warn(&format!("{}: {error}", program.to_string_lossy()));
     Ok(ExitCode::from(code))
 }

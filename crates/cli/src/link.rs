@@ -293,7 +293,7 @@ fn up(up: UpOptions) -> anyhow::Result<ExitCode> {
     if up.foreground {
         let watch = io::stdout().is_terminal();
         let ready = |record: &Record| {
-            let _ = introduce(record);
+            let _ = print_addresses(record);
         };
         airdma_link::serve(&folder, &options, ready, |status| {
             if watch {
@@ -303,7 +303,7 @@ fn up(up: UpOptions) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let airdma = std::env::current_exe().context("finding this binary")?;
-    introduce(&airdma_link::start(&airdma, &folder, &options, false)?)?;
+    print_addresses(&airdma_link::start(&airdma, &folder, &options, false)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -334,7 +334,7 @@ fn silence() {
     let _ = std::env::set_current_dir("/");
 }
 
-fn introduce(record: &Record) -> io::Result<()> {
+fn print_addresses(record: &Record) -> io::Result<()> {
     let mut out = io::stdout();
     let [a, b] = &record.addresses;
     let name = if record.name == NAME {
@@ -366,7 +366,7 @@ fn exec(host: Side, name: &str, command: &[OsString]) -> anyhow::Result<ExitCode
         .exec();
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     let code = if is_missing { 127 } else { 126 };
-    crate::complain(&format!("{}: {error}", program.to_string_lossy()));
+    crate::warn(&format!("{}: {error}", program.to_string_lossy()));
     Ok(ExitCode::from(code))
 }
 
@@ -485,7 +485,7 @@ fn down(name: &str, all: bool) -> anyhow::Result<ExitCode> {
                 folder.name()
             )?,
             Err(error) => {
-                crate::complain(&error.to_string());
+                crate::warn(&error.to_string());
                 failed = true;
             }
         }

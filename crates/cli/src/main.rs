@@ -164,7 +164,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("{error:#}"));
+            warn(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -178,7 +178,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Prints a line on standard error; if that is closed, the line is lost.
-fn complain(message: &str) {
+fn warn(message: &str) {
     let message = words::printable_lines(message);
     let _ = writeln!(io::stderr(), "airdma: {message}");
 }

@@ -1,7 +1,7 @@
 //! `airdma queue`: a client of `airdma serve`.
 
-use crate::complain;
 use crate::serve::socket_path;
+use crate::warn;
 use crate::words::{json_line, printable_lines};
 use airdma_queue::protocol::{RefusalKind, Reply, Request};
 use airdma_queue::{Client, ClientError, FilePath, Job, Order, PRIORITIES, PRIORITY, State};
@@ -108,7 +108,7 @@ pub fn queue(options: &Options) -> ExitCode {
     match run(options) {
         Ok(status) => ExitCode::from(status),
         Err(Failed(status, message)) => {
-            complain(&message);
+            warn(&message);
             ExitCode::from(status)
         }
     }
@@ -253,7 +253,7 @@ fn cancel(client: &mut Client, ids: &[u64], json: bool) -> Result<u8, Failed> {
             Ok(_) => {}
             Err(Failed(NO_SERVICE, message)) => return Err(Failed(NO_SERVICE, message)),
             Err(Failed(why, message)) => {
-                complain(&message);
+                warn(&message);
                 status = if status == 0 { why } else { status };
             }
         }

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use airdma_engine::selftest;
 
-use crate::complain;
+use crate::warn;
 use artefact::{Choice, Installed};
 use host::Host;
 use imports::{Imports, Lack};
@@ -42,7 +42,7 @@ pub struct Options {
 /// Executes `command`; returns only if that fails, or if only an explanation was requested.
 pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
-        complain("no command given: airdma run -- CMD ARGS");
+        warn("no command given: airdma run -- CMD ARGS");
         return ExitCode::from(NOT_FOUND);
     };
     let host = Host::look();
@@ -68,36 +68,36 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     let choice = match chosen {
         Ok(choice) => choice,
         Err(message) => {
-            complain(&message);
+            warn(&message);
             return ExitCode::from(NOT_FOUND);
         }
     };
     if let Some(obstacle) = explain::obstacle(&started, found.ok()) {
-        complain(&obstacle);
+        warn(&obstacle);
     }
     if let Some(taken) = explain::taken_port() {
-        complain(&taken);
+        warn(&taken);
     }
     for lack in imports.lacks(&choice, &host) {
         let (Lack::NotLoaded(text) | Lack::Refused(text)) = lack;
-        complain(&text);
+        warn(&text);
     }
     if options.verbose {
         for line in settings(&choice) {
-            complain(&line);
+            warn(&line);
         }
     }
     if options.verbose || findings.refuted() {
-        complain(&format!("self-test on loopback:\n{findings}"));
+        warn(&format!("self-test on loopback:\n{findings}"));
     }
     if findings.refuted() {
-        complain(REFUTED);
+        warn(REFUTED);
     }
     let error = Command::new(program)
         .args(arguments)
         .envs(choice.variables)
         .exec();
-    complain(&format!("{}: {error}", program.to_string_lossy()));
+    warn(&format!("{}: {error}", program.to_string_lossy()));
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
         NOT_FOUND
     } else {

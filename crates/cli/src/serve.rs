@@ -1,7 +1,7 @@
 //! `airdma serve`: the queue of `airdma-queue`, with transfers by `airdma-transfer`.
 
-use crate::complain;
-use crate::files::{GREW, meet, stop, take_descriptors, word};
+use crate::files::{GREW, pin_receiver, stop, take_descriptors, word};
+use crate::warn;
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Introduction};
 use airdma_files::walk::{Skipped, Why};
@@ -58,7 +58,7 @@ pub fn serve(options: &Options) -> Result<ExitCode> {
         accept_within: Duration::from_secs(options.accept_within),
         code_tries: Mutex::default(),
     };
-    let service = Service::open(&state, carrier, complain);
+    let service = Service::open(&state, carrier, warn);
     let service = service.with_context(|| {
         format!(
             "jobs cannot be kept in {}, and --state DIR names another place",
@@ -77,11 +77,11 @@ pub fn serve(options: &Options) -> Result<ExitCode> {
     let runner = std::thread::Builder::new()
         .name("airdma-jobs".into())
         .spawn(move || runs.run())?;
-    complain(&format!("serves at {}", socket.display()));
+    warn(&format!("serves at {}", socket.display()));
     tell_systemd("READY=1");
     listening.serve(&service)?;
     if runner.join().is_err() {
-        complain("the jobs ended with a panic: they are kept, and go on with the next service");
+        warn("the jobs ended with a panic: they are kept, and go on with the next service");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -118,7 +118,7 @@ fn tell_systemd(state: &str) {
     let told = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = told {
-        complain(&format!("systemd does not hear of {state}: {error}"));
+        warn(&format!("systemd does not hear of {state}: {error}"));
     }
 }
 
@@ -187,7 +187,7 @@ impl Transfers {
         // Other programs may add peers, too.
         let home = Home::open()?;
         if let Some(warning) = home.warning() {
-            complain(warning);
+            warn(warning);
         }
         let paths: Vec<_> = order.paths.iter().map(|path| &path.0).collect();
         let walking = Walking::start(&paths, Limits::default())?;
@@ -270,15 +270,15 @@ fn watched(event: Event, peer: &Peer, home: &Home, tell: &dyn Fn(News)) {
             ..
         } => {
             tell(News::Met(key.to_string()));
-            for line in meet(home, peer, key) {
-                complain(&line);
+            for line in pin_receiver(home, peer, key) {
+                warn(&line);
             }
         }
         Event::Accepted(progress) | Event::Progress(progress) => tell(News::Progress(Progress {
             bytes: progress.bytes,
             bytes_total: progress.bytes_total,
         })),
-        Event::Lost(why) => complain(&format!("connection lost ({why}); trying again")),
+        Event::Lost(why) => warn(&format!("connection lost ({why}); trying again")),
         Event::Met { .. }
         | Event::Walked(_)
         | Event::Turned(_)

@@ -17,7 +17,7 @@ mod ids;
 mod listener;
 mod manager;
 mod passive;
-mod presence;
+mod peer_proof;
 mod sidr;
 mod teardown;
 

@@ -249,7 +249,7 @@ impl Manager {
     fn establish(&mut self, now: Time, id: u32, private_data: Vec<u8>) {
         self.set_timer(id, None);
         self.enter(id, State::Established);
-        self.trust(id);
+        self.lift_retry_limits(id);
         if let Some(connection) = self.connections.get(&id) {
             let key = (connection.route.remote, connection.remote_qpn);
             let before = self.by_remote_qpn.insert(key, id);
@@ -263,7 +263,7 @@ impl Manager {
     }
 
     /// Repeats messages to a proven peer as often as to others from now on.
-    pub(crate) fn trust(&mut self, id: u32) {
+    pub(crate) fn lift_retry_limits(&mut self, id: u32) {
         self.prove(id);
         let retries_max = self.config.retries_max;
         let response_timeout = duration_of(self.config.response_timeout);

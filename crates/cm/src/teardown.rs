@@ -146,7 +146,7 @@ impl Manager {
         self.retract_events(id.0);
         match state {
             State::ReqSent => {
-                self.say_timeout(id.0);
+                self.reject_as_late(id.0);
                 self.remove(id.0);
             }
             State::ReqReceived | State::RepReceived | State::RepSent => {
@@ -229,7 +229,7 @@ impl Manager {
         if is_new {
             // This side's id was sent to the peer's address only: the peer is proven, and its
             // program is slow.
-            self.trust(id);
+            self.lift_retry_limits(id);
         }
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -369,7 +369,7 @@ impl Manager {
         let known = connection.known;
         match connection.state {
             State::ReqSent => {
-                self.say_timeout(id);
+                self.reject_as_late(id);
                 self.remove(id);
             }
             // Nothing was ever received from there: if the peer asks again, the exchange starts
@@ -378,7 +378,7 @@ impl Manager {
                 self.remove(id);
             }
             State::RepSent => {
-                self.say_timeout(id);
+                self.reject_as_late(id);
                 self.enter_timewait(now, id);
                 self.forget_id(id);
             }
@@ -539,8 +539,8 @@ impl Manager {
         }
     }
 
-    /// Tells the peer that an answer is no longer needed.
-    fn say_timeout(&mut self, id: u32) {
+    /// Sends REJ (timeout): the answer of the peer is no longer needed.
+    fn reject_as_late(&mut self, id: u32) {
         let guid = self.config.ca_guid.to_be_bytes();
         let Some(connection) = self.connections.get(&id) else {
             return;

@@ -38,7 +38,7 @@ mod exchange;
 mod identity;
 mod pace;
 mod peer;
-mod presence;
+mod peer_proof;
 mod view;
 
 pub(crate) use exchange::RANGES_MAX;

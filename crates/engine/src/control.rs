@@ -225,7 +225,7 @@ values! {
         /// Sends the acknowledgements that air mode still owes: the end of a connection follows.
         3 ReportFirst,
         /// Closes all listeners and removes all connections: the process ends.
-        4 Farewell,
+        4 Exit,
         /// Reply: whether some peers may not know that their connections are over. With `again`
         /// the connection manager repeats what it told them.
         5 IsEnding { again: bool },

@@ -6,8 +6,8 @@
 //! addresses.
 
 mod co_processes;
+mod finish_time;
 mod open_port;
-mod patience;
 pub(crate) mod progress_loop;
 mod state;
 
@@ -38,7 +38,7 @@ use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
 use airdma_wire::Neighbour;
 use airdma_wire::air::feature;
-use patience::Patience;
+use finish_time::FinishTime;
 use progress_loop::ProgressLoop;
 use state::{State, WhenGone, addresses_of, families_of, line_rate};
 use std::io;
@@ -65,8 +65,8 @@ pub(crate) struct Core {
     /// lock: 0 for none, 4 or 6.
     families: Box<[AtomicU8; GIDS_MAX]>,
     /// Says when to ask again; none where the port is not the kernel's.
-    news: Option<LinkMonitor>,
-    /// The same for the progress thread, from when the port is bound: `news` stays readable for a
+    link_monitor: Option<LinkMonitor>,
+    /// The same for the progress thread, from when the port is bound: `link_monitor` stays readable for a
     /// program that polls it.
     progress_monitor: OnceLock<LinkMonitor>,
     pub(crate) arena: Arena,
@@ -88,7 +88,7 @@ pub(crate) struct Core {
     gone: AtomicBool,
     /// Run when the interface is gone.
     when_gone: Mutex<Vec<WhenGone>>,
-    patience: Mutex<Patience>,
+    finish_time: Mutex<FinishTime>,
     pub(crate) progress_thread: ProgressThread,
     /// Get an event when the port breaks.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
@@ -100,8 +100,10 @@ pub(crate) struct Core {
 
 impl Core {
     /// How long ends of connections wait.
-    pub(crate) fn patience(&self) -> MutexGuard<'_, Patience> {
-        self.patience.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn finish_time(&self) -> MutexGuard<'_, FinishTime> {
+        self.finish_time
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn new(
@@ -130,7 +132,7 @@ impl Core {
         }
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
-            news: None,
+            link_monitor: None,
             progress_monitor: OnceLock::new(),
             state: Mutex::new(State {
                 former: info.gids.iter().map(|entry| entry.address).collect(),
@@ -147,7 +149,7 @@ impl Core {
             broken: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             when_gone: Mutex::default(),
-            patience: Mutex::default(),
+            finish_time: Mutex::default(),
             progress_thread: ProgressThread::new()?,
             listeners: Mutex::default(),
             steering: OnceLock::new(),
@@ -167,10 +169,10 @@ impl Core {
         };
         let mut core = Self::new(info, config, Clock::running(), Random::Kernel)?;
         // Where a sandbox forbids it, the device is what it was when it was opened.
-        core.news = LinkMonitor::new(core.info.interface_index).ok();
-        if core.news.is_some() {
+        core.link_monitor = LinkMonitor::new(core.info.interface_index).ok();
+        if core.link_monitor.is_some() {
             // What changed before we listened.
-            core.look(&mut core.state());
+            core.refresh(&mut core.state());
         }
         Ok(core)
     }
@@ -478,7 +480,7 @@ impl Core {
     /// # Errors
     /// What the port says, with its `errno`; a wrong `AIRDMA_IMPAIR` is `EINVAL`.
     pub(crate) fn bind(self: &Arc<Self>) -> Result<(), Error> {
-        self.take_news();
+        self.take_link_changes();
         // Held so that the table does not change under the sockets.
         let state = self.state();
         let is_first = self.visit(|worker| -> Result<bool, Error> {
@@ -571,7 +573,7 @@ impl Core {
         listeners.push(Arc::downgrade(events));
     }
 
-    fn tell_all(&self, event: AsyncEvent) {
+    fn notify_listeners(&self, event: AsyncEvent) {
         let listeners = self
             .listeners
             .lock()
@@ -635,7 +637,7 @@ impl Rounds<Worker> for CoreRounds<'_> {
         let Some(round) = self.last else { return };
         if round.broke {
             self.core.broken.store(true, Ordering::SeqCst);
-            self.core.tell_all(AsyncEvent::DeviceFatal);
+            self.core.notify_listeners(AsyncEvent::DeviceFatal);
         }
         if round.misrouted {
             self.core.progress_thread.wake();

@@ -17,7 +17,7 @@
 
 pub(crate) mod files;
 mod on_demand;
-pub(crate) mod presence;
+pub(crate) mod populate;
 mod windows;
 
 use crate::index::{PdIndex, Serial};

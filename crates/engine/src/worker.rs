@@ -99,7 +99,7 @@ pub(crate) struct Round {
     pub(crate) deadline: Option<Time>,
     /// The port broke in this round.
     pub(crate) broke: bool,
-    /// [`Worker::heal`] should be called.
+    /// [`Worker::repair`] should be called.
     pub(crate) misrouted: bool,
 }
 
@@ -281,8 +281,8 @@ impl Worker {
     }
 
     /// Finds out why packets of other processes come to this one.
-    pub(crate) fn heal(&mut self, now: Time) {
-        self.with_steering(now, |steering, ground| steering.heal(now, ground));
+    pub(crate) fn repair(&mut self, now: Time) {
+        self.with_steering(now, |steering, ground| steering.repair(now, ground));
     }
 
     /// Puts right what a process that is gone left behind; false if there was nothing.
@@ -318,7 +318,7 @@ impl Worker {
         if self.state.device.cqs.has_overrun() {
             self.state.fail_overrun(now);
         }
-        self.state.tell_all(now);
+        self.state.deliver_cm_events(now);
         if round.broke {
             self.state.fail_all(now);
         }

@@ -200,7 +200,7 @@ fn a_lost_dreq_is_said_again_before_the_process_ends() {
     let connected = Connected::new();
     connected.dreqs.to_lose.store(2, Ordering::Relaxed);
     let device = &connected.active.device;
-    device.cm_farewell();
+    device.cm_exit();
     let again = counter(device, "cm_retransmits");
     assert!((2..=3).contains(&again), "{again}");
     assert_eq!(connected.dreqs.to_lose.load(Ordering::Relaxed), 0);
@@ -213,7 +213,7 @@ fn a_lost_dreq_is_said_again_before_the_process_ends() {
 #[test]
 fn a_request_to_an_ending_process_is_rejected_at_once() {
     let connected = Connected::new();
-    connected.passive.device.cm_farewell();
+    connected.passive.device.cm_exit();
     let late = End::new(&connected.active.device, QpType::Rc, 64);
     let heard = next_event(&connected.asks);
     assert!(matches!(heard, Event::Disconnected { .. }), "{heard:?}");

@@ -29,8 +29,8 @@ extern "C" fn ends(_: libc::c_int) {
     unsafe { libc::exit(ENDED) }
 }
 
-extern "C" fn farewell() {
-    DEVICE.get().unwrap().cm_farewell();
+extern "C" fn at_exit() {
+    DEVICE.get().unwrap().cm_exit();
 }
 
 /// A port that loses all DREPs.
@@ -157,7 +157,7 @@ fn waits(after: Duration) {
     event(&hears);
     // SAFETY: plain functions; the handler of an otherwise unused signal.
     let waiter = unsafe {
-        libc::atexit(farewell);
+        libc::atexit(at_exit);
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ends as *const () as usize;
         libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());

@@ -154,7 +154,7 @@ impl Queue {
     }
 
     /// Binds a job to the receiver with this key; its code has been used.
-    pub fn meet(&mut self, id: u64, key: String) -> Option<&Job> {
+    pub fn bind_receiver(&mut self, id: u64, key: String) -> Option<&Job> {
         let order = &mut self.entries.get_mut(&id)?.job.order;
         (order.code, order.key) = (None, Some(key));
         self.job(id)

@@ -95,7 +95,7 @@ impl Service {
             let id = job.id;
             let tell = |news| match news {
                 News::Progress(progress) => self.lock().queue.tell(id, progress),
-                News::Met(key) => self.met(id, key),
+                News::Met(key) => self.note_receiver(id, key),
             };
             let carried = catch_unwind(AssertUnwindSafe(|| {
                 self.carrier.carry(&job.order, &tell, &stop)
@@ -222,7 +222,7 @@ impl Service {
                 });
                 let recorded = inner.record(&job);
                 drop(inner);
-                self.complain(id, recorded);
+                self.log_failure(id, recorded);
                 let (to, attempt) = (&job.order.to, job.attempts);
                 (self.log)(&format!("job {id} to {to} runs (attempt {attempt})"));
                 return Some((job, stop));
@@ -249,21 +249,21 @@ impl Service {
         let retry_in = inner.queue.retry_in(id, now);
         let recorded = inner.record(&job);
         drop(inner);
-        self.complain(id, recorded);
+        self.log_failure(id, recorded);
         (self.log)(&format!("job {id} {}", end_in_words(&job, retry_in)));
     }
 
     /// Records durably that the code was used: another receiver could ask for it in a later
     /// attempt.
-    fn met(&self, id: u64, key: String) {
+    fn note_receiver(&self, id: u64, key: String) {
         let mut inner = self.lock();
-        let met = inner.queue.meet(id, key).cloned();
+        let met = inner.queue.bind_receiver(id, key).cloned();
         let recorded = met.map_or(Ok(()), |job| inner.record(&job));
         drop(inner);
-        self.complain(id, recorded);
+        self.log_failure(id, recorded);
     }
 
-    fn complain(&self, id: u64, recorded: io::Result<()>) {
+    fn log_failure(&self, id: u64, recorded: io::Result<()>) {
         if let Err(error) = recorded {
             (self.log)(&format!(
                 "how job {id} is now could not be written down: {error}; after a restart it is as before"

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs the initiator; `tries` counts proofs of the code, if it has one.
-pub(crate) fn introduce(
+pub(crate) fn initiate(
     channel: &mut Channel,
     identity: &Identity,
     introduction: Introduction,

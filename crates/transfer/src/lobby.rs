@@ -125,7 +125,7 @@ impl<'a> Lobby<'a> {
         self.state().met.contains(key) || (self.job.is_known)(key)
     }
 
-    pub fn meet(&self, key: PublicKey) {
+    pub fn admit_key(&self, key: PublicKey) {
         let mut state = self.state();
         if !state.met.contains(&key) {
             state.met.push(key);

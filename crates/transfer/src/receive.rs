@@ -422,7 +422,7 @@ fn serve<'scope, 'env>(
     };
     visitor.is_admitted.store(true, Ordering::Relaxed);
     let peer = session.peer();
-    lobby.meet(peer);
+    lobby.admit_key(peer);
     let _admitted = lobby.enter(peer, &visitor.shown_out);
     lobby.tell(Event::Met {
         peer,

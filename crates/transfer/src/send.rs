@@ -4,7 +4,7 @@ use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
 use crate::code_tries::CodeTries;
 use crate::error::{Error, Meddling};
-use crate::handshake::introduce;
+use crate::handshake::initiate;
 use crate::parking;
 use crate::progress::Event;
 use crate::sending::{Outcome, Sending};
@@ -164,7 +164,7 @@ impl Attempts<'_> {
             None => self.job.introduction.clone(),
         };
         let identity = self.job.identity;
-        let introduced = introduce(&mut channel, identity, introduction, tries, self.cancel);
+        let introduced = initiate(&mut channel, identity, introduction, tries, self.cancel);
         if matches!(&introduced, Err(error) if error.is_forged() || matches!(error, Error::Rdma(_)))
         {
             self.beginnings_lost = beginnings_lost + 1;

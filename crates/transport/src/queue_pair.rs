@@ -544,9 +544,9 @@ impl QueuePair {
     ///
     /// Call it in any state, before the last [`poll_transmit`](Self::poll_transmit). Nothing is
     /// owed if no message of the peer was completed, or if the service does not acknowledge.
-    pub fn farewell(&mut self) {
+    pub fn repeat_last_ack(&mut self) {
         if let Service::Connected { responder, .. } = &mut self.service {
-            responder.farewell();
+            responder.repeat_last_ack();
         }
     }
 

@@ -96,7 +96,7 @@ impl Replies {
     }
 
     /// Owes an ACK for everything up to `psn`; a waiting one is updated.
-    pub(crate) fn acknowledge(&mut self, psn: Psn, msn: u32) {
+    pub(crate) fn owe_ack(&mut self, psn: Psn, msn: u32) {
         let body = Body::Acknowledge(Syndrome::Ack {
             credits: NO_CREDITS,
         });

@@ -213,10 +213,10 @@ impl Responder {
         if let Some(reorder) = &mut self.reorder {
             reorder.owe(bth.ack_request);
             if bth.ack_request && reorder.tells_by_acks() {
-                self.replies.acknowledge(bth.psn, self.msn);
+                self.replies.owe_ack(bth.psn, self.msn);
             }
         } else if bth.ack_request {
-            self.replies.acknowledge(bth.psn, self.msn);
+            self.replies.owe_ack(bth.psn, self.msn);
         }
     }
 
@@ -388,12 +388,12 @@ impl Responder {
     /// reorders them so that the ACK comes first, rxe completes the atomic without its result.
     fn acknowledge_again(&mut self) {
         if let Some(placed) = self.placed {
-            self.replies.acknowledge(placed, self.msn);
+            self.replies.owe_ack(placed, self.msn);
         }
     }
 
     /// Owes the latest ACK again if any message was completed.
-    pub(crate) fn farewell(&mut self) {
+    pub(crate) fn repeat_last_ack(&mut self) {
         if self.msn > 0 {
             self.acknowledge_again();
         }

@@ -39,7 +39,7 @@ impl Errno {
             }
             _ => return,
         };
-        TOLD.call_once(|| trace::complain(&advice));
+        TOLD.call_once(|| trace::warn(&advice));
     }
 
     /// The calling thread's `errno`.
@@ -93,11 +93,11 @@ impl From<engine::Error> for Errno {
         let errno = Errno(error.errno());
         errno.advise();
         match error {
-            engine::Error::System { .. } => trace::complain(&error),
+            engine::Error::System { .. } => trace::warn(&error),
             // A program may repeat the call in a loop: the first message is enough.
             engine::Error::Forked => {
                 static TOLD: Once = Once::new();
-                TOLD.call_once(|| trace::complain(&error));
+                TOLD.call_once(|| trace::warn(&error));
             }
             engine::Error::Invalid(_)
             | engine::Error::NoMemory(_)
@@ -107,7 +107,7 @@ impl From<engine::Error> for Errno {
             | engine::Error::Attribute(_)
             | engine::Error::CqOverrun => {
                 if trace::enabled() {
-                    trace::complain(&error);
+                    trace::warn(&error);
                 }
             }
         }
@@ -122,7 +122,7 @@ impl From<io::Error> for Errno {
             Errno(number).advise();
             return Errno(number);
         }
-        trace::complain(&error);
+        trace::warn(&error);
         let kinds = [
             (io::ErrorKind::AddrInUse, libc::EADDRINUSE),
             (io::ErrorKind::AddrNotAvailable, libc::EADDRNOTAVAIL),

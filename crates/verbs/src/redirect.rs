@@ -133,7 +133,7 @@ pub fn lead(path: &CStr, writes: bool) -> Option<CString> {
     if trace::enabled()
         && let Some(led) = &led
     {
-        trace::complain(&format_args!("verbs: {path:?} is {led:?}"));
+        trace::warn(&format_args!("verbs: {path:?} is {led:?}"));
     }
     errno.set();
     led

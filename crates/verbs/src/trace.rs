@@ -54,7 +54,7 @@ pub fn call(name: &str, arguments: &[(&str, &dyn Debug)], answer: &dyn Debug) {
 
 /// Prints why a verb failed.
 #[cold]
-pub fn complain(reason: &dyn Display) {
+pub fn warn(reason: &dyn Display) {
     let _whole = Uncancelled::new();
     // As above.
     let _ = writeln!(std::io::stderr(), "airdma: {reason}");

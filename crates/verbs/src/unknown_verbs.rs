@@ -132,7 +132,7 @@ fn once(name: &str, text: impl FnOnce() -> String) {
         named.push(name.to_owned());
     }
     drop(named);
-    trace::complain(&text());
+    trace::warn(&text());
 }
 
 /// The failure of a verb: one that makes an object returns NULL, one that returns a descriptor -1,

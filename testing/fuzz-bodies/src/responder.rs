@@ -30,7 +30,7 @@ pub fn run(data: &[u8]) {
             18 => siege.toggle_region(&mut input),
             _ if input.one_in(3) => siege.ask_much(&mut input),
             _ if input.one_in(2) => siege.flood(),
-            _ => siege.farewell(),
+            _ => siege.repeat_last_ack(),
         }
         siege.check();
     }

@@ -494,8 +494,8 @@ impl Siege {
     }
 
     /// Owes the last acknowledgement once more.
-    pub fn farewell(&mut self) {
-        self.queue_pair.farewell();
+    pub fn repeat_last_ack(&mut self) {
+        self.queue_pair.repeat_last_ack();
     }
 
     fn mtu(&self) -> u32 {

@@ -177,8 +177,8 @@ impl Endpoint {
 
     /// Repeats the last acknowledgement, as before a queue pair is destroyed: the peer may have
     /// missed it.
-    pub fn farewell(&mut self, qp: usize) {
-        self.members[qp].queue_pair.farewell();
+    pub fn repeat_last_ack(&mut self, qp: usize) {
+        self.members[qp].queue_pair.repeat_last_ack();
     }
 
     /// Posts a send request. The caller pumps the pair to see it leave.

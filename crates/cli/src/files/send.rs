@@ -2,7 +2,7 @@
 
 use super::show::{End, Show, Side};
 use super::stdin::{self, Source};
-use super::{arrived, conclude, meet, stop, terminal};
+use super::{arrived, conclude, pin_receiver, stop, terminal};
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, HandshakeError, Introduction, NoCode, PublicKey, Role};
 use airdma_files::walk::{Skipped, Why};
@@ -163,7 +163,7 @@ fn send_to(
                 let Some(terminal) = terminal_of(options) else {
                     return Err(error.into());
                 };
-                let text = stranger(error, &introduction, &wanted.peer, &home);
+                let text = other_key_warning(error, &introduction, &wanted.peer, &home);
                 introduction = Introduction::Code(ask_code(terminal, &text, cancel)?);
             }
             Err(error) => return Err(error),
@@ -255,7 +255,7 @@ fn terminal_of(options: &SendOptions) -> Option<File> {
 
 /// Warning about a receiver that is not the known one, before the user types the code that it
 /// shows.
-fn stranger(
+fn other_key_warning(
     error: HandshakeError,
     introduction: &Introduction,
     peer: &Peer,
@@ -312,7 +312,7 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
             let is_new = !matches!(expected, Expected::Met(keys) if keys.contains(&peer));
             // By a code, or by the user's confirmation of another name.
             if by_code || is_new {
-                for line in meet(home, &wanted.peer, peer) {
+                for line in pin_receiver(home, &wanted.peer, peer) {
                     show.must(&format!("airdma: {line}"));
                 }
             }

@@ -314,7 +314,7 @@ impl Air {
             };
             let ranges = &mut missing[..room.min(RANGES_MAX)];
             let number = slot.qp.attributes().dest_qpn;
-            if let Some((expected, count)) = slot.qp.acknowledge(ranges) {
+            if let Some((expected, count)) = slot.qp.take_report(ranges) {
                 let ranges = ranges[..count].iter();
                 let ranges = ranges.map(|range| (range.first, range.packets));
                 writer.add(number, expected, ranges);

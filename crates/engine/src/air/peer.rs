@@ -172,7 +172,7 @@ pub(super) struct AirPeer {
     pub(super) incompatible: Option<u64>,
     pub(super) asked: Option<Asked>,
     /// Whether it is proven to be there; and whether it must be asked once it is
-    /// ([`super::presence`]).
+    /// ([`super::peer_proof`]).
     pub(super) is_proven: bool,
     /// Whether a queue pair connected to it seals: messages are packets of such a connection, and
     /// no others count.

@@ -247,7 +247,7 @@ fn management() -> Vec<CmControl> {
         listen(Takes::Connections(TransportService::Extended)),
         CmControl::Close { listener: LISTENER },
         CmControl::ReportFirst,
-        CmControl::Farewell,
+        CmControl::Exit,
         CmControl::IsEnding { again: true },
     ]
 }

@@ -14,28 +14,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Core {
-    /// Whether [`Core::heal`] should be called.
-    pub(crate) fn wants_healing(&self) -> bool {
+    /// Whether [`Core::repair`] should be called.
+    pub(crate) fn wants_repair(&self) -> bool {
         self.steering
             .get()
-            .is_some_and(|steering| steering.wants_healing())
+            .is_some_and(|steering| steering.wants_repair())
     }
 
     /// Finds out why packets of other processes come to this one: some milliseconds at most.
-    pub(crate) fn heal(&self) {
-        self.control(|worker, now| worker.heal(now));
+    pub(crate) fn repair(&self) {
+        self.control(|worker, now| worker.repair(now));
     }
 
     /// Handles what the progress thread was woken for: changes of the interface, or of the
     /// processes that share its addresses.
-    pub(crate) fn look_around(&self) {
-        self.take_progress_news();
-        self.tell_loss();
-        self.look_after_others();
+    pub(crate) fn apply_changes(&self) {
+        self.apply_link_changes();
+        self.run_loss_calls();
+        self.remove_departed();
     }
 
     /// Takes over what a process at the same addresses had, if one may have ended.
-    fn look_after_others(&self) {
+    fn remove_departed(&self) {
         let process_left = |steering: &Arc<Steering>| steering.process_left();
         if !self.steering.get().is_some_and(process_left) {
             return;

@@ -86,8 +86,8 @@ impl<'a> ProgressLoop<'a> {
 
     pub(super) fn run(&mut self) {
         while !self.core.progress_thread.exit.load(Ordering::SeqCst) {
-            if self.core.wants_healing() {
-                self.core.heal();
+            if self.core.wants_repair() {
+                self.core.repair();
             }
             let polls = self.core.polls.load(Ordering::Relaxed);
             let polled = polls != self.polls_seen;
@@ -111,7 +111,7 @@ impl<'a> ProgressLoop<'a> {
     /// Leaves the worker to the threads that poll, and checks whether they fetch everything.
     fn back_off(&mut self) {
         self.nap(Some(self.pause));
-        if self.somebody_polls() {
+        if self.is_polled() {
             self.score = self.score.saturating_sub(1);
         } else if self
             .core
@@ -125,7 +125,7 @@ impl<'a> ProgressLoop<'a> {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    fn somebody_polls(&self) -> bool {
+    fn is_polled(&self) -> bool {
         let before = self.core.polls.load(Ordering::Relaxed);
         let start = Instant::now();
         while start.elapsed() < GLANCE {
@@ -175,7 +175,7 @@ impl<'a> ProgressLoop<'a> {
         while self.core.polls.load(Ordering::Relaxed) == self.polls_seen
             && !self.core.progress_thread.standby.has_waiters()
             && !self.core.progress_thread.exit.load(Ordering::SeqCst)
-            && !self.core.wants_healing()
+            && !self.core.wants_repair()
             && start.elapsed() < STAY_MAX
         {
             match self.core.progress_before_sleep() {
@@ -229,7 +229,7 @@ impl<'a> ProgressLoop<'a> {
     /// Handles a wake-up, a change of the interface, or of the processes that share the addresses.
     fn alarmed(&self) {
         self.core.progress_thread.wake.clear();
-        self.core.look_around();
+        self.core.apply_changes();
     }
 }
 

@@ -32,15 +32,15 @@ pub(super) struct State {
 
 impl Core {
     /// Readable while the kernel has a notification that no thread has read.
-    pub(crate) fn news_fd(&self) -> Option<RawFd> {
-        self.news.as_ref().map(LinkMonitor::fd)
+    pub(crate) fn link_changes_fd(&self) -> Option<RawFd> {
+        self.link_monitor.as_ref().map(LinkMonitor::fd)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the device is like, as of the last [`Core::take_news`].
+    /// What the device is like, as of the last [`Core::take_link_changes`].
     pub(crate) fn current(&self) -> DeviceInfo {
         self.state().current.clone()
     }
@@ -75,19 +75,19 @@ impl Core {
 
     /// Applies the changes of the interface that the kernel has reported, and raises their events.
     /// Returns whether there were reports. Costs a system call if there were none.
-    pub(crate) fn take_news(&self) -> bool {
-        let Some(news) = self.news.as_ref().filter(|_| self.is_ours()) else {
+    pub(crate) fn take_link_changes(&self) -> bool {
+        let Some(monitor) = self.link_monitor.as_ref().filter(|_| self.is_ours()) else {
             return false;
         };
         let mut state = self.state();
         // A thread that finds the socket drained waits at the lock above for the thread that
         // drained it.
-        let said_something = news.drain();
+        let said_something = monitor.drain();
         if said_something || state.incomplete {
-            let events = self.look(&mut state);
+            let events = self.refresh(&mut state);
             drop(state);
             for event in events {
-                self.tell_all(event);
+                self.notify_listeners(event);
             }
         }
         said_something
@@ -96,30 +96,30 @@ impl Core {
     /// Lets the progress thread follow the interface while the program makes no calls. Where that
     /// is refused, the next call of the program does.
     pub(super) fn let_progress_thread_follow(&self) {
-        if self.news.is_none() {
+        if self.link_monitor.is_none() {
             return;
         }
-        if let Ok(news) = LinkMonitor::new(self.info.interface_index)
-            && self.progress_thread.watch(news.fd()).is_ok()
+        if let Ok(monitor) = LinkMonitor::new(self.info.interface_index)
+            && self.progress_thread.watch(monitor.fd()).is_ok()
         {
             // The port is bound once.
-            let _ = self.progress_monitor.set(news);
+            let _ = self.progress_monitor.set(monitor);
         }
     }
 
-    /// As [`Core::take_news`], by the progress thread.
-    pub(super) fn take_progress_news(&self) {
+    /// As [`Core::take_link_changes`], by the progress thread.
+    pub(super) fn apply_link_changes(&self) {
         if self.progress_monitor.get().is_some_and(LinkMonitor::drain) {
-            let events = self.look(&mut self.state());
+            let events = self.refresh(&mut self.state());
             for event in events {
-                self.tell_all(event);
+                self.notify_listeners(event);
             }
         }
     }
 
     /// Looks at the interface, and brings the table and the sockets up to date. Returns what is
     /// worth an event.
-    pub(super) fn look(&self, state: &mut State) -> Vec<AsyncEvent> {
+    pub(super) fn refresh(&self, state: &mut State) -> Vec<AsyncEvent> {
         // If the kernel does not answer, the device stays as it is until the next report.
         let Ok(seen) = look_at(&self.info, &self.config) else {
             return Vec::new();
@@ -206,7 +206,7 @@ impl Core {
     }
 
     /// Runs the functions that were registered for the loss of the interface.
-    pub(super) fn tell_loss(&self) {
+    pub(super) fn run_loss_calls(&self) {
         if !self.is_gone() {
             return;
         }

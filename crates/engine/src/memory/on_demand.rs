@@ -8,7 +8,7 @@
 //! them, the pages are requested first (`MADV_POPULATE_*`) and then copied by this thread, which
 //! leaves a gap for a program that unmaps memory at that very moment.
 
-use super::{Refused, presence};
+use super::{Refused, populate};
 use crate::Access;
 use std::io;
 
@@ -59,7 +59,7 @@ pub(super) fn bring(at: *mut u8, length: usize) -> Result<(), Refused> {
 }
 
 fn bring_for(at: *mut u8, length: usize, access: Access) -> Result<(), Refused> {
-    if presence::is_touchable(at.expose_provenance() as u64, length, access) {
+    if populate::is_touchable(at.expose_provenance() as u64, length, access) {
         Ok(())
     } else {
         Err(Refused)

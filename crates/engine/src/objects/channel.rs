@@ -37,7 +37,7 @@ impl Channel {
     }
 
     /// A wait is over.
-    pub(crate) fn give_bed(&self, used: Descriptors) {
+    pub(crate) fn return_descriptors(&self, used: Descriptors) {
         if let Ok(mut descriptors) = self.descriptors.try_lock() {
             *descriptors = used;
         }

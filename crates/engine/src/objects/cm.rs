@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a process that ends waits for its device.
-const FAREWELL_TIME_MAX: Duration = Duration::from_millis(100);
+const EXIT_TIME_MAX: Duration = Duration::from_millis(100);
 /// How long it waits for its peers before it tells them again, and how often: 100 ms in all, and
 /// not less often where it is kept from running for a while. Most answer within a round trip; that
 /// a DREQ and three more are all lost is rare even on a bad link.
-const FAREWELL_AGAIN: Duration = Duration::from_millis(25);
-const FAREWELLS_AGAIN_MAX: u32 = 3;
-const FAREWELL_PAUSE: Duration = Duration::from_micros(100);
+const EXIT_REPEAT_PAUSE: Duration = Duration::from_millis(25);
+const EXIT_REPEATS_MAX: u32 = 3;
+const EXIT_POLL_PAUSE: Duration = Duration::from_micros(100);
 
 impl Device {
     /// Takes requests for a service, at one of the device's addresses, at all of a family (the
@@ -207,15 +207,15 @@ impl Device {
     /// the peers know of it. Nothing happens in a child after fork, nor where there were no
     /// connections, nor where the end has interrupted a thread that was at work on the device: then
     /// it is as if the process were killed.
-    pub fn cm_farewell(&self) {
+    pub fn cm_exit(&self) {
         let core = self.core();
         if core.check_process().is_err() {
             return;
         }
         let _ending = Ending::begin();
-        let call = CmControl::Farewell;
+        let call = CmControl::Exit;
         // A worker that another thread keeps tells the peers nothing.
-        core.ask_within(FAREWELL_TIME_MAX, Control::Cm { call });
+        core.ask_within(EXIT_TIME_MAX, Control::Cm { call });
         core.linger();
     }
 
@@ -301,7 +301,7 @@ impl Device {
         let core = self.core();
         core.check_process()?;
         // A caller that waits for an answer to an address that is gone learns of it now.
-        core.take_news();
+        core.take_link_changes();
         core.ask_with(Control::Connection { call }, beside)
     }
 }
@@ -317,19 +317,19 @@ impl Core {
         }
         let (mut since, mut again) = (Instant::now(), 0);
         loop {
-            let is_time = since.elapsed() >= FAREWELL_AGAIN;
+            let is_time = since.elapsed() >= EXIT_REPEAT_PAUSE;
             let call = CmControl::IsEnding {
-                again: is_time && again < FAREWELLS_AGAIN_MAX,
+                again: is_time && again < EXIT_REPEATS_MAX,
             };
-            let reply = self.ask_within(FAREWELL_TIME_MAX, Control::Cm { call });
+            let reply = self.ask_within(EXIT_TIME_MAX, Control::Cm { call });
             let is_ending = matches!(reply, Some(Ok(Reply::Answer { yes: true })));
-            if !is_ending || is_time && again == FAREWELLS_AGAIN_MAX {
+            if !is_ending || is_time && again == EXIT_REPEATS_MAX {
                 return;
             }
             if is_time {
                 (since, again) = (Instant::now(), again + 1);
             }
-            std::thread::sleep(FAREWELL_PAUSE);
+            std::thread::sleep(EXIT_POLL_PAUSE);
             self.try_progress(Work::All);
         }
     }

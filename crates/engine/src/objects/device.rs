@@ -146,7 +146,7 @@ impl Device {
         let events = Arc::new(AsyncEvents::out_of_sight()?);
         let async_fd = PollSet::new()?;
         async_fd.add(events.fd())?;
-        if let Some(fd) = shared.core.news_fd() {
+        if let Some(fd) = shared.core.link_changes_fd() {
             async_fd.add(fd)?;
         }
         shared.core.add_listener(&events);
@@ -176,7 +176,7 @@ impl Device {
             // A thread of the parent may hold the lock for ever here.
             return self.info().clone();
         }
-        self.core().take_news();
+        self.core().take_link_changes();
         self.core().current()
     }
 
@@ -199,7 +199,7 @@ impl Device {
             let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
             find_open(&open, info)?
         };
-        shared.core.take_news();
+        shared.core.take_link_changes();
         Some(shared.core.current())
     }
 

@@ -163,7 +163,8 @@ impl Drop for ChannelWait {
         if self.counted {
             core.stop_waiting();
         }
-        self.channel.give_bed(std::mem::take(&mut self.descriptors));
+        self.channel
+            .return_descriptors(std::mem::take(&mut self.descriptors));
     }
 }
 
@@ -195,7 +196,7 @@ impl EventWait for AsyncWait {
         let core = self.device.core();
         core.check_process()
             .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
-        let said_something = core.take_news();
+        let said_something = core.take_link_changes();
         if let Some((_, event)) = self.device.events.pop() {
             return Ok(Some(event));
         }

@@ -22,14 +22,14 @@ impl Qp {
             return;
         }
         let since = Instant::now();
-        let most = core.patience().time(since);
+        let most = core.finish_time().time(since);
         let mut pause = FINISH_PAUSE_MIN;
         loop {
             if self.is_finished() {
                 return;
             }
             if since.elapsed() >= most {
-                core.patience().note_in_vain(Instant::now());
+                core.finish_time().note_in_vain(Instant::now());
                 return;
             }
             if core

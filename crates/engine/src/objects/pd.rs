@@ -3,7 +3,7 @@
 use crate::control::{Control, MemoryControl, Reply, WRONG_REPLY};
 use crate::core::Core;
 use crate::index::PdIndex;
-use crate::memory::{files, presence};
+use crate::memory::{files, populate};
 use crate::objects::multicast::check_scope;
 use crate::queues::use_count::UseCount;
 use crate::{
@@ -191,7 +191,7 @@ impl Pd {
         let present = if dm.is_some() || access.contains(Access::ON_DEMAND) {
             Ok(())
         } else {
-            presence::check(range.0, range.1, access)
+            populate::check(range.0, range.1, access)
         };
         let key = present.and_then(|()| ask_for_key(core, call));
         let key = key.inspect_err(|_| self.users.release())?;
@@ -224,7 +224,7 @@ impl Pd {
             };
             let here = match address {
                 Some(_) if pages == Prefetch::Present => Ok(()),
-                Some(address) => presence::check(address, sge.length as usize, right),
+                Some(address) => populate::check(address, sge.length as usize, right),
                 None => Err(Error::System {
                     message: "a part to prefetch lies outside its memory region".to_owned(),
                     errno: libc::EFAULT,
@@ -335,7 +335,7 @@ pub enum Prefetch {
 
 /// Whether packets can take this path, given the addresses that the interface has now.
 pub(crate) fn check_path(core: &Core, path: &Path) -> Result<(), Error> {
-    core.take_news();
+    core.take_link_changes();
     let source = core.address(path.sgid_index);
     check_families(source.map(|source| source.is_ipv4()), path)?;
     check_scope(core, path.gid.to_ip())

@@ -382,7 +382,7 @@ impl Qp {
         }
         self.shared.state.set_gone();
         // What it still owes its peer, acknowledgements above all, leaves first.
-        for _ in 0..FAREWELLS {
+        for _ in 0..LAST_ACK_REPEATS {
             self.ask(QueuePairControl::RepeatLastAnswer)?;
         }
         self.ask(QueuePairControl::Destroy)?;
@@ -418,7 +418,7 @@ impl Qp {
 
 /// Repetitions of a destroyed queue pair's last acknowledgement: a network that loses one packet in
 /// a hundred loses all of them once in a million times.
-const FAREWELLS: usize = 2;
+const LAST_ACK_REPEATS: usize = 2;
 
 impl Drop for Qp {
     fn drop(&mut self) {

@@ -60,7 +60,7 @@ impl ProgressThread {
         Ok(())
     }
 
-    /// Wakes the thread when `fd` is readable: [`Core::look_around`] handles it.
+    /// Wakes the thread when `fd` is readable: [`Core::apply_changes`] handles it.
     pub(crate) fn watch(&self, fd: RawFd) -> io::Result<()> {
         self.alarm.add(fd)
     }

@@ -37,14 +37,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Shortest pause between two repairs; it doubles each time that nothing was wrong.
-const HEAL_PAUSE_MIN: Duration = Duration::from_millis(1);
-const HEAL_PAUSE_MAX: Duration = Duration::from_secs(1);
+const REPAIR_PAUSE_MIN: Duration = Duration::from_millis(1);
+const REPAIR_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Attempts to lock the registry before a repair is postponed: 50 ms.
-const HEAL_TRIES: u32 = 250;
+const REPAIR_TRIES: u32 = 250;
 
 /// Longest time for which a leaving process receives the packets that are still there: more is an
-/// endless flood. The others give up a change after [`HEAL_TRIES`].
+/// endless flood. The others give up a change after [`REPAIR_TRIES`].
 const LAST_LOOKS_TIME: Duration = Duration::from_millis(10);
 /// Least number of receive calls meanwhile, with 64 packets each: the process may not be scheduled.
 const LAST_LOOKS_MIN: u32 = 16;
@@ -228,7 +228,7 @@ impl Steering {
                 for (row, address) in addresses.iter().enumerate() {
                     if let Some(address) = address {
                         let company = port.has_company(row as u8);
-                        change.sit(row, *address, company);
+                        change.add_socket(row, *address, company);
                     }
                 }
                 let mut ground = Ground {
@@ -236,7 +236,7 @@ impl Steering {
                     receive: &mut |_| {},
                 };
                 self.settle(&mut change, &mut ground);
-                self.greet(&change);
+                self.announce_arrival(&change);
                 return Ok(port);
             }
             drop(port);
@@ -266,7 +266,7 @@ impl Steering {
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
         let index = usize::from(row);
         if let Some((old, seat)) = change.inner.rows.get_mut(index).and_then(Option::take) {
-            change.registry.stand_up(seat, old);
+            change.registry.remove_socket(seat, old);
             change.attach(row, old, ground);
         }
         ground.port.set_address(row, address)?;
@@ -278,9 +278,9 @@ impl Steering {
             ground.port.set_address(row, None)?;
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
-        change.sit(index, address, company);
+        change.add_socket(index, address, company);
         self.settle(&mut change, ground);
-        self.greet(&change);
+        self.announce_arrival(&change);
         Ok(())
     }
 
@@ -344,7 +344,7 @@ impl Steering {
     pub(crate) fn leave(&self, ground: &mut Ground<'_>) {
         // Now, so that the others only wait for the rest.
         ground.take_last();
-        let Some(mut change) = self.change(HEAL_TRIES, &mut || ground.progress()) else {
+        let Some(mut change) = self.change(REPAIR_TRIES, &mut || ground.progress()) else {
             // The others then handle it as a death.
             return;
         };
@@ -354,7 +354,7 @@ impl Steering {
             .filter_map(|(row, seat)| Some((row, seat?)))
             .collect();
         for &(_, (address, seat)) in &rows {
-            change.registry.stand_up(seat, address);
+            change.registry.remove_socket(seat, address);
         }
         change.registry.leave();
         for &(row, (address, _)) in &rows {
@@ -428,16 +428,16 @@ impl Steering {
         due
     }
 
-    /// Whether [`Steering::heal`] must be called.
-    pub(crate) fn wants_healing(&self) -> bool {
+    /// Whether [`Steering::repair`] must be called.
+    pub(crate) fn wants_repair(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
 
     /// Determines why misrouted packets come here, and repairs it.
-    pub(crate) fn heal(&self, now: Time, ground: &mut Ground<'_>) {
+    pub(crate) fn repair(&self, now: Time, ground: &mut Ground<'_>) {
         self.wanted.store(false, Ordering::Relaxed);
-        let pause = match self.change(HEAL_TRIES, &mut || ground.progress()) {
-            None => HEAL_PAUSE_MAX,
+        let pause = match self.change(REPAIR_TRIES, &mut || ground.progress()) {
+            None => REPAIR_PAUSE_MAX,
             Some(mut change) => {
                 let programs = change.registry.programs();
                 let is_news = change.in_doubt || change.inner.programs != programs;
@@ -453,9 +453,9 @@ impl Steering {
                     self.settle(&mut change, ground);
                 }
                 let pause = if is_news {
-                    HEAL_PAUSE_MIN
+                    REPAIR_PAUSE_MIN
                 } else {
-                    (change.inner.pause * 2).clamp(HEAL_PAUSE_MIN, HEAL_PAUSE_MAX)
+                    (change.inner.pause * 2).clamp(REPAIR_PAUSE_MIN, REPAIR_PAUSE_MAX)
                 };
                 change.inner.pause = pause;
                 pause
@@ -479,7 +479,7 @@ impl Steering {
     /// Removes what a process left behind. False if there was nothing: the process may not have
     /// ended completely.
     pub(crate) fn remove_departed(&self, ground: &mut Ground<'_>) -> bool {
-        let Some(mut change) = self.change(HEAL_TRIES, &mut || ground.progress()) else {
+        let Some(mut change) = self.change(REPAIR_TRIES, &mut || ground.progress()) else {
             return false;
         };
         let programs = change.registry.programs();
@@ -526,7 +526,7 @@ impl Change<'_> {
     }
 
     /// Adds this process's socket at an address, the last one of its group.
-    fn sit(&mut self, row: usize, address: IpAddr, company: bool) {
+    fn add_socket(&mut self, row: usize, address: IpAddr, company: bool) {
         let place = self.registry.seated(address).count();
         // The registry has a process there that is not.
         self.in_doubt |= (place > 0) != company;
@@ -536,7 +536,7 @@ impl Change<'_> {
         // chance.
         rows[row] = self
             .registry
-            .sit(address, place as u16)
+            .add_socket(address, place as u16)
             .map(|seat| (address, seat));
     }
 

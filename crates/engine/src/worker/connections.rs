@@ -111,8 +111,8 @@ impl WorkerState {
 
     /// The queue pair is about to go: its peer, which may wait for an answer that was lost, gets
     /// the last one again.
-    pub(crate) fn farewell(&mut self, index: QpIndex, now: Time) {
-        self.change(index, now).call(|qp, _| qp.farewell());
+    pub(crate) fn repeat_last_ack(&mut self, index: QpIndex, now: Time) {
+        self.change(index, now).call(|qp, _| qp.repeat_last_ack());
     }
 
     /// Takes a queue pair out.

@@ -215,7 +215,7 @@ impl Gsi {
     ///
     /// So a program that exits at the end of a connection has answered its peer. It also comes
     /// after the last data ([`crate::worker::withheld`]).
-    pub(crate) fn tell_all(&mut self, now: Time, qps: &mut QpTable, cqs: &mut CqTable) {
+    pub(crate) fn deliver_cm_events(&mut self, now: Time, qps: &mut QpTable, cqs: &mut CqTable) {
         while let Some(event) = self.manager.poll_event() {
             self.tell_withheld_before(&event);
             let subject = subject_of(&event);

@@ -84,9 +84,9 @@ impl WorkerState {
 
     /// Tells of connections what has happened to them.
     #[inline]
-    pub(crate) fn tell_all(&mut self, now: Time) {
+    pub(crate) fn deliver_cm_events(&mut self, now: Time) {
         if let Some(gsi) = &mut self.gsi {
-            gsi.tell_all(now, &mut self.qps, &mut self.device.cqs);
+            gsi.deliver_cm_events(now, &mut self.qps, &mut self.device.cqs);
         }
     }
 

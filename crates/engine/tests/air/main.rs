@@ -10,8 +10,8 @@ mod congestion;
 #[path = "../common/fragile.rs"]
 mod fragile;
 mod long_payload;
+mod peer_proof;
 mod peers;
-mod presence;
 mod rate;
 mod sack;
 mod who_asks;

@@ -14,7 +14,7 @@ impl QueuePair {
     /// agreed on it.
     ///
     /// A reliable connection then buffers packets after a gap, retransmits exactly what its peer
-    /// reports as missing, and acknowledges by [`acknowledge`](Self::acknowledge) instead of ACK
+    /// reports as missing, and acknowledges by [`take_report`](Self::take_report) instead of ACK
     /// packets. Call it again after each transition to ready-to-receive; other services do not
     /// change.
     pub fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
@@ -138,7 +138,7 @@ impl QueuePair {
     }
 
     /// Reports missing packets to the peer by ACK packets with a SETH instead of
-    /// [`acknowledge`](Self::acknowledge), or not.
+    /// [`take_report`](Self::take_report), or not.
     ///
     /// Call it after [`set_selective`](Self::set_selective).
     pub fn tell_by_acks(&mut self, by_acks: bool) {
@@ -167,11 +167,11 @@ impl QueuePair {
     /// ranges.
     ///
     /// The ranges go to `missing`; their number is returned as well.
-    pub fn acknowledge(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
+    pub fn take_report(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
         let Service::Connected { responder, .. } = &mut self.service else {
             return None;
         };
-        responder.acknowledge(missing)
+        responder.take_report(missing)
     }
 
     /// Handles the peer's report of its progress. A peer that reports writes its tag into all

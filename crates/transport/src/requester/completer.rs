@@ -61,25 +61,25 @@ impl Requester {
         };
         match syndrome {
             Syndrome::Ack { .. } => {
-                if !self.acknowledge(now, view, sequence + 1, host) {
+                if !self.retire_before(now, view, sequence + 1, host) {
                     host.count(Counter::ImpliedNaks);
                     return self.gap_seen();
                 }
                 Ok(())
             }
             Syndrome::RnrNak { timer } => {
-                if self.acknowledge(now, view, sequence, host) {
+                if self.retire_before(now, view, sequence, host) {
                     self.not_ready(now, timer)
                 } else {
                     self.gap_seen()
                 }
             }
             Syndrome::Nak(NakCode::PsnSequenceError) => {
-                self.acknowledge(now, view, sequence, host);
+                self.retire_before(now, view, sequence, host);
                 self.gap_seen()
             }
             Syndrome::Nak(code) => {
-                if !self.acknowledge(now, view, sequence, host) {
+                if !self.retire_before(now, view, sequence, host) {
                     return self.gap_seen();
                 }
                 match status_of(code) {
@@ -114,7 +114,7 @@ impl Requester {
     ///
     /// False if a READ or an atomic stands in between: only its own response retires it, so that
     /// response was lost.
-    pub(super) fn acknowledge<H: Host>(
+    pub(super) fn retire_before<H: Host>(
         &mut self,
         now: Time,
         view: View<'_>,
@@ -185,7 +185,7 @@ impl Requester {
         let Some(sequence) = self.response_sequence(packet.headers.bth.psn, host) else {
             return Ok(());
         };
-        if !self.acknowledge(now, view, sequence, host) {
+        if !self.retire_before(now, view, sequence, host) {
             if self.repair.is_some() {
                 self.handle_early_answer(now, sequence, packet, host);
                 return Ok(());

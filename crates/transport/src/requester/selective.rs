@@ -79,7 +79,7 @@ impl Requester {
             return host.count(Counter::DropGhost);
         }
         // A READ or an atomic is retired by its own response, which may still be in flight.
-        self.acknowledge(now, view, expected, host);
+        self.retire_before(now, view, expected, host);
         let flight = Flight {
             psn: self.psn_of(self.acked),
             acked: self.acked,
@@ -206,7 +206,7 @@ impl Requester {
         loop {
             let told = self.repair.as_ref().map_or(0, |repair| repair.told());
             if told > self.acked {
-                self.acknowledge(now, view, told, host);
+                self.retire_before(now, view, told, host);
             }
             let acked = self.acked;
             let Some(repair) = &mut self.repair else {

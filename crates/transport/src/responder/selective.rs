@@ -30,14 +30,14 @@ impl Responder {
     }
 
     /// Sets how the peer learns what is missing: by ACKs (SACK), or by reports that the caller
-    /// makes with [`acknowledge`](Self::acknowledge).
+    /// makes with [`take_report`](Self::take_report).
     pub(crate) fn tell_by_acks(&mut self, by_acks: bool) {
         if let Some(reorder) = &mut self.reorder {
             reorder.tell_by_acks(by_acks);
         }
     }
 
-    /// Whether the peer is owed an [`acknowledge`](Self::acknowledge), and why.
+    /// Whether the peer is owed an [`take_report`](Self::take_report), and why.
     pub(crate) fn owed(&self) -> Option<Owed> {
         let reorder = self.reorder.as_ref()?;
         reorder.owed().filter(|_| !reorder.tells_by_acks())
@@ -51,7 +51,7 @@ impl Responder {
 
     /// Writes the first ranges of what is missing into `missing`: the PSN that is expected, and how
     /// many ranges there are.
-    pub(crate) fn acknowledge(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
+    pub(crate) fn take_report(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
         let reorder = self.reorder.as_mut()?;
         let mut count = 0;
         let ranges = reorder.missing(self.expected, self.gap_reported);
@@ -138,7 +138,7 @@ impl Responder {
     pub(super) fn owe_sack(&mut self) {
         let by_acks = |reorder: &Reorder| reorder.tells_by_acks();
         if self.reorder.as_deref().is_some_and(by_acks) {
-            self.replies.acknowledge(self.latest(), self.msn);
+            self.replies.owe_ack(self.latest(), self.msn);
         }
     }
 

@@ -244,7 +244,7 @@ fn a_read_that_comes_early_keeps_the_psns_of_its_long_answers() {
         first: Psn::new(0),
         packets: 0,
     }; 4];
-    let (expected, count) = b.qp.acknowledge(&mut missing).unwrap();
+    let (expected, count) = b.qp.take_report(&mut missing).unwrap();
     assert_eq!((expected.get(), count), (100, 1));
     assert_eq!((missing[0].first.get(), missing[0].packets), (100, 1));
     b.arrives(Opcode::RcWriteOnly, 100, &[], |headers| {
@@ -258,7 +258,7 @@ fn a_read_that_comes_early_keeps_the_psns_of_its_long_answers() {
             "ReadResponseLast 103 msn=2 [200]",
         ]
     );
-    let (expected, count) = b.qp.acknowledge(&mut missing).unwrap();
+    let (expected, count) = b.qp.take_report(&mut missing).unwrap();
     assert_eq!((expected.get(), count), (105, 0));
 }
 

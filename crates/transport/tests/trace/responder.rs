@@ -437,23 +437,23 @@ fn packets_for_another_partition_or_service_are_dropped() {
 #[test]
 fn a_queue_pair_that_goes_says_once_more_what_arrived() {
     let mut b = Bench::connected();
-    b.qp.farewell();
+    b.qp.repeat_last_ack();
     assert_eq!(b.sends(), [""; 0], "nothing arrived");
     let mut part = Bench::connected();
     part.post_receive(1, 1000);
     part.arrives(Opcode::RcSendFirst, 100, &[7; 256], |_| {});
-    part.qp.farewell();
+    part.qp.repeat_last_ack();
     assert_eq!(part.sends(), [""; 0], "no whole message arrived");
     b.post_receive(1, 8);
     b.arrives(Opcode::RcSendOnly, 100, &[7; 8], |_| {});
-    b.qp.farewell();
+    b.qp.repeat_last_ack();
     assert_eq!(
         b.sends(),
         ["Acknowledge 100 msn=1"],
         "still owed, not twice"
     );
     b.read_arrives(101, REGION_VA, 300);
-    b.qp.farewell();
+    b.qp.repeat_last_ack();
     assert_eq!(
         b.sends(),
         [
@@ -463,16 +463,16 @@ fn a_queue_pair_that_goes_says_once_more_what_arrived() {
         ]
     );
     b.modify(QpState::Error);
-    b.qp.farewell();
+    b.qp.repeat_last_ack();
     assert!(b.qp.wants_transmit());
     assert_eq!(b.sends(), ["Acknowledge 100 msn=2"]);
     b.modify(QpState::Reset);
-    b.qp.farewell();
+    b.qp.repeat_last_ack();
     assert_eq!(b.sends(), [""; 0]);
     let mut b = Bench::unreliable();
     b.post_receive(1, 8);
     b.arrives(Opcode::UcSendOnly, 100, &[7; 8], |_| {});
-    b.qp.farewell();
+    b.qp.repeat_last_ack();
     assert_eq!(b.sends(), [""; 0]);
 }
 
@@ -601,12 +601,12 @@ fn a_repeated_acknowledgement_names_no_read_and_no_atomic() {
     b.sends();
     b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
     assert_eq!(b.sends(), ["Acknowledge 100 msn=3"]);
-    b.qp.farewell();
+    b.qp.repeat_last_ack();
     assert_eq!(b.sends(), ["Acknowledge 100 msn=3"]);
     let mut b = Bench::connected();
     b.arrives(Opcode::RcFetchAdd, 100, &[], adds_two);
     b.sends();
-    b.qp.farewell();
+    b.qp.repeat_last_ack();
     assert_eq!(b.sends(), [""; 0]);
 }
 

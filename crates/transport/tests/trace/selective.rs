@@ -38,7 +38,7 @@ fn reth(length: u32) -> Option<Reth> {
 /// What the queue pair tells its peer: the expected PSN, and what is missing.
 fn tells(b: &mut Bench) -> (u32, Vec<(u32, u32)>) {
     let mut missing = [NONE; 8];
-    let (expected, count) = b.qp.acknowledge(&mut missing).unwrap();
+    let (expected, count) = b.qp.take_report(&mut missing).unwrap();
     let ranges = missing[..count].iter();
     let ranges = ranges.map(|range| (range.first.get(), range.packets));
     (expected.get(), ranges.collect())

@@ -98,7 +98,7 @@ fn nothing_is_buffered_before_the_peer_has_shown_its_tag() {
         first: Psn::new(0),
         packets: 0,
     }];
-    assert_eq!(b.qp.acknowledge(&mut missing), Some((Psn::new(101), 1)));
+    assert_eq!(b.qp.take_report(&mut missing), Some((Psn::new(101), 1)));
     assert_eq!(missing[0].packets, 2);
     // In its turn a packet is taken as on RoCEv2, with any tag.
     write(&mut b, Opcode::RcWriteMiddle, 101, 77);

@@ -27,9 +27,9 @@ pub fn watch(cookie: u64) {
     table.listeners.push(cookie);
     if !table.hears {
         // Where the kernel reports no changes, the interfaces that are there now must do.
-        table.hears = LinkMonitor::of_all().is_ok_and(|news| {
+        table.hears = LinkMonitor::of_all().is_ok_and(|monitor| {
             let thread = std::thread::Builder::new().name("airdma-arrivals".into());
-            without_signals(|| thread.spawn(move || hear(&news))).is_ok()
+            without_signals(|| thread.spawn(move || follow_changes(&monitor))).is_ok()
         });
     }
 }
@@ -39,8 +39,8 @@ pub fn forget(cookie: u64) {
     TABLE.lock().listeners.retain(|other| *other != cookie);
 }
 
-fn hear(news: &LinkMonitor) {
-    while news.wait().is_ok() {
+fn follow_changes(monitor: &LinkMonitor) {
+    while monitor.wait().is_ok() {
         let listeners = TABLE.lock().listeners.clone();
         if listeners.is_empty() {
             continue;

@@ -149,7 +149,7 @@ pub fn listen_also(id: &Id, devices: &[Arc<engine::Device>]) {
         }
         let name = &device.info().name;
         if let Err(errno) = listen_at(id, &mut state, Arc::clone(device), service, local) {
-            trace::complain(&format_args!(
+            trace::warn(&format_args!(
                 "port {} is not listened to at {name}, which has come later: {}",
                 source.port(),
                 std::io::Error::from_raw_os_error(errno.0)
@@ -550,14 +550,14 @@ pub fn end_connections_at_exit() {
     ONCE.call_once(|| {
         // SAFETY: a plain function of this library, which is never unloaded: it is preloaded or
         // linked. Without room for one more handler peers find out by themselves.
-        unsafe { libc::atexit(farewell) };
+        unsafe { libc::atexit(at_exit) };
     });
 }
 
-extern "C" fn farewell() {
+extern "C" fn at_exit() {
     let told = std::panic::catch_unwind(|| {
         for device in devices::opened() {
-            device.cm_farewell();
+            device.cm_exit();
         }
     });
     // No channel is left for its events.

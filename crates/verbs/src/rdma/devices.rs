@@ -199,7 +199,7 @@ pub fn check_any() -> Result<(), Errno> {
     }
     if engine::devices()?.is_empty() {
         TOLD.call_once(|| {
-            trace::complain(
+            trace::warn(
                 &"there is no device: no interface is up and has an IP address (the loopback interface counts if \
                   AIRDMA_LOOPBACK=1 is set); `airdma devices` lists them",
             );
@@ -211,7 +211,7 @@ pub fn check_any() -> Result<(), Errno> {
 }
 
 /// Says, once, that an address is this host's, but no device's.
-pub fn complain_of(ip: IpAddr) {
+pub fn warn_of_no_device(ip: IpAddr) {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         let hint = if ip.is_loopback() {
@@ -219,7 +219,7 @@ pub fn complain_of(ip: IpAddr) {
         } else {
             "`airdma devices` lists theirs"
         };
-        trace::complain(&format_args!("no device has the address {ip}: {hint}"));
+        trace::warn(&format_args!("no device has the address {ip}: {hint}"));
     });
 }
 

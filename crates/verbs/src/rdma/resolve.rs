@@ -56,7 +56,7 @@ pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Err
             ),
             Err(errno) => {
                 if errno == Errno(libc::ENODEV) {
-                    devices::complain_of(wanted.ip());
+                    devices::warn_of_no_device(wanted.ip());
                 }
                 return Err(errno);
             }
@@ -151,7 +151,8 @@ pub unsafe fn resolve_address(
         _ => {
             let scope = scope_of(&destination);
             let ip = address::source_for(&destination)?;
-            let place = devices::of_address(ip, scope).inspect_err(|_| devices::complain_of(ip))?;
+            let place =
+                devices::of_address(ip, scope).inspect_err(|_| devices::warn_of_no_device(ip))?;
             Resolved {
                 place,
                 source: with_scope(ip, scope),

@@ -79,7 +79,7 @@ impl Siege {
             first: Psn::new(0),
             packets: 0,
         }; 8];
-        let Some((expected, count)) = self.queue_pair.acknowledge(&mut missing) else {
+        let Some((expected, count)) = self.queue_pair.take_report(&mut missing) else {
             assert_eq!(owed, None, "owes what it cannot say");
             return;
         };

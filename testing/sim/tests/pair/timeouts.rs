@@ -179,7 +179,7 @@ fn other_connections_go_on_when_one_ends() {
 }
 
 /// B goes when all its work is done, and its last acknowledgement is lost.
-fn peer_that_goes(says_farewell: bool) -> Status {
+fn peer_that_goes(repeats_last_ack: bool) -> Status {
     let to_a = clean().drop_if(|number, _| number == 0);
     let (mut pair, qp) = connected_over(clean(), to_a, &Setup::default());
     let source = open_region(&mut pair, Side::A, 10);
@@ -189,8 +189,8 @@ fn peer_that_goes(says_farewell: bool) -> Status {
     pair.run_until("the message is there", |pair| {
         pair[Side::B].rings(qp).receives_outstanding() == 0
     });
-    if says_farewell {
-        pair[Side::B].farewell(qp);
+    if repeats_last_ack {
+        pair[Side::B].repeat_last_ack(qp);
     }
     pair.run_for(ms(0));
     let attributes = airdma_transport::QpAttributes::default();

@@ -167,7 +167,7 @@ fn missing_or_unwritable_memory_is_detected() {
     let base = pages();
     let address = base.expose_provenance() as u64;
     let check = |address, length, access| {
-        let checked = presence::check(address, length, access);
+        let checked = populate::check(address, length, access);
         checked.map_err(|error| error.errno())
     };
     let (read, write) = (Access::empty(), Access::LOCAL_WRITE);
@@ -208,8 +208,8 @@ fn memory_that_cannot_be_populated_is_judged_by_its_mapping() {
         refuse(libc::EINVAL, [libc::SYS_madvise; 2]);
         let (read, write) = (Access::empty(), Access::LOCAL_WRITE);
         let check = |length, access| {
-            let is_there = presence::check(address, length, access).is_ok();
-            assert_eq!(is_there, presence::is_touchable(address, length, access));
+            let is_there = populate::check(address, length, access).is_ok();
+            assert_eq!(is_there, populate::is_touchable(address, length, access));
             is_there
         };
         assert!(check(8192, read) && check(8192, write));
@@ -240,9 +240,9 @@ fn memory_of_which_nothing_can_be_found_out_is_taken_for_good() {
                 refuse(libc::EINVAL, [libc::SYS_madvise; 2]);
             }
             for access in [Access::empty(), Access::LOCAL_WRITE] {
-                assert!(presence::check(address, 8192, access).is_ok());
+                assert!(populate::check(address, 8192, access).is_ok());
                 // A caller that touches the memory itself needs a stricter answer.
-                let is_touchable = presence::is_touchable(address, 8192, access);
+                let is_touchable = populate::is_touchable(address, 8192, access);
                 assert_eq!(is_touchable, !knows_the_advice);
             }
         })

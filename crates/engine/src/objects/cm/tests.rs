@@ -25,7 +25,7 @@ fn from_left(to: IpAddr) -> Route {
 }
 
 /// Gives a device a connection that is ending, to a peer that never answers.
-fn await_nobody(device: &Device) {
+fn connect_to_silent_peer(device: &Device) {
     device.core().control(|worker, now| {
         let notice = OrphanNotice {
             route: from_left(NOBODY),
@@ -56,7 +56,7 @@ fn nobody_answers_in_a_time_that_does_not_pass() {
     let simulated = Simulated::open(info, Box::new(port), 1).unwrap();
     let device = simulated.device();
     device.cm_open().unwrap();
-    await_nobody(device);
+    connect_to_silent_peer(device);
     device.core().linger();
     assert_eq!(retransmits(device), 0);
 }
@@ -85,7 +85,7 @@ fn exit_while_fetching_an_event_does_not_deadlock() {
             None => std::thread::sleep(Duration::from_millis(1)),
         }
     };
-    await_nobody(&left);
+    connect_to_silent_peer(&left);
     // Otherwise the progress thread would wait.
     left.core().progress_thread.standby.enter();
     left.core().progress_thread.wake();
@@ -93,7 +93,7 @@ fn exit_while_fetching_an_event_does_not_deadlock() {
     std::thread::spawn(move || {
         let _interrupted = asks.events.interrupted();
         ended.send(false).unwrap();
-        left.cm_farewell();
+        left.cm_exit();
         ended.send(true).unwrap();
     });
     assert_eq!(end.recv(), Ok(false));

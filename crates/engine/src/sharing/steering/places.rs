@@ -13,7 +13,7 @@ const PLACES_BEYOND: usize = 4;
 
 impl Steering {
     /// Notifies the processes at our addresses that another one has come. No answer is expected.
-    pub(super) fn greet(&self, change: &Change<'_>) {
+    pub(super) fn announce_arrival(&self, change: &Change<'_>) {
         let registry = change.registry;
         for &(address, seat) in change.inner.rows.iter().flatten() {
             for other in registry.seated(address).filter(|other| other.seat != seat) {

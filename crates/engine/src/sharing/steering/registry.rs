@@ -338,7 +338,7 @@ impl Registry {
     }
 
     /// Adds a socket of this member. Once there are others, it watches for leaving members.
-    pub(crate) fn sit(&self, address: IpAddr, place: u16) -> Option<Seat> {
+    pub(crate) fn add_socket(&self, address: IpAddr, place: u16) -> Option<Seat> {
         if place > 0 {
             self.watch();
         }
@@ -356,7 +356,7 @@ impl Registry {
     }
 
     /// Removes a socket of this member; the last socket of the group gets its index.
-    pub(crate) fn stand_up(&self, seat: Seat, address: IpAddr) {
+    pub(crate) fn remove_socket(&self, seat: Seat, address: IpAddr) {
         let row = &self.layout().seats[seat.0];
         let place = row.place();
         row.clear();

@@ -79,8 +79,8 @@ impl Member {
         found
     }
 
-    fn heal(&mut self) {
-        self.with(|steering, ground| steering.heal(Time::ZERO, ground));
+    fn repair(&mut self) {
+        self.with(|steering, ground| steering.repair(Time::ZERO, ground));
     }
 }
 
@@ -168,11 +168,11 @@ fn what_goes_astray_is_handed_on_and_the_program_is_put_right() {
         delivered(&mut peer, address, &mut members),
         all_get_their_own(&members, true)
     );
-    assert!(members.iter().all(|member| member.steering.wants_healing()));
+    assert!(members.iter().all(|member| member.steering.wants_repair()));
     // The first time it sees that others attached programs since its last check.
-    members[1].heal();
-    members[1].heal();
-    assert!(!members[1].steering.wants_healing());
+    members[1].repair();
+    members[1].repair();
+    assert!(!members[1].steering.wants_repair());
     assert_eq!(
         delivered(&mut peer, address, &mut members),
         all_get_their_own(&members, false)
@@ -326,7 +326,7 @@ fn after_deaths_the_places_are_found_out() {
     }
     let done = &AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (healer, others) = members.split_first_mut().unwrap();
+        let (repairer, others) = members.split_first_mut().unwrap();
         for other in others {
             scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
@@ -334,8 +334,8 @@ fn after_deaths_the_places_are_found_out() {
                 }
             });
         }
-        assert!(healer.steering.process_left());
-        assert!(healer.with(|steering, ground| steering.remove_departed(ground)));
+        assert!(repairer.steering.process_left());
+        assert!(repairer.with(|steering, ground| steering.remove_departed(ground)));
         done.store(true, Ordering::Relaxed);
     });
     assert_eq!(
@@ -359,13 +359,13 @@ fn a_death_that_is_noticed_by_who_fails_is_not_forgotten() {
     assert!(members[0].with(listen).is_err());
     let done = &AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (healer, others) = members.split_first_mut().unwrap();
+        let (repairer, others) = members.split_first_mut().unwrap();
         scope.spawn(move || {
             while !done.load(Ordering::Relaxed) {
                 others[0].receive();
             }
         });
-        assert!(healer.with(|steering, ground| steering.remove_departed(ground)));
+        assert!(repairer.with(|steering, ground| steering.remove_departed(ground)));
         done.store(true, Ordering::Relaxed);
     });
     assert_eq!(
@@ -405,7 +405,7 @@ fn healing_is_not_to_be_had_more_often_than_needed() {
     // Forged packets come all the time, for ten seconds.
     for _ in 0..10_000 {
         if member.steering.note_misrouted(now) {
-            member.with(|steering, ground| steering.heal(now, ground));
+            member.with(|steering, ground| steering.repair(now, ground));
             times += 1;
         }
         now = Time::from_nanos(now.as_nanos() + 1_000_000);
@@ -426,7 +426,7 @@ fn processes_that_heal_for_nothing_do_not_keep_each_other_at_it() {
     for _ in 0..2_000 {
         for member in &mut members {
             if member.steering.note_misrouted(now) {
-                member.with(|steering, ground| steering.heal(now, ground));
+                member.with(|steering, ground| steering.repair(now, ground));
                 times += 1;
             }
         }

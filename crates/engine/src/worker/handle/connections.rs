@@ -75,7 +75,7 @@ impl Worker {
                 }
             }
             CmControl::ReportFirst => self.state.air.report_first(now),
-            CmControl::Farewell => self.end_all_connections(now),
+            CmControl::Exit => self.end_all_connections(now),
             CmControl::IsEnding { again } => {
                 let gsi = self.state.gsi.as_mut().filter(|gsi| gsi.is_ending());
                 let yes = gsi.is_some();

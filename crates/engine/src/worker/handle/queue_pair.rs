@@ -149,7 +149,7 @@ impl Worker {
             QueuePairControl::Retire => self.retire(qp),
             QueuePairControl::RepeatLastAnswer => {
                 self.state.qps.known(qp)?;
-                self.state.farewell(qp.index, now);
+                self.state.repeat_last_ack(qp.index, now);
                 Ok(Reply::Done)
             }
             QueuePairControl::Destroy => self.destroy_queue_pair(now, qp),

@@ -83,8 +83,8 @@ fn what_a_killed_member_had_is_free_at_once() {
         for _ in 0..RANGES {
             dead.lease();
         }
-        dead.sit(HERE, 0);
-        dead.sit(THERE, 0);
+        dead.add_socket(HERE, 0);
+        dead.add_socket(THERE, 0);
         dead.listen(7, None).ok();
         // In the middle of a change, with the lock held.
         assert!(dead.try_lock());
@@ -104,7 +104,7 @@ fn what_a_killed_member_had_is_free_at_once() {
     // A new member detects dead ones without a notification.
     in_a_killed_child(|| {
         let dead = file.join();
-        dead.sit(HERE, 0);
+        dead.add_socket(HERE, 0);
         std::mem::forget(dead);
     });
     assert_eq!(survivor.seated(HERE).count(), 1);
@@ -161,16 +161,16 @@ fn the_last_takes_the_place_of_one_that_leaves() {
     let members: Vec<_> = (0..4).map(|_| file.join()).collect();
     let seats: Vec<_> = (0..)
         .zip(&members)
-        .map(|(place, member)| member.sit(HERE, place).unwrap())
+        .map(|(place, member)| member.add_socket(HERE, place).unwrap())
         .collect();
-    members[0].sit(THERE, 0).unwrap();
+    members[0].add_socket(THERE, 0).unwrap();
     let places = || -> Vec<_> {
         let place = |member: &Registry| members[0].place_of(member.me(), HERE);
         members.iter().map(place).collect()
     };
-    members[1].stand_up(seats[1], HERE);
+    members[1].remove_socket(seats[1], HERE);
     assert_eq!(places(), [Some(0), None, Some(2), Some(1)]);
-    members[2].stand_up(seats[2], HERE);
+    members[2].remove_socket(seats[2], HERE);
     assert_eq!(places(), [Some(0), None, None, Some(1)]);
     assert_eq!(members[1].place_of(members[0].me(), THERE), Some(0));
 }
@@ -180,7 +180,10 @@ fn the_lowest_probe_of_the_last_round_counts() {
     let _alone = alone();
     let file = Directory::new("probes");
     let member = file.join();
-    let (here, there) = (member.sit(HERE, 0).unwrap(), member.sit(THERE, 0).unwrap());
+    let (here, there) = (
+        member.add_socket(HERE, 0).unwrap(),
+        member.add_socket(THERE, 0).unwrap(),
+    );
     let epoch = member.next_epoch();
     assert_eq!(member.answer(here, epoch), None);
     for place in [5, 3, 9] {
@@ -279,7 +282,7 @@ fn a_child_that_closes_its_copy_does_not_keep_a_member_alive() {
                 }
             }
         }
-        member.sit(HERE, 0);
+        member.add_socket(HERE, 0);
         std::thread::sleep(std::time::Duration::from_millis(50));
         drop(member);
         assert_eq!(survivor.remove_dead(), usize::from(closes));
@@ -337,7 +340,7 @@ fn a_file_of_rubbish_becomes_a_registry() {
         let ranges: Vec<_> = (0..RANGES).map(|_| member.lease().unwrap()).collect();
         assert_eq!(ranges.len(), RANGES);
         member.listen(7, None).unwrap();
-        assert!(member.sit(HERE, 0).is_some());
+        assert!(member.add_socket(HERE, 0).is_some());
         std::fs::remove_file(&file.0).unwrap();
     }
 }
@@ -368,9 +371,9 @@ fn rows_of_rubbish_end_nothing() {
             member.manager(address);
             let epoch = member.next_epoch();
             member.probed(address, 3, epoch);
-            if let Some(seat) = member.sit(address, 0) {
+            if let Some(seat) = member.add_socket(address, 0) {
                 member.answer(seat, epoch);
-                member.stand_up(seat, address);
+                member.remove_socket(seat, address);
             }
         }
         member.listen(7, None).ok();
