@@ -1,14 +1,15 @@
 //! What the threads of a process share of one device: the worker, the lock by which one thread at a
 //! time runs it ([`crate::progress::worker_lock`]), and what it is run with.
 //!
-//! This file has how the worker is reached, how threads sleep, and how the port is bound; [`state`]
-//! has the attributes of the device and their changes, [`co_processes`] the other processes at its
-//! addresses.
+//! This file has how the worker is reached, and how the port is bound; [`sleep`] has how threads
+//! sleep, [`state`] the attributes of the device and their changes, [`co_processes`] the other
+//! processes at its addresses.
 
 mod co_processes;
 mod finish_time;
 mod open_port;
 pub(crate) mod progress_loop;
+mod sleep;
 mod state;
 
 use crate::air::AirMode;
@@ -21,8 +22,6 @@ use crate::index::{DOORBELLS, Serial};
 use crate::inventory::Inventory;
 use crate::progress::eventfd::EventFd;
 use crate::progress::progress_thread::ProgressThread;
-use crate::progress::progress_thread::standby::Watch;
-use crate::progress::wait::{Descriptors, Waited};
 use crate::progress::worker_lock::{
     Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Rounds, WorkerLock,
 };
@@ -353,126 +352,9 @@ impl Core {
             .visit(&mut CoreRounds::new(self, Work::Transmit), call)
     }
 
-    fn note_descriptors(&self, worker: &Worker) {
-        let mut descriptors = self
-            .descriptors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        descriptors.clear();
-        worker.descriptors(&mut descriptors);
-        drop(descriptors);
-        self.sockets.fetch_add(1, Ordering::Relaxed);
-        // It may stand by, and sleep on the former descriptors.
-        self.progress_thread.wake();
-    }
-
-    /// Calls `add` with each of the port's descriptors, if they are others than when this was
-    /// `seen`.
-    pub(crate) fn list_sockets(&self, seen: &mut u64, add: impl FnMut(RawFd)) {
-        let sockets = self.sockets.load(Ordering::Relaxed);
-        if std::mem::replace(seen, sockets) != sockets {
-            let descriptors = self
-                .descriptors
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            descriptors.iter().copied().for_each(add);
-        }
-    }
-
     /// The port broke: its descriptors would be ready for ever.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::SeqCst)
-    }
-
-    /// Whether a thread sleeps until there is work. If none does, a thread that is about to sleep
-    /// will see what was done before this call.
-    pub(crate) fn has_sleepers(&self) -> bool {
-        self.worker_lock.has_sleepers()
-    }
-
-    /// Sleeps until the port has something, a timer is due, a doorbell rings, or `also` is
-    /// readable. Does not sleep if there is work already. Returns whether `also` is readable.
-    ///
-    /// # Errors
-    /// `EINTR`.
-    pub(crate) fn sleep(&self, descriptors: &mut Descriptors, also: RawFd) -> io::Result<bool> {
-        match self.fall_asleep(descriptors, also) {
-            Some(timeout) => {
-                let waited = descriptors.wait(timeout);
-                self.wake_up(descriptors, waited)
-            }
-            None => Ok(false),
-        }
-    }
-
-    /// The first half of [`Core::sleep`]: names the descriptors to sleep on, and the time after
-    /// which to wake (`None`: never). The caller must call [`Core::wake_up`] or
-    /// [`Core::cancel_sleep`] afterwards. `None` if there is something to do.
-    pub(crate) fn fall_asleep(
-        &self,
-        descriptors: &mut Descriptors,
-        also: RawFd,
-    ) -> Option<Option<Duration>> {
-        let now = || self.now().as_nanos();
-        let due = self
-            .worker_lock
-            .fall_asleep(|| !self.doorbells.is_empty(), now)?;
-        self.list(descriptors, also);
-        let timeout = (due != NEVER).then(|| Duration::from_nanos(due.saturating_sub(now())));
-        Some(timeout)
-    }
-
-    /// The second half of [`Core::sleep`].
-    pub(crate) fn wake_up(
-        &self,
-        descriptors: &Descriptors,
-        waited: io::Result<Waited>,
-    ) -> io::Result<bool> {
-        let ready = waited.map(|waited| waited == Waited::Ready);
-        let called = matches!(ready, Ok(true)) && descriptors.is_ready(0);
-        self.worker_lock.wake_up(called);
-        Ok(ready? && descriptors.is_ready(1))
-    }
-
-    /// A thread sleeps no more.
-    pub(crate) fn cancel_sleep(&self) {
-        self.worker_lock.cancel_sleep();
-    }
-
-    /// A thread that was blocked on a completion channel, and ran the worker, leaves.
-    pub(crate) fn stop_waiting(&self) {
-        self.progress_thread
-            .standby
-            .leave(&self.worker_lock, &self.progress_thread.wake);
-    }
-
-    /// The progress thread stands by while there are such threads.
-    pub(crate) fn stand_by(&self, watch: &mut impl Watch) {
-        self.progress_thread
-            .standby
-            .stand_by(&self.worker_lock, watch);
-    }
-
-    /// What a sleeper sleeps on: `wake`, `also`, and the port's.
-    fn list(&self, descriptors: &mut Descriptors, also: RawFd) {
-        let unsent = self.worker_lock.unsent();
-        descriptors.clear();
-        descriptors.add(self.worker_lock.wake().fd());
-        descriptors.add(also);
-        if self.is_broken() {
-            return;
-        }
-        let port = self
-            .descriptors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for &fd in port.iter() {
-            if unsent == fd || unsent == ROOM_ANYWHERE {
-                descriptors.add_writable(fd);
-            } else {
-                descriptors.add(fd);
-            }
-        }
     }
 
     /// Binds the port, if that was not done, and starts the progress thread.

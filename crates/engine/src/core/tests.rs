@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::progress::wait::{Descriptors, Waited};
 use airdma_port::sim;
 use airdma_wire::{Gid, PathMtu};
 use std::net::IpAddr;
