@@ -1,7 +1,7 @@
 //! Two devices, a queue pair on each, and a clock that moves by the step.
 
 use crate::counted::{far, near};
-use airdma_engine::simulated::{Simulated, interface};
+use airdma_engine::simulated::{self, Simulated, interface};
 use airdma_engine::*;
 use airdma_port::{Port, UdpConfig, UdpPort, sim};
 use std::cell::Cell;
@@ -265,28 +265,5 @@ fn to_rts(qp: &Qp, dest_qpn: Qpn, path: Path, path_mtu: PathMtu) {
         timeout: 14,
         ..QpAttributes::default()
     };
-    let to_init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    let to_receive = AttrMask::AV
-        | AttrMask::PATH_MTU
-        | AttrMask::DEST_QPN
-        | AttrMask::RQ_PSN
-        | AttrMask::MAX_DEST_RD_ATOMIC
-        | AttrMask::MIN_RNR_TIMER;
-    let to_send = AttrMask::SQ_PSN
-        | AttrMask::MAX_QP_RD_ATOMIC
-        | AttrMask::RETRY_CNT
-        | AttrMask::RNR_RETRY
-        | AttrMask::TIMEOUT;
-    for (state, mask) in [
-        (QpState::Init, to_init),
-        (QpState::ReadyToReceive, to_receive),
-        (QpState::ReadyToSend, to_send),
-    ] {
-        let attributes = QpAttributes {
-            state,
-            ..attributes
-        };
-        qp.modify(&attributes, AttrMask::STATE | mask)
-            .expect("all that the transition asks for");
-    }
+    simulated::connect(qp, &attributes);
 }

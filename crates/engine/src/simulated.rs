@@ -1,5 +1,4 @@
-//! A device in a time of its own: what a simulation makes of it, and how it finds out what is left
-//! in it.
+//! Devices in virtual time, for simulations and tests: made, moved in time, connected, counted.
 //!
 //! No thread but the caller's runs it, its clock stands still until it is moved, and its keys and
 //! numbers come from a seed: so everything that it does can be repeated. All the rest is the device
@@ -12,7 +11,9 @@ use crate::core::Core;
 pub use crate::inventory::Inventory;
 use crate::random::Random;
 use crate::worker::Work;
-use crate::{Device, DeviceConfig, DeviceInfo, GidEntry, PathMtu};
+use crate::{
+    AttrMask, Device, DeviceConfig, DeviceInfo, GidEntry, PathMtu, Qp, QpAttributes, QpState,
+};
 use airdma_port::Port;
 use airdma_transport::Time;
 use airdma_wire::air::feature;
@@ -143,6 +144,38 @@ impl Simulated {
     /// What it holds on to.
     pub fn inventory(&self) -> Inventory {
         self.device.core().inventory()
+    }
+}
+
+/// Moves a queue pair of a reliable connection from RESET to RTS with these attributes, whatever
+/// state they name.
+///
+/// # Panics
+/// If a transition is refused.
+pub fn connect(qp: &Qp, attributes: &QpAttributes) {
+    let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    let receive = AttrMask::AV
+        | AttrMask::PATH_MTU
+        | AttrMask::DEST_QPN
+        | AttrMask::RQ_PSN
+        | AttrMask::MAX_DEST_RD_ATOMIC
+        | AttrMask::MIN_RNR_TIMER;
+    let send = AttrMask::SQ_PSN
+        | AttrMask::MAX_QP_RD_ATOMIC
+        | AttrMask::RETRY_CNT
+        | AttrMask::RNR_RETRY
+        | AttrMask::TIMEOUT;
+    for (state, mask) in [
+        (QpState::Init, init),
+        (QpState::ReadyToReceive, receive),
+        (QpState::ReadyToSend, send),
+    ] {
+        let attributes = QpAttributes {
+            state,
+            ..*attributes
+        };
+        qp.modify(&attributes, mask | AttrMask::STATE)
+            .expect("all that the transition asks for");
     }
 }
 

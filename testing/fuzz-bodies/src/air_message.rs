@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airdma_engine::{
-    Access, AttrMask, Cq, Operation, Path, PathMtu, Pd, Psn, Qp, QpAttributes, QpCaps, QpInit,
-    QpState, QpType, SendFlags, SendWr, Sge,
+    Access, Cq, Operation, Path, PathMtu, Pd, Psn, Qp, QpAttributes, QpCaps, QpInit, QpType,
+    SendFlags, SendWr, Sge, simulated,
 };
 use airdma_port::sim::Frame;
 use airdma_wire::air;
@@ -328,30 +328,7 @@ fn connect(qp: &Qp, peer: IpAddr, number: Qpn) {
         rnr_retry: 7,
         ..QpAttributes::default()
     };
-    let to_init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    let to_receive = AttrMask::AV
-        | AttrMask::PATH_MTU
-        | AttrMask::DEST_QPN
-        | AttrMask::RQ_PSN
-        | AttrMask::MAX_DEST_RD_ATOMIC
-        | AttrMask::MIN_RNR_TIMER;
-    let to_send = AttrMask::SQ_PSN
-        | AttrMask::MAX_QP_RD_ATOMIC
-        | AttrMask::RETRY_CNT
-        | AttrMask::RNR_RETRY
-        | AttrMask::TIMEOUT;
-    for (state, mask) in [
-        (QpState::Init, to_init),
-        (QpState::ReadyToReceive, to_receive),
-        (QpState::ReadyToSend, to_send),
-    ] {
-        let attributes = QpAttributes {
-            state,
-            ..attributes
-        };
-        qp.modify(&attributes, mask | AttrMask::STATE)
-            .expect("a connection comes up");
-    }
+    simulated::connect(qp, &attributes);
 }
 
 /// All bytes of a host but those that a peer may write, and that answers may be written to.

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use airdma_engine::simulated::{Simulated, interface};
+use airdma_engine::simulated::{self, Simulated, interface};
 use airdma_engine::{
-    Access, AttrMask, Cq, GidEntry, Mr, Operation, Path, Pd, Qp, QpAttributes, QpCaps, QpInit,
-    QpState, QpType, Qpn, RateControl, SendFlags, SendWr, Sge, Status,
+    Access, Cq, GidEntry, Mr, Operation, Path, Pd, Qp, QpAttributes, QpCaps, QpInit, QpType, Qpn,
+    RateControl, SendFlags, SendWr, Sge, Status,
 };
 use airdma_port::sim::{Carrier, Frame, carried};
 use airdma_wire::air::{Hello, Report, ReportWriter, hello};
@@ -116,7 +116,7 @@ impl Host {
     }
 
     fn connect(&self, peer: Qpn, address: [u8; 4]) {
-        let base = QpAttributes {
+        let attributes = QpAttributes {
             port: 1,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
             path: Path {
@@ -134,28 +134,7 @@ impl Host {
             timeout: 14,
             ..QpAttributes::default()
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let receive = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let send = AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::TIMEOUT;
-        let steps = [
-            (QpState::Init, init),
-            (QpState::ReadyToReceive, receive),
-            (QpState::ReadyToSend, send),
-        ];
-        for (state, mask) in steps {
-            let to = QpAttributes { state, ..base };
-            let moved = self.qp.modify(&to, mask | AttrMask::STATE);
-            moved.expect("a legal move");
-        }
+        simulated::connect(&self.qp, &attributes);
     }
 
     /// Writes into its own memory, which nothing else touches meanwhile: the devices run in this

@@ -1,9 +1,9 @@
 //! A device and memory that it writes to its peers: the base of transfers in virtual time.
 
-use airdma_engine::simulated::{Simulated, interface};
+use airdma_engine::simulated::{self, Simulated, interface};
 use airdma_engine::{
-    Access, AttrMask, Cq, DeviceInfo, Gid, Mr, PathMtu, Pd, Qp, QpAttributes, QpCaps, QpInit,
-    QpState, QpType, Qpn, SendFlags, SendWr, Sge, Status,
+    Access, Cq, DeviceInfo, Gid, Mr, PathMtu, Pd, Qp, QpAttributes, QpCaps, QpInit, QpType, Qpn,
+    SendFlags, SendWr, Sge, Status,
 };
 use airdma_port::sim::{Carrier, carried};
 use airdma_transport::{Operation, Path};
@@ -125,21 +125,9 @@ pub(crate) fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
 
 /// Moves a queue pair from RESET to ready-to-send, connected to number `number` at `gid`.
 pub(crate) fn connect(qp: &Qp, gid: Gid, path_mtu: PathMtu, number: Qpn) {
-    let set = |attributes: &QpAttributes, mask| {
-        qp.modify(attributes, mask).expect("a transition");
-    };
-    let init = QpAttributes {
-        state: QpState::Init,
+    let attributes = QpAttributes {
         port: 1,
         access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
-        ..QpAttributes::default()
-    };
-    set(
-        &init,
-        AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
-    );
-    let receive = QpAttributes {
-        state: QpState::ReadyToReceive,
         path: Path {
             gid,
             hop_limit: 64,
@@ -148,22 +136,13 @@ pub(crate) fn connect(qp: &Qp, gid: Gid, path_mtu: PathMtu, number: Qpn) {
         path_mtu,
         dest_qpn: number,
         max_dest_rd_atomic: READS,
-        min_rnr_timer: 1,
-        ..init
-    };
-    let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-    let limits = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-    set(&receive, AttrMask::STATE | connected | limits);
-    let send = QpAttributes {
-        state: QpState::ReadyToSend,
         max_rd_atomic: READS,
+        min_rnr_timer: 1,
         retry_count: 7,
         rnr_retry: 7,
         // perftest's value.
         timeout: 14,
-        ..receive
+        ..QpAttributes::default()
     };
-    let sending = AttrMask::SQ_PSN | AttrMask::MAX_QP_RD_ATOMIC | AttrMask::TIMEOUT;
-    let retries = AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
-    set(&send, AttrMask::STATE | sending | retries);
+    simulated::connect(qp, &attributes);
 }

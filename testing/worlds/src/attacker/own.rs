@@ -2,8 +2,8 @@
 
 use crate::host::Host;
 use airdma_engine::{
-    Access, AttrMask, Cq, Mr, Path, PathMtu, Pd, Psn, Qp, QpAttributes, QpCaps, QpInit, QpState,
-    QpType, Qpn,
+    Access, Cq, Mr, Path, PathMtu, Pd, Psn, Qp, QpAttributes, QpCaps, QpInit, QpType, Qpn,
+    simulated,
 };
 use airdma_sim::Random;
 use std::net::IpAddr;
@@ -114,31 +114,8 @@ impl Own {
             rnr_retry: 7,
             ..QpAttributes::default()
         };
-        let to_init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let to_receive = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let to_send = AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::TIMEOUT;
-        for (state, mask) in [
-            (QpState::Init, to_init),
-            (QpState::ReadyToReceive, to_receive),
-            (QpState::ReadyToSend, to_send),
-        ] {
-            let attributes = QpAttributes {
-                state,
-                ..attributes
-            };
-            let Objects { qp, .. } = self.objects.as_ref().expect("just created");
-            qp.modify(&attributes, mask | AttrMask::STATE)
-                .expect("a connection comes up");
-        }
+        let Objects { qp, .. } = self.objects.as_ref().expect("just created");
+        simulated::connect(qp, &attributes);
     }
 
     /// Destroys the host's objects.
