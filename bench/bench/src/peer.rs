@@ -73,7 +73,7 @@ pub trait Peer {
     fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading>;
 }
 
-/// What a program's output says, as JSON; none if it has no result or the program is unknown.
+/// Result in a program's output, as JSON; none if it has no result or the program is unknown.
 ///
 /// `perftest`: the rows of the table, title to value. `iperf3` (`-J`) and `sockperf`: a
 /// [`Reading`], in Gb/s and in microseconds.

@@ -15,7 +15,7 @@ pub struct Link {
     pub name: &'static str,
     /// Description for readers.
     pub label: &'static str,
-    /// How the link is made.
+    /// Kind of link.
     pub cable: Cable,
 }
 

@@ -43,7 +43,7 @@ const BYTES: usize = 4096;
 const LENGTH: u32 = 64;
 const TIMES: u64 = 960;
 
-/// What a C program has, and never destroys: the process ends soon.
+/// Objects of a C program, never destroyed: the process ends soon.
 struct Program {
     device: Simulated,
     gid: Gid,
@@ -147,7 +147,7 @@ impl Program {
         assert_eq!(failed, 0);
     }
 
-    /// How many completed.
+    /// Number of completions.
     fn poll(&self) -> usize {
         let mut completions: [abi::ibv_wc; 16] = zeroed();
         // SAFETY: a queue that is alive, and room for 16 completions.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What every operation is allowed.
+/// Rights of all memory.
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_WRITE)
@@ -21,7 +21,7 @@ const STEP: Duration = Duration::from_micros(1);
 /// Steps within which anything completes, or it hangs.
 const STEPS_MAX: u32 = 100_000;
 
-/// What carries the packets.
+/// Carrier of the packets.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {
     /// A pair of queues in memory.
@@ -30,7 +30,7 @@ pub enum Wire {
     Sockets,
 }
 
-/// What a pair of ends is made of.
+/// Composition of a pair of ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub wire: Wire,

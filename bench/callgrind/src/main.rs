@@ -13,7 +13,7 @@ mod port;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-/// What was done while it was counted.
+/// Work done while instructions were counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
     /// Messages, or whatever the scenario repeats.
@@ -24,9 +24,9 @@ pub struct Done {
 
 /// Something to count.
 pub struct Scenario {
-    /// How the command line and the table name it.
+    /// Name on the command line and in the table.
     pub name: &'static str,
-    /// What is done once, in the words of the table.
+    /// Unit of work, in the words of the table.
     pub what: &'static str,
     /// Prepares it, warms up, and does it while it counts.
     pub run: fn() -> Done,

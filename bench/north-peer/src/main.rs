@@ -22,7 +22,7 @@ use clap::Parser;
 const MESSAGE_BYTES: usize = 64 << 10;
 /// Writes in flight on each connection: 4 MiB, as much as the socket of a kernel TCP has.
 const DEPTH: usize = 64;
-/// What the receiver is told at the end: how much was written.
+/// Length of the last message to the receiver: the number of bytes written.
 const COUNT_BYTES: usize = size_of::<u64>();
 
 /// One end of a measurement of `airdma bench wireless`.

@@ -23,7 +23,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// What the certificate is about.
+/// Host name in the certificate.
 const NAME: &str = "airdma";
 /// An Ed25519 key as PKCS #8 (RFC 8410) without its last 32 bytes, the key itself. There is no
 /// secret in a benchmark: both ends make the same certificate from it, and trust no other.

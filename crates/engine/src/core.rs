@@ -65,8 +65,8 @@ pub(crate) struct Core {
     families: Box<[AtomicU8; GIDS_MAX]>,
     /// Says when to ask again; none where the port is not the kernel's.
     link_monitor: Option<LinkMonitor>,
-    /// The same for the progress thread, from when the port is bound: `link_monitor` stays readable for a
-    /// program that polls it.
+    /// The same for the progress thread, from when the port is bound: the one above stays readable
+    /// for a program that polls it.
     progress_monitor: OnceLock<LinkMonitor>,
     pub(crate) arena: Arena,
     pub(crate) doorbells: Doorbells,

@@ -1,4 +1,4 @@
-//! What airdma hosts say to each other beyond RoCEv2, from a peer or another host, with any
+//! Messages between airdma hosts beyond RoCEv2, from a peer or another host, with any
 //! content: a host in air mode that is connected to another, and datagrams between the two that are
 //! dropped, changed, repeated, cut and made up.
 //!
@@ -55,7 +55,7 @@ struct Siege {
     ends: [End; 2],
     now: Duration,
     seen: Vec<[u8; MAD_LEN]>,
-    /// What a host has that no peer may change.
+    /// Bytes of each host that no peer may change.
     kept: [Vec<u8>; 2],
 }
 
@@ -157,7 +157,7 @@ impl Siege {
         assert!(polled.is_ok(), "{polled:?}");
     }
 
-    /// What hosts have sent arrives, until they are silent, or some of it does not.
+    /// Delivers the hosts' datagrams until they are silent, and damages or drops some.
     fn carry(&mut self, input: &mut Input<'_>) {
         let keeps = input.byte();
         for round in 0..ROUNDS_MAX {

@@ -54,7 +54,7 @@ pub fn run(data: &[u8]) {
     siege.finish();
 }
 
-/// What went to an address that was forged, and what came from there.
+/// Datagrams to and from a forged address.
 #[derive(Clone, Copy, Default)]
 struct Exchanged {
     came: usize,

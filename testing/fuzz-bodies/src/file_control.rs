@@ -1,5 +1,5 @@
-//! What sender and receiver of files say to each other: messages of a peer that may say anything,
-//! in any order.
+//! The control messages of file transfers: messages of a peer that may send anything, in any
+//! order.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use airdma_files::{Limits, Manifest, Modified, Plan, Report, Unwanted};
 /// Binding of the underlying connection.
 const BINDING: &[u8] = b"binding";
 
-/// What one message may make an end say: parts of a list, and an end.
+/// Most answers to one message: parts of a list, and an end.
 const ANSWERS_MAX: usize = 4;
 
 const SLOTS: u32 = 3;
@@ -141,7 +141,7 @@ fn sender(data: &[u8]) {
     }
 }
 
-/// What the bytes say. A message of no bytes stands for the next part of an offer that is in order.
+/// Parses bytes as messages. One of no bytes stands for the next part of an offer in order.
 fn messages(data: &[u8], offered: &Manifest) -> Vec<Message> {
     let encoded = offered.encode();
     let offer = Message::Offer(Offer {

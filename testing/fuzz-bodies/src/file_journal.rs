@@ -1,4 +1,4 @@
-//! What lies in a receiving directory: a journal and an unfinished directory that peers, archives
+//! Contents of a receiving directory: a journal and an unfinished directory that peers, archives
 //! or other users left, also with seals as if the user's key were known to them, and things in the
 //! way of what is offered.
 

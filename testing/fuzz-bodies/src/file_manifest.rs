@@ -10,7 +10,7 @@ const LIMITS: Limits = Limits {
     depth_max: 5,
 };
 
-/// What an encoded manifest begins with.
+/// First bytes of an encoded manifest.
 const HEADER: &[u8] = b"airdma-m\x01";
 
 /// The first byte chooses the pieces. The rest is a manifest as it is, and one without its

@@ -19,7 +19,7 @@ const LENGTH: usize = 16 * 1024;
 /// Key to bytes that are not stored: messages may have any length without as much memory.
 pub const VAST: u32 = 0x00b1_6000;
 
-/// What a key opens.
+/// Memory that a key opens.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     /// Local and remote key.
@@ -52,7 +52,7 @@ const fn region(key: u32, start: usize, length: usize, access: Access) -> Region
     }
 }
 
-/// Where the data of a request lie.
+/// Memory of a request's data.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer {
     /// A key, valid or not.
@@ -101,9 +101,9 @@ impl Sending {
 pub struct Machine {
     qpn: Qpn,
     memory: Vec<u8>,
-    /// What the keys open now.
+    /// Regions that the keys open now.
     pub regions: [Region; 3],
-    /// What the queue pair grants its peer now.
+    /// Rights that the queue pair grants its peer now.
     pub granted: Access,
     last_write_check: Option<Checked>,
     read_checks: Vec<Checked>,
@@ -200,7 +200,7 @@ impl Machine {
         self.taken.len()
     }
 
-    /// How often that was counted.
+    /// Value of a counter.
     pub fn count_of(&self, counter: Counter) -> u64 {
         self.counts[counter as usize]
     }

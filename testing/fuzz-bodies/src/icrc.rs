@@ -142,7 +142,7 @@ impl IpPacket {
         }
     }
 
-    /// What the identification does to the ICRC, and that it is found again.
+    /// Checks the effect of the identification on the ICRC, and that it is found again.
     fn check_identification(&self, spaces: &mut IdSpaces, noise: u16) {
         let IpPseudo::V4 {
             src,

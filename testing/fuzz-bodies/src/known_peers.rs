@@ -9,7 +9,7 @@ use crate::input::Input;
 
 const PINS_MAX: usize = 6;
 const NAME_BYTES_MAX: usize = 150;
-/// What is nearly a line.
+/// Almost valid lines.
 const LINES: [&str; 6] = [
     "0101010101010101010101010101010101010101010101010101010101010101 receiver - anna\n",
     "0101010101010101010101010101010101010101010101010101010101010101 receiver - Anna\n",
@@ -65,7 +65,7 @@ fn pin(peers: &mut KnownPeers, input: &mut Input<'_>) {
     check(peers);
 }
 
-/// What is written is what is read.
+/// Checks that a written list is read back as it was.
 fn check(peers: &KnownPeers) {
     let bytes = peers.to_bytes();
     let read = KnownPeers::parse(&bytes);

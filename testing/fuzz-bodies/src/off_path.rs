@@ -23,7 +23,7 @@ use crate::values::near;
 
 const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
 const TICK: Duration = Duration::from_micros(100);
-/// What a WRITE brings at most; the second half of the memory is for what the peer writes.
+/// Most bytes of a WRITE; the second half of the memory is for what the peer writes.
 const BYTES: usize = 32 * 1024;
 /// Least number of packets for each lost one, so that no connection has a reason to end.
 const LOST_MIN: usize = 4;
@@ -58,7 +58,7 @@ pub(crate) struct Host {
     cq: Arc<Cq>,
     pub(crate) qp: Arc<Qp>,
     _pd: Arc<Pd>,
-    /// What the peer has written, and is writing.
+    /// Bytes that the peer has written, and is writing.
     written: Vec<u8>,
     writing: Option<(usize, Vec<u8>)>,
     /// The last packet of its queue pair, which is the peer's to see.
@@ -207,7 +207,7 @@ impl LossyPath {
         self.pass(50);
     }
 
-    /// What time it is.
+    /// Present virtual time.
     pub(crate) fn now(&self) -> Duration {
         TICK * self.ticks
     }

@@ -53,7 +53,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(bindings[0], bindings[1], "a host is in the middle");
 }
 
-/// What was posted is done, and the same queue pairs are connected again.
+/// Completes posted requests, and connects the same queue pairs again.
 fn reconnect(path: &mut LossyPath) {
     path.finish();
     for host in &path.hosts {

@@ -1,4 +1,4 @@
-//! What a C program has before it posts: a device in a time of its own whose packets come back to
+//! Objects of a C program before it posts: a device in a time of its own whose packets come back to
 //! it, memory of which a part is registered, queues, and two queue pairs that are connected to each
 //! other.
 
@@ -43,7 +43,7 @@ pub struct Posted {
     pub qp: *mut abi::ibv_qp,
     /// Its type.
     pub qp_type: abi::ibv_qp_type,
-    /// What it was granted.
+    /// Granted capacities.
     pub cap: abi::ibv_qp_cap,
     /// `sq_sig_all`.
     pub signal_all: bool,
@@ -53,7 +53,7 @@ pub struct Posted {
     pub receives: VecDeque<u64>,
 }
 
-/// What an intruder does to a packet on its way. It knows everything, and closes the packet with
+/// Change of a packet on its way, by an intruder. It knows everything, and closes the packet with
 /// the right ICRC.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
@@ -96,7 +96,7 @@ pub struct Program {
     carrier: Carrier,
     nothing: Inventory,
     now: Duration,
-    /// What happens to the next packets.
+    /// Changes of the next packets.
     pub changes: VecDeque<Change>,
     seen: VecDeque<Frame>,
     memory: Box<[u64]>,

@@ -1,4 +1,4 @@
-//! What programs say to the queue's socket: lines that are requests, nearly, or not at all; and the
+//! Requests to the queue's socket: lines that are requests, nearly, or not at all; and the
 //! journal that is left.
 
 use crate::input::Input;

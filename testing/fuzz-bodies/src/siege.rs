@@ -57,9 +57,9 @@ pub struct Siege {
     pub host: Machine,
     now: Time,
     out: Vec<u8>,
-    /// Where the attacker thinks that the responder is.
+    /// PSN that the responder expects, in the attacker's view.
     psn: Psn,
-    /// What the requester sent and was not answered, oldest first.
+    /// Unanswered packets of the requester, oldest first.
     sent: VecDeque<Headers>,
     last_packet: Vec<u8>,
     idle_polls: u32,

@@ -35,7 +35,7 @@ pub fn attributes(input: &mut Input<'_>) -> QpAttributes {
     }
 }
 
-/// What a transition to that state asks for.
+/// Attributes that a transition to `state` requires.
 pub fn mask_to(qp_type: QpType, state: QpState) -> AttrMask {
     let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
     let retries =
@@ -114,7 +114,7 @@ pub fn length(input: &mut Input<'_>, mtu: u32) -> u32 {
     }
 }
 
-/// Where the data of a request lie: mostly in memory that is there.
+/// Memory of a request's data, mostly registered.
 pub fn buffer(input: &mut Input<'_>, mtu: u32) -> Buffer {
     let key = key(input);
     let length = length(input, mtu).min(MESSAGE_LEN_MAX);

@@ -211,7 +211,7 @@ impl Request {
     }
 }
 
-/// What is wrong with a request, as the errors that `ibv_post_send(3)` may give for it.
+/// Faults of a request, as the errors that `ibv_post_send(3)` may give for it.
 fn refusals(
     program: &Program,
     index: usize,

@@ -14,12 +14,12 @@ use crate::error::{LabError, Tried, checked};
 use crate::interrupts::{Interrupts, unblock_all};
 use crate::namespace::Namespace;
 
-/// How a program ended, what it printed and what it cost.
+/// End of a program: status, output and cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// How it ended, in words, for `explain`.
+    /// End of the program in words, for `explain`.
     pub end: String,
     /// Whether it ended by itself with status 0, or when asked to.
     pub ok: bool,

@@ -1,4 +1,4 @@
-//! What the radio does with two hosts' packets, step by step: the model of a Wi-Fi cell, fed with
+//! The radio between two hosts, step by step: the model of a Wi-Fi cell, fed with
 //! what was counted at two queues, says what rate and what loss each of them has next. Reads no
 //! clock and does no I/O, so that it runs by wall time and by virtual time alike.
 //!
@@ -23,13 +23,13 @@ use crate::profile::Profile;
 use crate::shaper::{Counted, FRAME_HEADER_BYTES};
 use crate::twin::cell;
 
-/// How far ahead the copy is asked: long enough that some aggregates end, the longest of which
+/// Time that the copy runs ahead: long enough that some aggregates end, the longest of which
 /// lasts 5.5 ms.
 const HORIZON: Duration = Duration::from_millis(12);
 /// Even a dead link hands something on, to be lost: a class of HTB cannot have the rate 0, and one
 /// that is much slower than this would sleep over the link's return.
 const BYTES_PER_S_MIN: u64 = 125_000;
-/// How long a queue must have been empty and unused to be asked more seldom.
+/// Time after which an empty and unused queue is queried more seldom.
 const QUIET: Duration = Duration::from_millis(50);
 /// Longer packets cannot take the air.
 const PACKET_BYTES_MAX: u64 = 9_000;
@@ -58,7 +58,7 @@ impl Side {
     }
 }
 
-/// What was counted at a queue until now.
+/// Counts at a queue until now.
 pub type Seen = Counted;
 
 /// Settings of a queue until the next step.
@@ -70,12 +70,12 @@ pub struct Order {
     pub loss: f64,
 }
 
-/// What the air was used for so far.
+/// Use of the air so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Used {
     /// All of it.
     pub airtime: Airtime,
-    /// What host A and host B did.
+    /// Counters of host A and host B.
     pub stations: [StationCounters; 2],
     /// Packets that the MAC of host A and of host B delivered to the other.
     pub delivered: [u64; 2],
@@ -116,7 +116,7 @@ struct Direction {
     quiet_since: Time,
     asked_at: Option<Time>,
     order: Order,
-    /// What the copy said, in bytes of frames within the horizon.
+    /// Result of the copy, in bytes of frames within the horizon.
     ahead_bytes: u64,
 }
 
@@ -201,7 +201,7 @@ impl Air {
         [self.directions[0].order, self.directions[1].order]
     }
 
-    /// What the air was used for until now.
+    /// Returns the use of the air until now.
     pub fn used(&self) -> Used {
         let each = |what: fn(&Direction) -> u64| [0, 1].map(|index| what(&self.directions[index]));
         let stations = [0, 1].map(|index| self.medium.counters(self.directions[index].from));
@@ -224,7 +224,7 @@ impl Air {
         (direction.delivered, direction.lost)
     }
 
-    /// What came since the last step enters the model, evenly over the time that passed.
+    /// Feeds the arrivals since the last step to the model, evenly over the time that passed.
     fn take_over(&mut self, now: Time, arrivals: [u64; 2]) {
         let passed_ns = now.duration_since(self.now).as_nanos() as u64;
         let at = |number: u64, of: u64| {
@@ -296,7 +296,7 @@ impl Air {
         }
     }
 
-    /// How many bytes of frames a copy of the model serves within the horizon, if the queue stays
+    /// Bytes of frames that a copy of the model serves within the horizon, if the queue stays
     /// as long as it is, because whoever fills it goes on when there is room; an empty queue, if it
     /// fills at once. The other host goes on as it did in the last step.
     fn ahead(&self, side: Side, passed: Duration) -> u64 {
@@ -350,7 +350,7 @@ fn top_up(medium: &mut Medium, now: Time, direction: &Direction, room: u64) {
 }
 
 impl Direction {
-    /// How many packets came since the last step, and how long they are in the mean.
+    /// Counts the packets since the last step, and updates their mean length.
     fn arrivals(&mut self, seen: &Seen) -> u64 {
         let total = |seen: &Seen| seen.sent_bytes + seen.backlog_bytes;
         let come = total(seen).saturating_sub(total(&self.seen));

@@ -16,7 +16,7 @@ use crate::profile::Profile;
 use crate::traffic::{BIN, Found};
 use crate::twin;
 
-/// What there is to find out.
+/// Sections of the report.
 pub const SECTIONS: [&str; 7] = ["goodput", "tcp", "acks", "delay", "loss", "changes", "cpu"];
 
 /// Above all fading, so that the best scheme never fails.
@@ -33,9 +33,9 @@ const SECOND_BINS: usize = 50;
 pub struct Calibration<'a> {
     /// This binary.
     pub airdma: &'a Path,
-    /// How long each flow lasts.
+    /// Seconds of each flow.
     pub seconds: f64,
-    /// How often each is measured; medians are reported.
+    /// Measurements of each value; medians are reported.
     pub runs: usize,
 }
 

@@ -15,13 +15,13 @@ use crate::profile::Profile;
 use crate::shaper::Shaper;
 use crate::signal::Signal;
 
-/// How often it looks.
+/// Interval between two steps.
 pub const STEP: Duration = Duration::from_millis(4);
-/// How often rates are summed up for people.
+/// Interval between two reports of rates to users.
 const REPORT: Duration = Duration::from_millis(500);
 /// Changes of the rate below this share are not worth a system call.
 const WORTH: f64 = 0.005;
-/// What a class begins with, in bytes per second.
+/// First rate of a class, in bytes per second.
 const FIRST_BYTES_PER_S: u64 = 1_000_000;
 
 /// Configuration of a link.
@@ -43,7 +43,7 @@ pub struct Plan {
     pub plain: bool,
 }
 
-/// How a link is, over the last half second if nothing else is said.
+/// State of a link, over the last half second unless a field says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Seconds since the link came up.
@@ -61,12 +61,12 @@ pub struct Status {
     pub cpu: f64,
 }
 
-/// How one direction is.
+/// State of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionStatus {
     /// IP packets that arrived, in Mb/s.
     pub mbit: f64,
-    /// What the radio would carry now, in Mb/s, Ethernet headers included.
+    /// Capacity of the radio now, in Mb/s, Ethernet headers included.
     pub rate_mbit: f64,
     /// The scheme that the sender thinks is best.
     pub mcs: Option<u8>,
@@ -86,9 +86,9 @@ pub struct DirectionStatus {
     pub loss: f64,
 }
 
-/// What stands at one host.
+/// Interface and queues of one host.
 struct End {
-    /// What its radio is called.
+    /// Name of its radio interface.
     interface: String,
     shaper: Shaper,
     /// For what arrives here.
@@ -112,7 +112,7 @@ pub struct Controller {
     orders: [Order; 2],
 }
 
-/// What was true at the last report.
+/// Counts at the last report.
 struct Reported {
     at: Duration,
     used: Used,
@@ -154,7 +154,7 @@ impl Controller {
         Ok(controller)
     }
 
-    /// When the next step is due.
+    /// Time of the next step.
     pub fn due(&self) -> Instant {
         self.next
     }
@@ -198,7 +198,7 @@ impl Controller {
         Ok(is_due.then(|| self.report(at)))
     }
 
-    /// How the link is, since it was last said.
+    /// Returns the state of the link since the last call.
     pub fn status(&mut self) -> Status {
         self.report(self.began.elapsed())
     }

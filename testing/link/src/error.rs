@@ -1,10 +1,10 @@
-//! What can go wrong while a link is made, used or ended.
+//! Errors while a link is made, used or ended.
 
 use std::io;
 
 use airdma_lab::LabError;
 
-/// Why there is no such link. The text says what was tried, and what to do about it.
+/// Reason why a link cannot be made or used. The text names the attempt and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// A profile or a trace that no link can have.
@@ -14,7 +14,7 @@ pub enum LinkError {
         file: String,
         /// Counted from 1; 0 if it is not about a line.
         line: usize,
-        /// What is wrong and what would be right.
+        /// The fault, and what would be valid.
         what: String,
     },
     /// Something the caller asked for cannot be.
@@ -25,9 +25,9 @@ pub enum LinkError {
     Refused {
         /// The step.
         what: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
-        /// What can be done, on a line of its own, or nothing.
+        /// Remedy, on a line of its own, or nothing.
         hint: &'static str,
     },
     /// Namespaces are not to be had, or not as they should be.
@@ -50,7 +50,7 @@ impl<T> Tried<T> for io::Result<T> {
     }
 }
 
-/// What the kernel means by errors that say little.
+/// Explains terse errors of the kernel.
 fn hint(what: &str, error: &io::Error) -> &'static str {
     let number = error.raw_os_error();
     let missing = [libc::ENOENT, libc::EOPNOTSUPP];

@@ -1,4 +1,4 @@
-//! What is remembered of links between commands: a folder for each user, in it one for each link.
+//! State of links between commands: a folder for each user, in it one for each link.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -19,14 +19,14 @@ const STATUS: &str = "status.json";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder(PathBuf);
 
-/// What others need to know to find a link.
+/// Data by which other commands find a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// What it is called.
+    /// Name of the link.
     pub name: String,
     /// The process of its controller.
     pub process: u32,
-    /// When that began, in the kernel's ticks: numbers of processes come again.
+    /// Start time of that process, in the kernel's ticks: process ids are reused.
     pub began: u64,
     /// In the environment of every program in it.
     pub id: String,
@@ -38,7 +38,7 @@ pub struct Record {
     pub names: Option<[String; 2]>,
     /// Addresses of A and B.
     pub addresses: [String; 2],
-    /// What was asked for, in words.
+    /// The request in words.
     pub words: String,
     /// Interfaces that were there before, and stay.
     pub given: Option<[Place; 2]>,
@@ -77,13 +77,13 @@ impl Folder {
         }
     }
 
-    /// What the link is called.
+    /// Name of the link.
     pub fn name(&self) -> String {
         let name = self.0.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
     }
 
-    /// What others need to know, if it is there.
+    /// Record of the link, if it exists.
     pub fn record(&self) -> Option<Record> {
         serde_json::from_str(&fs::read_to_string(self.0.join(RECORD)).ok()?).ok()
     }
@@ -93,7 +93,7 @@ impl Folder {
         self.save(RECORD, &serde_json::to_string_pretty(record))
     }
 
-    /// How the link was half a second ago, if the controller has said so.
+    /// Last state that the controller wrote, at most half a second old, if any.
     pub fn status(&self) -> Option<Status> {
         serde_json::from_str(&fs::read_to_string(self.0.join(STATUS)).ok()?).ok()
     }
@@ -117,7 +117,7 @@ impl Folder {
             .tried(what())
     }
 
-    /// Why the last link of this name ended, if not because it was told to.
+    /// Reason for the end of the last link of this name, unless a user ended it.
     pub fn end(&self) -> Option<String> {
         fs::read_to_string(self.end_file()).ok()
     }
@@ -153,7 +153,7 @@ impl Record {
     }
 }
 
-/// When a process began, in the kernel's ticks; none if there is no such process, or it has ended.
+/// Start time of a process, in the kernel's ticks; none if it does not exist or has ended.
 pub(crate) fn began(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in parentheses, may hold anything.

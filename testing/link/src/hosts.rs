@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::air::Side;
 use crate::error::{LinkError, Tried};
 
-/// What the radio is called on both hosts.
+/// Name of the radio interface on both hosts.
 pub const INTERFACE: &str = "air0";
 /// Usual MTU of Wi-Fi.
 const MTU: u32 = 1500;
@@ -159,7 +159,7 @@ impl Hosts {
         self.given.is_some()
     }
 
-    /// What the radio of a host is called.
+    /// Name of a host's radio interface.
     pub fn interface(&self, side: Side) -> &str {
         match &self.given {
             Some(places) => &places[side.index()].interface,
@@ -167,13 +167,13 @@ impl Hosts {
         }
     }
 
-    /// How long its packets may be, in bytes.
+    /// Its MTU, in bytes.
     pub fn mtu(&self, side: Side) -> io::Result<u32> {
         let name = self.interface(side);
         self.on(side, || mtu(name))
     }
 
-    /// What `work` returns on a host; sockets that it makes stay there.
+    /// Runs `work` on a host and returns its result; sockets that it opens stay there.
     pub fn on<T: Send>(
         &self,
         side: Side,

@@ -14,14 +14,14 @@ use crate::folder::Record;
 
 /// In the environment of every program in a link: which one.
 const ID: &str = "AIRDMA_LINK_ID";
-/// How long programs may take to obey SIGTERM.
+/// Time between SIGTERM and SIGKILL.
 const STOP: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
 /// This process, on a host.
 #[derive(Debug)]
 pub struct Joined {
-    /// What the programs there should have in their environment.
+    /// Environment variables of programs there.
     pub variables: [(&'static str, String); 4],
 }
 

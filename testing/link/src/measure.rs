@@ -27,9 +27,9 @@ use crate::traffic::Found;
 
 /// Port of the ends of measurements.
 pub const PORT: u16 = 5201;
-/// How the command lines of our own ends ([`crate::traffic`]) begin.
+/// First words of the command lines of our own ends ([`crate::traffic`]) begin.
 pub const TRAFFIC: [&str; 2] = ["link", "traffic"];
-/// How our own ends say that they can be reached.
+/// Line that our own ends print once they can be reached.
 const READY: &str = "ready";
 /// Length of the traffic in [`Link::in_use`]: ten intervals of rate control.
 const IN_USE_S: &str = "0.5";
@@ -39,9 +39,9 @@ const LONGEST: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(5);
 /// Most bytes kept of a program's standard error.
 const COMPLAINT_BYTES_MAX: usize = 4096;
-/// How long a server's last children may take to end.
+/// Time limit for the end of a server's last children.
 const CHILDREN: Duration = Duration::from_secs(1);
-/// How long a server may take to obey SIGTERM.
+/// Time between SIGTERM and SIGKILL of a server.
 const STOP: Duration = Duration::from_secs(3);
 
 /// A link that is ended when this is dropped, or when the process ends.
@@ -110,12 +110,12 @@ impl Link {
         Err(LinkError::Asked("nothing gets through the link".into()))
     }
 
-    /// What the link says of itself.
+    /// State of the link, as its controller reports it.
     pub fn status(&self) -> Status {
         self.folder.status().unwrap_or_default()
     }
 
-    /// What the programs on it complained about until now (standard error): each with its command,
+    /// Standard error of the programs on the link until now: each with its command,
     /// the latest first.
     pub fn complaints(&self) -> Vec<Complaint> {
         let files = self.complaints.lock();
@@ -208,7 +208,7 @@ impl Drop for Link {
     }
 }
 
-/// What a program wrote to its standard error, or the beginning of it.
+/// First bytes of a program's standard error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Complaint {
     /// Its command line, and where it ran.
@@ -217,10 +217,10 @@ pub struct Complaint {
     pub said: String,
 }
 
-/// How a program ended.
+/// End of a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
-    /// What it printed.
+    /// Standard output.
     pub text: String,
     /// User and system time, in seconds.
     pub cpu_s: f64,
@@ -374,7 +374,7 @@ impl Drop for Running {
     }
 }
 
-/// Where the ends of measurements on B are.
+/// Address of host B, the target of measurements.
 pub fn target() -> String {
     SocketAddr::new(ipv4(Side::B), PORT).to_string()
 }

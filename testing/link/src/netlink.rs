@@ -21,13 +21,13 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
     bytes: Vec<u8>,
-    /// Where the last message begins.
+    /// Offset of the last message.
     begins: usize,
-    /// Where the attributes that are not closed begin.
+    /// Offsets of the open attributes.
     open: Vec<usize>,
     /// Sequence number of the last.
     sequence: u32,
-    /// How many want to be acknowledged.
+    /// Number of messages that request an acknowledgement.
     acknowledged: usize,
 }
 

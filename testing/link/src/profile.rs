@@ -1,4 +1,4 @@
-//! What a link is like, as people write it: a TOML file. Those of the usual radios come with
+//! Properties of a link, as users write them: a TOML file. Those of the usual radios come with
 //! airdma.
 
 use std::fs;
@@ -22,18 +22,18 @@ pub struct Profile {
     pub snr_db: f64,
     /// SNR by distance.
     pub path_loss: PathLoss,
-    /// What each of the other stations does.
+    /// Traffic of each of the other stations.
     pub others: Others,
 }
 
 /// Log-distance path loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathLoss {
-    /// What is sent, antennas included, in dBm.
+    /// Transmit power, antennas included, in dBm.
     pub transmit_dbm: f64,
     /// Loss over the first metre, in dB.
     pub at_1m_db: f64,
-    /// How the loss grows: 2 in free space, 3 to 4 through walls.
+    /// Exponent of path loss: 2 in free space, 3 to 4 through walls.
     pub exponent: f64,
 }
 

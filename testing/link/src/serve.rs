@@ -16,7 +16,7 @@ use crate::hosts::{Hosts, ipv4};
 use crate::join::end_programs;
 use crate::options::Options;
 
-/// How long a controller may take to obey SIGTERM: its programs' time, and some.
+/// Time between SIGTERM and SIGKILL of a controller: its programs' time, and some.
 const STOP: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(10);
 

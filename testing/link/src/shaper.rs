@@ -14,7 +14,7 @@ use crate::netlink::{
     ACK, CREATE, Conversation, DUMP, EXCLUSIVE, Messages, attribute, long_number, number,
 };
 
-/// What the kernel counts of a packet beside the IP packet: the Ethernet header.
+/// Bytes that the kernel counts beside the IP packet: the Ethernet header.
 pub const FRAME_HEADER_BYTES: u64 = 14;
 
 const NEW_QDISC: u16 = 36;
@@ -44,8 +44,8 @@ const FIFO: u32 = 0x3_0000;
 const TCMSG_BYTES: usize = 20;
 /// The kernel's unit of time for buckets, in ns.
 const TICK_NS: u64 = 64;
-/// What may pass at once after a pause. The controller makes up for what a late timer cost in its
-/// next step.
+/// Bytes that may pass at once after a pause. The controller makes up for what a late timer cost
+/// in its next step.
 const BURST_BYTES: u64 = 16 << 10;
 /// Longest burst.
 ///
@@ -57,8 +57,8 @@ const LINK_LAYER_ETHERNET: u8 = 1;
 /// Faster than anything can dequeue.
 const NO_LIMIT_BYTES_PER_S: u64 = 100_000_000_000;
 
-/// What was counted at an interface so far, in packets and bytes of frames (14 more than those of
-/// IP packets).
+/// Counts of an interface so far, in packets and bytes of frames (14 more than those of IP
+/// packets).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Given to the radio.
@@ -187,7 +187,7 @@ impl Shaper {
         self.class(0, bytes_per_s)
     }
 
-    /// What was counted until now.
+    /// Returns the counts until now.
     pub fn counted(&mut self) -> io::Result<Counted> {
         let mut found = None;
         self.conversation.list(&self.get, |body| {
@@ -209,7 +209,7 @@ impl Shaper {
     }
 }
 
-/// How much the bucket holds, in the kernel's unit of time.
+/// Size of the bucket, in the kernel's unit of time.
 fn bucket_ticks(bytes_per_s: u64) -> u32 {
     let burst_ns = BURST_BYTES * 1_000_000_000 / bytes_per_s.max(1);
     (burst_ns.min(BURST_NS_MAX) / TICK_NS) as u32

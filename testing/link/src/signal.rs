@@ -39,8 +39,8 @@ const FAR_M: f64 = 60.0;
 const SPEED_M_PER_S: f64 = 1.3;
 const STEP: Duration = Duration::from_millis(100);
 const RANDOM_WALK: Duration = Duration::from_secs(600);
-/// What walls and people add, in dB, and the way over which it changes (log-normal shadowing
-/// indoors).
+/// Shadowing by walls and people, in dB, and the way over which it changes
+/// (log-normal shadowing indoors).
 const SHADOWING_DB: f64 = 3.0;
 const SHADOWING_M: f64 = 2.0;
 
@@ -71,7 +71,7 @@ impl Signal {
         }
     }
 
-    /// When the last change is.
+    /// Time of the last change.
     pub fn duration(&self) -> Duration {
         self.points.last().map_or(Duration::ZERO, |(time, _)| *time)
     }

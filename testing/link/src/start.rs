@@ -10,7 +10,7 @@ use crate::error::{LinkError, Tried};
 use crate::folder::{Folder, Record};
 use crate::options::Options;
 
-/// What the process in the background says when packets can cross.
+/// Line that the background process prints when packets can cross.
 pub const READY: &str = "up\n";
 
 /// Makes a link that another process drives: `airdma link serve`, of this binary. It stays, or ends

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// What is counted goes into bins of this length.
+/// Length of the bins of counts.
 pub const BIN: Duration = Duration::from_millis(20);
 /// Payload of a packet of 1,500 bytes.
 pub const PAYLOAD_BYTES: usize = 1472;
@@ -21,7 +21,7 @@ const ANSWER_BYTES: usize = 24;
 const SOCKETS: usize = 40;
 /// Most that is sent at once at a steady rate.
 const BURST: Duration = Duration::from_millis(5);
-/// How often one looks whether it is time to send.
+/// Interval between two checks whether to send.
 const PACE: Duration = Duration::from_micros(500);
 const SILENCE: Duration = Duration::from_secs(1);
 const FIRST: Duration = Duration::from_secs(10);
@@ -85,7 +85,7 @@ pub enum Traffic {
     },
 }
 
-/// What an end found.
+/// Findings of an end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// Payload that was sent, or arrived.
@@ -192,7 +192,7 @@ impl Bins {
         self.last = now;
     }
 
-    /// What arrived, from the first to the last.
+    /// Returns the arrivals, from the first to the last.
     pub fn found(mut self) -> Found {
         let seconds = self.began.map(|began| self.last - began);
         self.found.seconds = seconds.unwrap_or_default().as_secs_f64();
@@ -301,7 +301,7 @@ fn udp_receive(port: u16, answer_each: u64) -> io::Result<Found> {
     Ok(found)
 }
 
-/// How many datagrams found the socket full.
+/// Number of datagrams that were dropped at a full socket.
 fn overflowed(socket: &UdpSocket) -> io::Result<u64> {
     /// Number of values up to SK_MEMINFO_DROPS, which is the last.
     const DROPS: usize = 8;
@@ -456,7 +456,7 @@ fn ping(to: SocketAddr, time: Duration, apart: Duration) -> io::Result<Found> {
     Ok(found)
 }
 
-/// What came; none after a silence.
+/// A received datagram; none after a silence.
 fn received(result: io::Result<(usize, SocketAddr)>) -> io::Result<Option<(usize, SocketAddr)>> {
     match result {
         Ok(received) => Ok(Some(received)),

@@ -9,17 +9,17 @@ use airdma_sim::wifi::{Load, Medium, Rival, StationId};
 use crate::controller::Plan;
 use crate::profile::{Others, Profile};
 
-/// How often the SNR follows the signal, and what a row stands for at least.
+/// Interval at which the SNR follows the signal, and shortest span of a row.
 const STEP: Duration = Duration::from_millis(10);
 
 /// A stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// When it ends.
+    /// End of the span.
     pub at: Duration,
     /// At the end, without fading, in dB.
     pub snr_db: f64,
-    /// What was measured.
+    /// Measured values.
     pub measured: Measured,
     /// The sender's scheme at the end.
     pub mcs: Option<u8>,

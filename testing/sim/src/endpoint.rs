@@ -110,7 +110,7 @@ impl Endpoint {
         self.memory.create_window(noise)
     }
 
-    /// What the window with this key opens; `None` if there is none or it is not bound.
+    /// Memory that the window with this key opens; `None` if there is none or it is not bound.
     pub fn window(&self, key: Rkey) -> Option<Bind> {
         self.memory.window(key)
     }

@@ -19,7 +19,7 @@ const PROTOCOL_UDP: u8 = 17;
 /// Congestion experienced (RFC 3168).
 const CE: u8 = 0b11;
 
-/// Why the IP layer of a host dropped a packet.
+/// Reason for which the IP layer of a host dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IpDrop {
     /// Shorter than its headers, or than the lengths in them.

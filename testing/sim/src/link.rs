@@ -114,7 +114,7 @@ pub(crate) enum Goal {
     Everyone,
 }
 
-/// What a link does with a packet: it leaves, or waits at a stage until a time.
+/// Fate of a packet on a link: it leaves, or waits at a stage until a time.
 #[derive(Debug)]
 pub(crate) enum Exit {
     Leaves(Carried),

@@ -71,7 +71,7 @@ struct Registered {
     bytes: Vec<u8>,
 }
 
-/// What a remote access to memory needs.
+/// Rights, one of which a remote access to memory needs.
 const REMOTE: Access = Access::REMOTE_READ
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_ATOMIC);

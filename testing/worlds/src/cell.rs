@@ -56,7 +56,7 @@ pub struct Setting {
     pub seed: u64,
 }
 
-/// How hosts send.
+/// Transmission of a host: features and rate control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// Air mode with this rate control; otherwise plain RoCEv2.

@@ -401,7 +401,7 @@ pub struct Window {
     pub mw: Arc<airdma_engine::Mw>,
     /// Its key after all posted requests.
     pub key: u32,
-    /// What it opens after them: first address and length.
+    /// Memory that it opens after them: first address and length.
     pub opens: Option<(u64, u32)>,
     /// Key and range by the completions seen; `None` if a request was flushed that may have been
     /// executed.

@@ -55,7 +55,7 @@ impl Peer for Iperf {
     }
 }
 
-/// What the receiver got, from the client's report (`-J`).
+/// Bytes and time of the receiver, from the client's report (`-J`).
 pub fn read(client: &str) -> Option<Reading> {
     let report: Value = serde_json::from_str(client).ok()?;
     let received = &report["end"]["sum_received"];

@@ -286,7 +286,7 @@ pub fn kept_with_size(all: &[Shaped], way: &str) -> Option<f64> {
     Some(rates.last()? / best)
 }
 
-/// What shares the link, the least share (1 is an equal one), and the sum (1 is a single
+/// Programs that share the link, the least share (1 is an equal one), and the sum (1 is a single
 /// program's).
 pub fn fairness(all: &[Shaped]) -> Vec<(String, f64, f64)> {
     let sum = |shape| find(all, shape)?.median(Shares::sum_mbit);

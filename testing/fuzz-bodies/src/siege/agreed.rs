@@ -1,4 +1,4 @@
-//! What both ends do once they have agreed to repeat selectively.
+//! Steps of both ends once selective repeat is agreed.
 
 use std::time::Duration;
 

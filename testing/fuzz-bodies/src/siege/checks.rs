@@ -1,4 +1,4 @@
-//! What must hold: at any time, and at the end.
+//! Invariants, at any time and at the end.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{AHEAD_MAX, LATE_TIMERS_MAX, PROBES_MAX, REORDER_BYTES, Siege, TIMERS
 use crate::input::Input;
 
 impl Siege {
-    /// What must hold at any time.
+    /// Checks the invariants that hold at any time.
     pub fn check(&mut self) {
         if !self.queue_pair.wants_transmit() {
             assert!(self.poll_once(u32::MAX).is_none());
@@ -138,8 +138,8 @@ impl Siege {
         }
     }
 
-    /// What a queue pair may keep: posted requests, READs that it was asked for and answers to
-    /// them, answers that it waits for, and little else.
+    /// Checks the bytes that a queue pair keeps: posted requests, READs that it was asked for and
+    /// answers to them, answers that it waits for, and little else.
     pub(super) fn check_size(&self) {
         let attributes = self.queue_pair.attributes();
         let asked = usize::from(attributes.max_dest_rd_atomic.max(1));

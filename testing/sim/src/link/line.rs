@@ -32,7 +32,7 @@ impl Line {
         self.bits_per_s
     }
 
-    /// When the line is free, in whole nanoseconds.
+    /// Time from which the line is free, in whole nanoseconds.
     pub(crate) fn free_at(&self) -> Time {
         Time::from_nanos(self.free_ns + u64::from(self.rest > 0))
     }

@@ -19,7 +19,7 @@ pub(super) struct Event {
 pub(super) enum Place {
     /// In front of a stage of the link of a wire.
     Stage { wire: usize, stage: usize },
-    /// Where a wire ends.
+    /// End of a wire.
     End { wire: usize },
     /// At a host, past all wires.
     Host(usize),

@@ -56,7 +56,7 @@ pub struct Profile {
     pub ppdu_ns_max: u64,
     /// Contention parameters of its stations.
     pub access: Access,
-    /// How often an MPDU is sent before it is given up (dot11ShortRetryLimit: the retry counter
+    /// Transmissions of an MPDU before it is given up (dot11ShortRetryLimit: the retry counter
     /// counts failures, and the seventh is the last).
     pub attempts_max: u8,
     /// Longest time of a packet at its sender before it is given up.

@@ -16,7 +16,7 @@ use airdma_wire::{Lkey, Qpn, Rkey};
 use crate::area::{Area, Pieces};
 use crate::scene::outcomes;
 
-/// What one request is, before memory has addresses.
+/// One request, before memory has addresses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Kind {
     Send,
@@ -90,7 +90,7 @@ struct Step {
     solicited: bool,
     fence: bool,
     imm: [u8; 4],
-    /// Where the bytes come from or, for READs and atomics, go to on the requester's side.
+    /// Local memory: source of the bytes or, for READs and atomics, their destination.
     local: Pieces,
     /// Offset on the peer's side: of the target, the shelf or the word.
     remote: u32,

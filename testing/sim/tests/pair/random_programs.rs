@@ -15,7 +15,7 @@ use crate::scene::{assert_untroubled, count, us};
 const SEEDS: u64 = 320;
 const SHARES: u64 = 4;
 
-/// What a program runs over; of an extended connection, A is the half that sends.
+/// Types of the two queue pairs; of an extended connection, A is the half that sends.
 const RC: [QpType; 2] = [QpType::Rc; 2];
 const EXTENDED: [QpType; 2] = [QpType::XrcSend, QpType::XrcReceive];
 

@@ -46,7 +46,7 @@ pub(super) struct Meeting {
     /// The queue pair numbers that the hosts advertise, by connection and end.
     pub(super) numbers: [[Qpn; 2]; 2],
     stages: [Stage; 2],
-    /// When the second connection was requested, and the packets lost until then.
+    /// Time of the second connection's request, and the packets lost until then.
     asked: Option<(Duration, u64)>,
     is_over: bool,
 }
