@@ -37,7 +37,7 @@ enum End {
         /// Port of RDMA CM.
         #[arg(long)]
         port: u16,
-        /// How many come.
+        /// Number of connections.
         #[arg(long, default_value_t = 1)]
         connections: usize,
     },
@@ -49,7 +49,7 @@ enum End {
         /// For how long, at most.
         #[arg(long)]
         seconds: f64,
-        /// How much, at most: all connections together.
+        /// Most bytes, of all connections together.
         #[arg(long)]
         bytes: u64,
         /// All by one thread.

@@ -31,7 +31,7 @@ const KEY: [u8; 16] = [
     0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
 ];
 const FIRST: Duration = Duration::from_secs(10);
-/// How long the receiver may take to acknowledge the end, and to say that it is gone.
+/// Time in which the receiver must acknowledge the end, and close.
 const LAST: Duration = Duration::from_secs(10);
 /// Length of reads and writes, the same as in TCP's end.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -45,7 +45,7 @@ enum End {
         /// Bound to any address.
         #[arg(long)]
         port: u16,
-        /// Where it goes; nowhere if it is not said.
+        /// File for the data; without it they are discarded.
         #[arg(long)]
         into: Option<PathBuf>,
     },
@@ -57,13 +57,13 @@ enum End {
         /// For how long, at most.
         #[arg(long)]
         seconds: f64,
-        /// How much, at most.
+        /// Most bytes.
         #[arg(long)]
         bytes: u64,
         /// cubic or bbr.
         #[arg(long)]
         congestion: String,
-        /// What is sent: a file or a pipe, to its end. Zeros if it is not said.
+        /// File or pipe whose content is sent, to its end; without it, zeros.
         #[arg(long)]
         from: Option<PathBuf>,
     },

@@ -70,8 +70,8 @@ fn enter(namespace: &File, kind: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// What /sys shows belongs to the namespace of who mounted it. Where mounting is forbidden (some
-/// containers) programs see the interfaces of the outer host there.
+/// Mounts /sys anew: it shows the network namespace of its mounter. Where mounting is forbidden
+/// (some containers) programs see the interfaces of the outer host there.
 fn show_own_interfaces() {
     // SAFETY: C strings; only this process' view of the files changes.
     unsafe {

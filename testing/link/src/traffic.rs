@@ -30,7 +30,7 @@ const PING_SILENCE: Duration = Duration::from_secs(2);
 /// Length of TCP's reads and writes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Which end, and how.
+/// One end of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Traffic {
     /// Sends UDP to a port of a host.
@@ -55,11 +55,11 @@ pub enum Traffic {
         to: SocketAddr,
         /// For how long, at most.
         time: Duration,
-        /// How much, at most.
+        /// Most bytes.
         bytes: u64,
         /// cubic, bbr or reno.
         congestion: String,
-        /// What the program has to send in a second, in Mb; none: there is always more.
+        /// Data that the program has to send in a second, in Mb; without it, there is always more.
         mbit: Option<f64>,
     },
     /// Counts one connection of TCP.
@@ -78,7 +78,7 @@ pub enum Traffic {
         to: SocketAddr,
         /// For how long.
         time: Duration,
-        /// How far apart.
+        /// Interval between two.
         apart: Duration,
         /// Bytes that must have left its host first, if any do.
         after_bytes: u64,
