@@ -38,7 +38,6 @@ REASONS = {
     "rwq": "receive-side scaling of raw Ethernet",
     "wq": "receive-side scaling of raw Ethernet",
     "tso": "segmentation of raw Ethernet frames",
-    "rate_limit": "rate control is a later step",
     "dmabuf": "memory of other devices is a later step",
     "ece": "vendors' connection options: there are none",
     "modify_cq": "completion moderation: completions are polled, not interrupts",

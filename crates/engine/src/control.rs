@@ -201,6 +201,9 @@ values! {
         12 RepeatLastAnswer,
         /// Ends its destruction.
         13 Destroy,
+        /// Limits the rate of its requests (`ibv_modify_qp_rate_limit(3)`): kilobits per second (0
+        /// is no limit), and the most bytes at once (0 leaves them to the rate).
+        14 LimitRate { kbps: u32, burst_max: u32 },
     }
 }
 

@@ -44,7 +44,7 @@ pub use airdma_port::selftest;
 pub use airdma_shm::{Sge, memory_file};
 pub use airdma_transport::{
     Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, GrhHeader, InvalidAttribute,
-    Operation, Path, QpAttributes, QpEvent, QpState, QpType, Status,
+    Operation, Path, QpAttributes, QpEvent, QpState, QpType, RATE_LIMIT_KBPS_MAX, Status,
 };
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow};

@@ -6,6 +6,7 @@ pub(crate) mod gsi;
 mod handle;
 mod keying;
 mod posted;
+mod rate_limit;
 mod raw_frames;
 mod receive;
 mod scheduler;

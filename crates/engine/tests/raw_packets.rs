@@ -6,6 +6,7 @@ mod common;
 use airdma_engine::*;
 use common::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 const SETUP: &str = "ip link add veth0 type veth peer name veth1\n\
                      ip link set veth1 up\n\
@@ -134,5 +135,42 @@ fn without_the_capability_it_is_eperm() {
         // Its receive was returned.
         cq.destroy().unwrap();
         pd.destroy().unwrap();
+    });
+}
+
+#[test]
+fn frames_leave_no_faster_than_the_rate_limit() {
+    isolated("frames_leave_no_faster_than_the_rate_limit", SETUP, || {
+        let found = devices().unwrap();
+        let of = |name: &str| found.iter().find(|info| info.interface == name).unwrap();
+        let left = Device::open(of("veth0")).unwrap();
+        let end = End::new(&left, QpType::RawPacket, 1 << 17);
+        to_rts(&end.qp);
+        let sent = frame(1000, 2);
+        end.memory.fill(0, &sent);
+        // A megabyte each second; a burst of 4,200 bytes leaves at once.
+        end.qp.limit_rate(8_000, 0).unwrap();
+        let start = Instant::now();
+        for _ in 0..60 {
+            end.send(Operation::Send, 0, sent.len());
+        }
+        for _ in 0..60 {
+            end.ok();
+        }
+        let took = start.elapsed();
+        assert!(took > Duration::from_millis(48), "{took:?}");
+        // What waits is flushed when the queue pair fails.
+        end.qp.limit_rate(1, 0).unwrap();
+        for _ in 0..20 {
+            end.send(Operation::Send, 0, sent.len());
+        }
+        let error = QpAttributes {
+            state: QpState::Error,
+            ..QpAttributes::default()
+        };
+        end.qp.modify(&error, AttrMask::STATE).unwrap();
+        let statuses: Vec<_> = (0..20).map(|_| end.complete().status).collect();
+        assert_eq!(statuses[0], Status::Success);
+        assert_eq!(statuses[19], Status::WrFlushError);
     });
 }

@@ -9,6 +9,9 @@ use crate::work::Path;
 /// Largest number of READs and atomics in flight, in either direction.
 pub const RD_ATOMIC_MAX: u8 = 128;
 
+/// Largest rate limit, in kilobits per second: 1 Tb/s.
+pub const RATE_LIMIT_KBPS_MAX: u32 = 1_000_000_000;
+
 /// Transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpType {
@@ -255,6 +258,8 @@ pub struct QpAttributes {
     pub path_mig_state: u8,
     /// Whether the end of a drain raises an event.
     pub en_sqd_async_notify: bool,
+    /// Limit of the rate of requests in kilobits per second, which the host observes; 0 is none.
+    pub rate_limit_kbps: u32,
 }
 
 impl Default for QpAttributes {
@@ -280,6 +285,7 @@ impl Default for QpAttributes {
             rnr_retry: 0,
             path_mig_state: 0,
             en_sqd_async_notify: false,
+            rate_limit_kbps: 0,
         }
     }
 }
@@ -332,6 +338,10 @@ impl QpAttributes {
                 AttrMask::MAX_DEST_RD_ATOMIC,
                 self.max_dest_rd_atomic <= RD_ATOMIC_MAX,
             ),
+            (
+                AttrMask::RATE_LIMIT,
+                self.rate_limit_kbps <= RATE_LIMIT_KBPS_MAX,
+            ),
         ];
         for (attribute, holds) in limits {
             if mask.contains(attribute) && !holds {
@@ -355,6 +365,7 @@ impl QpAttributes {
             MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, MIN_RNR_TIMER => min_rnr_timer,
             TIMEOUT => timeout, RETRY_CNT => retry_count, RNR_RETRY => rnr_retry,
             PATH_MIG_STATE => path_mig_state, EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
+            RATE_LIMIT => rate_limit_kbps,
         }
     }
 }

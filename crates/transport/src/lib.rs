@@ -29,7 +29,9 @@ mod unreliable_requester;
 mod unreliable_responder;
 mod work;
 
-pub use attributes::{Access, AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
+pub use attributes::{
+    Access, AttrMask, InvalidAttribute, QpAttributes, QpState, QpType, RATE_LIMIT_KBPS_MAX,
+};
 pub use completion::{Completion, CompletionOpcode, GrhHeader, Status};
 pub use counter::Counter;
 pub use host::{

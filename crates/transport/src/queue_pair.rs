@@ -362,6 +362,14 @@ impl QueuePair {
         }
     }
 
+    /// Whether a reliable connection next sends an acknowledgement or another response.
+    pub fn owes_responses(&self) -> bool {
+        match &self.service {
+            Service::Connected { responder, .. } => !responder.owes_nothing(),
+            Service::Unreliable { .. } | Service::Datagram(_) => false,
+        }
+    }
+
     fn is_draining(&self) -> bool {
         self.attributes.state == QpState::SendQueueDrain
     }

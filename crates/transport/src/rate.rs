@@ -31,7 +31,7 @@ pub use buffer::Aim;
 pub use dcqcn::{Dcqcn, NotificationPoint};
 pub use dctcp::Dctcp;
 pub use orchestrator::BufferOrchestrator;
-pub use pacer::{BURST_BYTES_MAX, Pacer, Permit};
+pub use pacer::{BURST_BYTES_MAX, Pacer, Permit, burst_bytes};
 pub use rtt::Rtt;
 
 /// Decides how fast packets may be sent to a host.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 use std::{cmp, ptr};
 
-use airdma_engine::{DeviceInfo, Limits, PathMtu};
+use airdma_engine::{DeviceInfo, Limits, PathMtu, RATE_LIMIT_KBPS_MAX};
 
 use crate::context::Context;
 use crate::errno::Errno;
@@ -57,6 +57,12 @@ const ODP_CONNECTED: u32 = ODP_DATAGRAM
 
 /// `IB_UVERBS_DEVICE_ATOMIC_WRITE`. Flushing to memory (bits 38 and 39) is not supported.
 const CAP_ATOMIC_WRITE: u64 = 1 << 40;
+
+/// Services whose queue pairs can have a rate limit.
+const PACED_SERVICES: u32 = 1 << abi::IBV_QPT_RC
+    | 1 << abi::IBV_QPT_UC
+    | 1 << abi::IBV_QPT_XRC_SEND
+    | 1 << abi::IBV_QPT_RAW_PACKET;
 
 /// Rows of the GID table at least.
 const GID_TABLE_LEN_MIN: usize = 16;
@@ -122,6 +128,11 @@ pub unsafe fn query_device_ex(
         },
     };
     full.xrc_odp_caps = ODP_CONNECTED;
+    full.packet_pacing_caps = abi::ibv_packet_pacing_caps {
+        qp_rate_limit_min: 1,
+        qp_rate_limit_max: RATE_LIMIT_KBPS_MAX,
+        supported_qpts: PACED_SERVICES,
+    };
     // SAFETY: the caller's struct has `size` bytes.
     unsafe { copy_sized(&full, attr, size) };
     Ok(())

@@ -290,6 +290,22 @@ pub unsafe fn modify(
     Ok(())
 }
 
+/// `ibv_modify_qp_rate_limit(3)`: in RTS. The typical length of packets, by which a NIC tunes its
+/// pacer, changes nothing here.
+pub unsafe fn limit_rate(
+    raw: *mut abi::ibv_qp,
+    attr: *mut abi::ibv_qp_rate_limit_attr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair and struct.
+    let (qp, attr) = unsafe { (Qp::of(raw)?, attr.as_ref().ok_or(Errno::INVALID)?) };
+    let shapes = attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0;
+    if attr.comp_mask != 0 || shapes && attr.rate_limit == 0 {
+        return Err(Errno::INVALID);
+    }
+    qp.engine.limit_rate(attr.rate_limit, attr.max_burst_sz)?;
+    Ok(())
+}
+
 /// Waits a moment for the answers to what was posted.
 pub unsafe fn finish(raw: *mut abi::ibv_qp) {
     // SAFETY: the caller's queue pair.
@@ -414,6 +430,7 @@ fn attributes_of(attr: &abi::ibv_qp_attr, mask: AttrMask) -> Result<QpAttributes
     out.retry_count = attr.retry_cnt;
     out.rnr_retry = attr.rnr_retry;
     out.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
+    out.rate_limit_kbps = attr.rate_limit;
     Ok(out)
 }
 
@@ -466,6 +483,7 @@ fn c_attributes(
     attr.timeout = attributes.timeout;
     attr.retry_cnt = attributes.retry_count;
     attr.rnr_retry = attributes.rnr_retry;
+    attr.rate_limit = attributes.rate_limit_kbps;
     attr
 }
 

@@ -114,6 +114,8 @@ pub struct Connection {
     pub psns: [u32; 2],
     /// Whether completions go to the host's second queue: sends, receives.
     pub cqs: [u8; 2],
+    /// Rate limit of each side in kilobits per second; 0 is none.
+    pub rates_kbps: [u32; 2],
 }
 
 /// One end of a connection.
@@ -204,6 +206,12 @@ pub enum Action {
         min_rnr_timer: u8,
         rights: u8,
     },
+    /// Limits the rate of a running connection, or ends the limit.
+    LimitRate {
+        whom: Whom,
+        kbps: u32,
+        burst_max: u32,
+    },
 }
 
 /// Operation of a send request.
@@ -279,6 +287,9 @@ const LENGTHS: [u16; 16] = [
     0, 1, 2, 3, 7, 8, 9, 64, 255, 256, 257, 511, 512, 513, 1024, 2049,
 ];
 
+/// Rate limits: packets that are far apart, and ones that leave in bursts.
+const RATES_KBPS: [u32; 4] = [20_000, 100_000, 1_000_000, 40_000_000];
+
 /// Longest message.
 pub const LENGTH_MAX: u16 = 4096;
 
@@ -300,6 +311,7 @@ impl Plan {
             if unforeseen(seed, index as u64).is_multiple_of(8) {
                 connection.hosts[1] = connection.hosts[0];
             }
+            connection.rates_kbps = rates_kbps(seed, index as u64);
         }
         let mut actions = Vec::new();
         let faults = from.chance(100);
@@ -351,6 +363,16 @@ fn on_path(seed: u64) -> Option<OnPathPlan> {
         withholds: !only_forges && chance & 4 == 0,
         delays: !only_forges && chance & 8 == 0,
     })
+}
+
+/// Rate limits of a sixth of the connections, on one side or both.
+fn rates_kbps(seed: u64, connection: u64) -> [u32; 2] {
+    let chance = unforeseen(seed, 30_000 + connection);
+    if !chance.is_multiple_of(6) {
+        return [0, 0];
+    }
+    let rate = |shift: u32| [0, RATES_KBPS[(chance >> shift) as usize % 4]];
+    [8, 16].map(|shift| rate(shift)[usize::from(chance >> (shift + 4) & 3 != 0)])
 }
 
 /// Derives later additions from the seed: they take no bytes, so earlier bytes keep their meaning.
@@ -428,6 +450,7 @@ fn connection(from: &mut Choices<'_>, hosts: usize) -> Connection {
         depth: from.pick(&[16, 16, 4, 1]),
         psns,
         cqs: [from.below(2) as u8, from.below(2) as u8],
+        rates_kbps: [0, 0],
     }
 }
 
@@ -512,6 +535,14 @@ fn unusual(chance: u64) -> Action {
             },
             min_rnr_timer: [1, 5, 12, 14][usize::from(byte(2) % 4)],
             rights: byte(3) % 8,
+        },
+        2 => Action::LimitRate {
+            whom: Whom {
+                connection: byte(1) >> 1,
+                side: byte(1) & 1,
+            },
+            kbps: [0, RATES_KBPS[usize::from(byte(3) % 4)]][usize::from(byte(2) & 1)],
+            burst_max: [0, 0, 1, 3000][usize::from(byte(2) >> 1 & 3)],
         },
         _ => Action::Pass {
             time: Duration::from_micros(50),

@@ -111,6 +111,11 @@ impl World {
                 min_rnr_timer,
                 rights,
             } => self.with_end(*whom, |world, end| world.tune(end, *min_rnr_timer, *rights)),
+            Action::LimitRate {
+                whom,
+                kbps,
+                burst_max,
+            } => self.with_end(*whom, |world, end| world.limit_rate(end, *kbps, *burst_max)),
         }
     }
 

@@ -258,6 +258,13 @@ fn worlds_are_of_every_kind() {
     acts("changes of attributes", |action| {
         matches!(action, Action::Tune { .. })
     });
+    acts("changes of a rate limit", |action| {
+        matches!(action, Action::LimitRate { .. })
+    });
+    some("rate limits from the start", |plan| {
+        let mut connections = plan.connections.iter();
+        connections.any(|connection| connection.rates_kbps != [0, 0])
+    });
     acts("deregisters", |action| {
         matches!(action, Action::Deregister { .. })
     });

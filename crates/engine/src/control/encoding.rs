@@ -22,7 +22,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// First byte of each message. It rises with each change of [`Control`](super::Control),
 /// [`Reply`](super::Reply), or what they are made of.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Longest message. Private data has 224 bytes at most; the rest is numbers, and words of the
 /// system about a path.
@@ -200,7 +200,7 @@ structs! {
     QpAttributes {
         state, cur_state, path_mtu, qkey, rq_psn, sq_psn, dest_qpn, access, path, pkey_index, port,
         sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, timeout, retry_count,
-        rnr_retry, path_mig_state, en_sqd_async_notify,
+        rnr_retry, path_mig_state, en_sqd_async_notify, rate_limit_kbps,
     }
     Route { local, remote, traffic_class }
     Connect<'a> {

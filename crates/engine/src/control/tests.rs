@@ -166,6 +166,7 @@ fn attributes() -> QpAttributes {
         rnr_retry: 12,
         path_mig_state: 13,
         en_sqd_async_notify: true,
+        rate_limit_kbps: 14,
     }
 }
 
@@ -192,6 +193,10 @@ fn queue_pairs() -> Vec<QueuePairControl> {
         QueuePairControl::Retire,
         QueuePairControl::RepeatLastAnswer,
         QueuePairControl::Destroy,
+        QueuePairControl::LimitRate {
+            kbps: 5,
+            burst_max: 6,
+        },
     ]
 }
 
@@ -418,9 +423,9 @@ fn bytes_that_are_no_message_are_refused() {
     };
     refused(&[]);
     // Another version, and no such variant.
-    refused(&[2, 0]);
-    refused(&[1, 200]);
-    refused(&[1, 1, 200]);
+    refused(&[1, 0]);
+    refused(&[2, 200]);
+    refused(&[2, 1, 200]);
     let purge = Control::Queue {
         call: QueueControl::PurgeCompletions {
             cq: CQ,
@@ -483,7 +488,7 @@ fn requests_have_the_bytes_of_this_version() {
     };
     #[rustfmt::skip]
     let expected = [
-        1, 1, 0, // version, memory, register
+        2, 1, 0, // version, memory, register
         2, 0, 0, 0, 0, 0, 0, 0,
         0, 0x10, 0, 0, 0, 0, 0, 0,
         16, 0, 0, 0, 0, 0, 0, 0,

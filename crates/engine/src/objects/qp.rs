@@ -324,6 +324,22 @@ impl Qp {
         changed.map(|_| ())
     }
 
+    /// Limits the rate of its requests, as `ibv_modify_qp_rate_limit(3)`: to `kbps` kilobits per
+    /// second (0 is no limit) in bursts of at most `burst_max` bytes (0: what the rate gives in a
+    /// millisecond, and that is the most).
+    ///
+    /// The limit counts the bytes of packets from the BTH to the padding. Acknowledgements and
+    /// responses to READs are not limited. A transition to RESET ends the limit.
+    ///
+    /// # Errors
+    /// `EINVAL` outside of RTS, for datagrams and targets of extended connections, and above
+    /// [`RATE_LIMIT_KBPS_MAX`](crate::RATE_LIMIT_KBPS_MAX). `ENODEV` in a child after fork.
+    pub fn limit_rate(&self, kbps: u32, burst_max: u32) -> Result<(), Error> {
+        self.core().check_process()?;
+        self.ask(QueuePairControl::LimitRate { kbps, burst_max })?;
+        Ok(())
+    }
+
     /// The attributes now.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ use crate::seal::Seal;
 use crate::seal::datagrams::DatagramSeals;
 use crate::sharing::steering::range_of;
 use crate::tables::qp_host::QpSide;
+use crate::tables::rate_limit::RateLimit;
 use crate::tables::round_robin::Turn;
 use crate::{Error, LIMITS, QpType};
 use airdma_port::Received;
@@ -63,6 +64,8 @@ pub(crate) struct QpSlot {
     pub(crate) waits: bool,
     /// Whether the queue pair sent all that the pacer allowed, and has more to send.
     pub(crate) hungry: bool,
+    /// The limit of the rate of its requests, if it has one.
+    pub(crate) limit: Option<Box<RateLimit>>,
     /// What other ports than the peer's have shown.
     pub(crate) silence: Option<Silence>,
     /// When the last CNP reported congestion marks to its peer.
@@ -124,6 +127,7 @@ impl QpSlot {
             blocked: false,
             waits: false,
             hungry: false,
+            limit: None,
             silence: None,
             notification_point: NotificationPoint::new(),
             seals: false,

@@ -25,6 +25,9 @@ impl WorkerState {
         changed.ok_or(Error::Gone("the queue pair"))??;
         let state = change.state();
         state.follow_state(index, attributes, mask, source, now);
+        if mask.contains(AttrMask::RATE_LIMIT) {
+            state.follow_rate_limit(index, 0, now);
+        }
         Ok(())
     }
 
@@ -42,6 +45,7 @@ impl WorkerState {
                 slot.side.send.discard();
                 slot.side.recv.discard();
                 slot.side.held.clear();
+                slot.limit = None;
                 self.disconnect(index, now);
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 let before = slot.connection.map(|connection| connection.remote);
@@ -155,7 +159,7 @@ impl WorkerState {
                     runs && (uses || slot.qp.qpn() == qpn)
                 });
                 if is_affected {
-                    self.take_posted(index);
+                    self.take_posted(index, now);
                     self.with(index, |qp, host| {
                         qp.modify(&error, AttrMask::STATE, host).ok();
                     });

@@ -19,10 +19,10 @@ impl WorkerState {
 
     /// Takes what was posted to a queue pair.
     pub(crate) fn take_work(&mut self, index: QpIndex, now: Time) {
-        self.change(index, now).state().take_posted(index);
+        self.change(index, now).state().take_posted(index, now);
     }
 
-    pub(super) fn take_posted(&mut self, index: QpIndex) {
+    pub(super) fn take_posted(&mut self, index: QpIndex, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -36,7 +36,8 @@ impl WorkerState {
             | QpState::SendQueueDrain
             | QpState::SendQueueError
             | QpState::Error => {
-                while self.take_request(index) {}
+                let is_limited = slot.limit.is_some();
+                while (!is_limited || self.permits_raw(index, now)) && self.take_request(index) {}
                 self.with(index, |qp, host| qp.flush_receives(host));
             }
         }
@@ -63,6 +64,7 @@ impl WorkerState {
             && let Ok(request) = request
         {
             self.send_frame(index, &request);
+            self.charge_frame(index, &request);
             return true;
         }
         self.with(index, |qp, host| match request {

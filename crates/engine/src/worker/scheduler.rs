@@ -5,6 +5,7 @@
 //! happens when the guard goes out of scope.
 
 use super::gsi::Gsi;
+use super::rate_limit::is_sending_raw;
 use super::state::WorkerState;
 use crate::config::Window;
 use crate::counter_names::EngineCounter;
@@ -41,6 +42,11 @@ impl Scheduler {
         if let Some(slot) = qps.slot(index) {
             self.line.join(index, &mut slot.turn);
         }
+    }
+
+    /// Puts a queue pair in line at `due`, if it has something to send then.
+    pub(super) fn wake_at(&mut self, index: QpIndex, due: Time) {
+        self.timers.set(index, Some(due));
     }
 
     /// Puts a queue pair in line that the window of its peer holds back no longer.
@@ -143,7 +149,12 @@ impl WorkerState {
             return;
         };
         let is_due = slot.qp.poll_timeout().is_some_and(|due| due <= now);
+        let is_raw = is_sending_raw(&slot.qp);
         let mut change = self.change(index, now);
+        if is_raw {
+            // Its rate limit was the reason to wait.
+            change.state().take_posted(index, now);
+        }
         if is_due {
             change.call(|qp, host| qp.handle_timeout(now, host));
         }
@@ -214,8 +225,9 @@ impl WorkerState {
             }
         }
         if entered && state == QpState::Error {
-            // A receive whose poster did not see the state is seen here.
-            self.with(index, |qp, host| qp.flush_receives(host));
+            // A receive whose poster did not see the state is seen here, and a send that a rate
+            // limit left in the ring.
+            self.take_posted(index, now);
         }
     }
 

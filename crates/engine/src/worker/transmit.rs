@@ -13,9 +13,9 @@ use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{Connection, QpSlot};
 use crate::worker::gsi::Gsi;
 use airdma_port::{Port, TransmitBatch};
-use airdma_transport::{QueuePair, Run, RunLimits, Time};
+use airdma_transport::{QpType, QueuePair, Run, RunLimits, Time};
 use airdma_wire::sealed::SEALED_OVERHEAD;
-use airdma_wire::{Bth, Neighbour};
+use airdma_wire::{Bth, Neighbour, Opcode};
 
 /// Why a turn to transmit ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,8 @@ enum TurnEnd {
     BatchFull,
     /// The rate to the peer does not allow it now.
     Paced,
+    /// The rate limit of the queue pair allows no more requests now.
+    Limited,
 }
 
 /// What a queue pair may send in its turn.
@@ -37,6 +39,9 @@ struct Admitted {
     allowance: i64,
     /// The packets leave in bundles.
     bundles: bool,
+    /// Bytes of requests that the rate limit of the queue pair permits, if it has one; the first
+    /// packet may have more.
+    limit: Option<u64>,
 }
 
 /// What a queue pair sent in its turn.
@@ -44,6 +49,8 @@ struct Admitted {
 struct Sent {
     bytes: i64,
     packets: u64,
+    /// Bytes of requests that count against a rate limit.
+    limited: u64,
     end: TurnEnd,
 }
 
@@ -130,7 +137,10 @@ impl WorkerState {
     ) -> (i64, TurnEnd) {
         match self.admit(index, now, budget) {
             Ok(admitted) => {
-                let sent = self.fill_turn(index, now, &admitted, batch);
+                let sent = match admitted.limit {
+                    None => self.fill_turn::<false>(index, now, &admitted, batch),
+                    Some(_) => self.fill_limited_turn(index, now, &admitted, batch),
+                };
                 self.conclude(index, now, admitted.air, sent);
                 (sent.bytes, sent.end)
             }
@@ -156,6 +166,7 @@ impl WorkerState {
             self.note(index, now);
             return Err(TurnEnd::NothingToSend);
         }
+        let limit = slot.limit.as_mut().map(|limit| limit.permit(now));
         let permit = air.map_or(Some(u64::MAX), |air| {
             // With much to send it waits for a whole burst, which leaves in one segmented send.
             let wanted = if slot.hungry {
@@ -176,13 +187,38 @@ impl WorkerState {
             air,
             allowance: budget.min(slot.turn.deficit()).min(permit),
             bundles: air.is_some_and(|air| self.air.bundles(air)) && slot.qp.sends_new(),
+            limit,
         })
     }
 
-    /// Fills the batch with packets of a queue pair, until its allowance or the window of its peer
-    /// is used.
+    /// As [`fill_turn`](Self::fill_turn), of a queue pair with a rate limit.
+    #[cold]
+    #[inline(never)]
+    fn fill_limited_turn(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        admitted: &Admitted,
+        batch: &mut TransmitBatch,
+    ) -> Sent {
+        let mut sent = self.fill_turn::<true>(index, now, admitted, batch);
+        if let Some(QpSlot { limit, qp, .. }) = self.qps.slot(index)
+            && let Some(limit) = limit
+        {
+            limit.spend(sent.limited);
+            let path_mtu = qp.attributes().path_mtu.bytes() as usize;
+            let is_used = limited_credit(admitted, sent.limited, path_mtu) == 0;
+            if is_used && sent.end == TurnEnd::NothingToSend && qp.wants_transmit() {
+                sent.end = TurnEnd::Limited;
+            }
+        }
+        sent
+    }
+
+    /// Fills the batch with packets of a queue pair, until its allowance, the window of its peer or
+    /// (if `LIMITED`) its rate limit is used.
     #[inline(always)]
-    fn fill_turn(
+    fn fill_turn<const LIMITED: bool>(
         &mut self,
         index: QpIndex,
         now: Time,
@@ -192,6 +228,7 @@ impl WorkerState {
         let mut sent = Sent {
             bytes: 0,
             packets: 0,
+            limited: 0,
             end: TurnEnd::NothingToSend,
         };
         let Some(slot) = self.qps.slot(index) else {
@@ -218,17 +255,29 @@ impl WorkerState {
             if sent.bytes >= admitted.allowance {
                 break TurnEnd::Used;
             }
-            let credit = slot.connection.map_or(u32::MAX, |connection| {
+            let mut credit = slot.connection.map_or(u32::MAX, |connection| {
                 let in_flight = (slot.in_flight, qp.in_flight_bytes());
                 self.scheduler
                     .peers
                     .credit(connection.peer, in_flight, slot.blocked)
             });
+            if LIMITED {
+                let left = limited_credit(admitted, sent.limited, path_mtu);
+                // A service without acknowledgements has no responses to send.
+                if left == 0 && qp.qp_type() == QpType::Uc {
+                    break TurnEnd::NothingToSend;
+                }
+                credit = credit.min(left);
+            }
             if full {
                 let allowance = admitted.allowance - sent.bytes;
+                let responds = LIMITED && qp.owes_responses();
                 if let Some(run) = fill_run(qp, &mut host, seal, batch, (now, credit, allowance)) {
                     sent.bytes += (run.packets * run.len) as i64;
                     sent.packets += run.packets as u64;
+                    if LIMITED && !responds {
+                        sent.limited += (run.packets * run.len) as u64;
+                    }
                     full = false;
                     continue;
                 }
@@ -253,6 +302,9 @@ impl WorkerState {
             };
             // Only a packet of full length may be followed by a run of its message.
             full = transmit.len > path_mtu && takes_runs;
+            if LIMITED && is_request(room) {
+                sent.limited += transmit.len as u64;
+            }
             if seals {
                 let len = seal_packet(seal, datagrams, peer, out, transmit.len);
                 let Some(len) = len else {
@@ -288,6 +340,7 @@ impl WorkerState {
             bytes,
             packets,
             end,
+            limited: _,
         } = sent;
         if let Some(slot) = self.qps.slot(index) {
             slot.hungry = end == TurnEnd::Used && air.is_some() && slot.qp.wants_transmit();
@@ -295,10 +348,11 @@ impl WorkerState {
         }
         match end {
             TurnEnd::NothingToSend => self.end_turn(index, now),
+            TurnEnd::Limited => self.hold_back(index, now),
             TurnEnd::Used | TurnEnd::BatchFull | TurnEnd::Paced => self.note(index, now),
         }
         if let Some(air) = air {
-            let has_more = end != TurnEnd::NothingToSend;
+            let has_more = !matches!(end, TurnEnd::NothingToSend | TurnEnd::Limited);
             let sent = (bytes as u64, packets);
             if let Some(next) = self.air.sent(air, index, now, sent, has_more) {
                 self.scheduler.give_turn(&mut self.qps, next);
@@ -340,6 +394,21 @@ impl WorkerState {
         }
         self.note(index, now);
     }
+}
+
+/// The payload that a rate limit still permits, after `sent` bytes of requests: whole packets, and
+/// one in any case if it permits anything.
+fn limited_credit(admitted: &Admitted, sent: u64, path_mtu: usize) -> u32 {
+    let permitted = admitted.limit.unwrap_or(u64::MAX);
+    let packets = permitted.saturating_sub(sent) / (Bth::LEN + path_mtu) as u64;
+    let packets = packets.max(u64::from(sent == 0 && permitted > 0));
+    u32::try_from(packets.saturating_mul(path_mtu as u64)).unwrap_or(u32::MAX)
+}
+
+/// Whether a packet in the clear is a request.
+fn is_request(packet: &[u8]) -> bool {
+    let opcode = packet.first().map(|&first| Opcode::try_from(first));
+    opcode.is_some_and(|opcode| opcode.is_ok_and(Opcode::is_request))
 }
 
 /// The peer of the next sealed datagram, whether it has keys, and when to come again for them.

@@ -55,7 +55,13 @@ impl Pacer {
     /// A sender with much data waits for a whole burst, so that it leaves in one segmented send and
     /// not in many small ones.
     pub fn poll(&mut self, now: Time, rate: Rate, wanted: u64) -> Permit {
-        let burst = burst_bytes(rate);
+        self.poll_in_bursts(now, rate, wanted, burst_bytes(rate))
+    }
+
+    /// As [`poll`](Self::poll), in bursts of `burst` bytes in place of those of the table above.
+    ///
+    /// What a late call makes up for leaves as several bursts, one after the other.
+    pub fn poll_in_bursts(&mut self, now: Time, rate: Rate, wanted: u64, burst: u64) -> Permit {
         self.fill(now, rate, burst);
         let needed = wanted.min(burst).max(1) as i64;
         if rate == Rate::ZERO {
@@ -91,7 +97,7 @@ impl Pacer {
 }
 
 /// Most bytes that may leave at once at this rate.
-fn burst_bytes(rate: Rate) -> u64 {
+pub fn burst_bytes(rate: Rate) -> u64 {
     rate.bytes_in(BURST_TIME)
         .clamp(BURST_BYTES_MIN, BURST_BYTES_MAX)
 }
@@ -165,6 +171,25 @@ mod tests {
         }
         let permit = pacer.poll(later, rate, BURST_BYTES_MAX);
         assert_eq!(permit, Permit::At(later + BURST_TIME));
+    }
+
+    #[test]
+    fn a_burst_can_be_smaller_than_a_millisecond_of_the_rate() {
+        let rate = rate_mbit(800);
+        let mut pacer = Pacer::new(Time::ZERO);
+        pacer.spend(BURST_BYTES_MAX);
+        let mut poll = |nanos, spent| {
+            pacer.spend(spent);
+            pacer.poll_in_bursts(Time::from_nanos(nanos), rate, u64::MAX, MTU)
+        };
+        // 1,500 bytes take 15 us.
+        assert_eq!(poll(0, 0), Permit::At(Time::from_nanos(15_000)));
+        assert_eq!(poll(15_000, 0), Permit::Now(MTU));
+        assert_eq!(poll(15_000, MTU), Permit::At(Time::from_nanos(30_000)));
+        // A call that is 15 us late finds two bursts.
+        assert_eq!(poll(45_000, 0), Permit::Now(MTU));
+        assert_eq!(poll(45_000, MTU), Permit::Now(MTU));
+        assert_eq!(poll(45_000, MTU), Permit::At(Time::from_nanos(60_000)));
     }
 
     #[test]

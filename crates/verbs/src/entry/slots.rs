@@ -133,6 +133,7 @@ entry! {
     slot fn alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd = domain::alloc_parent;
     slot fn dealloc_td(td: *mut ibv_td) -> c_int = domain::dealloc_td;
     slot fn alloc_td(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td = domain::alloc_td;
+    slot fn modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int = queue_pair::limit_rate;
     slot fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp = queue_pair::open;
     slot fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int = shared_receive::number;
     slot fn create_srq_ex(context: *mut ibv_context, srq_init_attr_ex: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq = shared_receive::create_ex;
@@ -151,7 +152,6 @@ entry! {
     slot fn modify_flow_action_esp(action: *mut ibv_flow_action, attr: *mut ibv_flow_action_esp_attr) -> c_int = unsupported;
     slot fn destroy_flow_action(action: *mut ibv_flow_action) -> c_int = unsupported;
     slot fn create_flow_action_esp(context: *mut ibv_context, attr: *mut ibv_flow_action_esp_attr) -> *mut ibv_flow_action = unsupported;
-    slot fn modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int = unsupported;
     slot fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int = unsupported;
     slot fn post_srq_ops(srq: *mut ibv_srq, op: *mut ibv_ops_wr, bad_op: *mut *mut ibv_ops_wr) -> c_int = unsupported;
     slot fn destroy_rwq_ind_table(rwq_ind_table: *mut ibv_rwq_ind_table) -> c_int = unsupported;

@@ -148,6 +148,26 @@ impl World {
         self.run(self.ends[end].host)
     }
 
+    /// Limits the rate of a running connection.
+    pub(super) fn limit_rate(
+        &mut self,
+        end: usize,
+        kbps: u32,
+        burst_max: u32,
+    ) -> Result<(), String> {
+        let is_datagram = self.plan.connections[end / 2].service == Service::Ud;
+        if is_datagram || self.state_of(end) != Some(QpState::ReadyToSend) {
+            return Ok(());
+        }
+        let Some(qp) = self.ends[end].qp.clone() else {
+            return Ok(());
+        };
+        self.note(|_| format!("end {end} is limited to {kbps} kb/s in {burst_max} bytes"));
+        qp.limit_rate(kbps, burst_max)
+            .map_err(|error| format!("limiting end {end}: {error}"))?;
+        self.run(self.ends[end].host)
+    }
+
     /// Destroys a queue pair.
     ///
     /// # Errors

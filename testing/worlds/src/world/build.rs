@@ -146,6 +146,7 @@ impl World {
             timeout: connection.timeout,
             retry_count: connection.retry_count,
             rnr_retry: connection.rnr_retry,
+            rate_limit_kbps: connection.rates_kbps[side],
             ..QpAttributes::default()
         };
         let mut masks = [
@@ -165,6 +166,9 @@ impl World {
                 | AttrMask::RETRY_CNT
                 | AttrMask::RNR_RETRY
                 | AttrMask::TIMEOUT;
+        }
+        if attributes.rate_limit_kbps != 0 && !datagrams {
+            masks[2] |= AttrMask::RATE_LIMIT;
         }
         if let Some(attacker) = &mut self.attacker {
             attacker.note_start(own, connection.psns[side]);

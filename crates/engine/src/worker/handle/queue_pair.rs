@@ -153,6 +153,9 @@ impl Worker {
                 Ok(Reply::Done)
             }
             QueuePairControl::Destroy => self.destroy_queue_pair(now, qp),
+            QueuePairControl::LimitRate { kbps, burst_max } => {
+                self.limit_rate(now, qp, kbps, burst_max)
+            }
         }
     }
 
@@ -178,6 +181,24 @@ impl Worker {
         if let Some(after) = after {
             self.listen(Some(after), true);
         }
+        Ok(Reply::Done)
+    }
+
+    fn limit_rate(
+        &mut self,
+        now: Time,
+        qp: QpHandle,
+        kbps: u32,
+        burst_max: u32,
+    ) -> Result<Reply, Error> {
+        self.state.qps.live(qp)?;
+        let attributes = QpAttributes {
+            rate_limit_kbps: kbps,
+            ..QpAttributes::default()
+        };
+        let mask = AttrMask::RATE_LIMIT;
+        self.state.modify(qp.index, &attributes, mask, None, now)?;
+        self.state.follow_rate_limit(qp.index, burst_max, now);
         Ok(Reply::Done)
     }
 

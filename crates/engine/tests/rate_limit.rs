@@ -1,0 +1,266 @@
+//! Rate limits of queue pairs, in virtual time.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma_engine::simulated::Simulated;
+use airdma_engine::*;
+use airdma_port::sim::{Carrier, carried};
+use common::*;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Bytes behind each packet that do not count: the ICRC.
+const ICRC: usize = 4;
+
+struct Host {
+    device: Simulated,
+    carrier: Carrier,
+}
+
+fn host(name: &str, address: [u8; 4]) -> Host {
+    let address = IpAddr::from(address);
+    let (port, carrier) = carried(&[address]).unwrap();
+    let device = Simulated::open(info(name, address), Box::new(port), 7).unwrap();
+    Host { device, carrier }
+}
+
+struct Net {
+    a: Host,
+    b: Host,
+    now: Duration,
+    /// When how many bytes left the first host in one go.
+    sent: Vec<(Duration, u64)>,
+}
+
+impl Net {
+    fn new() -> Self {
+        Net {
+            a: host("a", LEFT),
+            b: host("b", RIGHT),
+            now: Duration::ZERO,
+            sent: Vec::new(),
+        }
+    }
+
+    fn pair(&self, qp_type: QpType, bytes: usize) -> (End, End) {
+        let left = End::new(self.a.device.device(), qp_type, bytes);
+        let right = End::new(self.b.device.device(), qp_type, bytes);
+        for (end, peer) in [(&left, &right), (&right, &left)] {
+            match qp_type {
+                QpType::Uc => connect_unreliable(&end.qp, peer.qp.number(), peer.path()),
+                QpType::Rc
+                | QpType::Ud
+                | QpType::XrcSend
+                | QpType::XrcReceive
+                | QpType::RawPacket => end.connect(peer),
+            }
+        }
+        (left, right)
+    }
+
+    /// Delivers everything without delay, until nothing moves at this moment.
+    fn settle(&mut self) {
+        loop {
+            self.a.device.run(self.now);
+            let mut bytes = 0;
+            while let Some(frame) = self.a.carrier.take() {
+                bytes += frame.bytes.len() - ICRC;
+                self.b.carrier.give(frame);
+            }
+            self.b.device.run(self.now);
+            let mut answered = false;
+            while let Some(frame) = self.b.carrier.take() {
+                answered = true;
+                self.a.carrier.give(frame);
+            }
+            if bytes > 0 {
+                self.sent.push((self.now, bytes as u64));
+            } else if !answered {
+                return;
+            }
+        }
+    }
+
+    /// Passes from one deadline to the next until `end`, or until `done`.
+    fn pass(&mut self, end: Duration, mut done: impl FnMut() -> bool) {
+        self.settle();
+        while !done() {
+            let next = [self.a.device.deadline(), self.b.device.deadline()];
+            let Some(next) = next.into_iter().flatten().min().filter(|&at| at <= end) else {
+                self.now = end;
+                return self.settle();
+            };
+            self.now = self.now.max(next);
+            self.settle();
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sent.iter().map(|&(_, bytes)| bytes).sum()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        counter(self.a.device.device(), name)
+    }
+}
+
+fn write_all(left: &End, right: &End, count: usize, length: usize) {
+    for _ in 0..count {
+        left.qp.post_send(&left.write(right, 0, length)).unwrap();
+    }
+}
+
+/// In each interval that begins with the first packet, no more leaves than the limit, a burst of a
+/// millisecond, another millisecond that is made up for, and the end of a packet.
+fn assert_within(sent: &[(Duration, u64)], kbps: u64) {
+    let (mut total, first) = (0, sent[0].0);
+    let in_a_millisecond = (kbps / 8).clamp(4200, 63_500);
+    for &(at, bytes) in sent {
+        total += bytes;
+        let passed = (at - first).as_nanos() as u64;
+        let most = passed * kbps / 8_000_000 + 2 * in_a_millisecond + 1100;
+        assert!(total <= most, "{total} of {most} bytes after {passed} ns");
+    }
+}
+
+#[test]
+fn a_limited_connection_sends_exactly_at_its_limit() {
+    for (qp_type, kbps) in [
+        (QpType::Rc, 80_000),
+        (QpType::Rc, 5_000_000),
+        (QpType::Uc, 80_000),
+    ] {
+        let mut net = Net::new();
+        let (left, right) = net.pair(qp_type, 1 << 20);
+        left.qp.limit_rate(kbps, 0).unwrap();
+        write_all(&left, &right, 32, 1 << 20);
+        let second = Duration::from_secs(1);
+        net.pass(second, || false);
+        assert_within(&net.sent, u64::from(kbps));
+        let expected = (u64::from(kbps) * 125).min(32 * (1024 * 1036 + 16));
+        let burst = 2 * 63_500;
+        let off = net.bytes().abs_diff(expected);
+        assert!(off <= burst, "{qp_type:?}: {} of {expected}", net.bytes());
+        assert_eq!(net.counter("retransmits"), 0);
+    }
+}
+
+#[test]
+fn a_slow_limit_causes_no_retransmission() {
+    let mut net = Net::new();
+    let (left, right) = net.pair(QpType::Rc, 1 << 16);
+    // A kilobyte each second; the timeout is 67 ms.
+    left.qp.limit_rate(8, 0).unwrap();
+    write_all(&left, &right, 1, 40_000);
+    net.pass(Duration::from_secs(100), || left.try_complete().is_some());
+    let took = net.now.as_secs();
+    assert!((30..=40).contains(&took), "{took} s");
+    assert_eq!(net.counter("retransmits"), 0);
+    assert_eq!(net.counter("timeouts"), 0);
+}
+
+#[test]
+fn responses_and_other_queue_pairs_are_not_limited() {
+    let mut net = Net::new();
+    let (left, right) = net.pair(QpType::Rc, 1 << 20);
+    let (other, peer) = net.pair(QpType::Rc, 1 << 20);
+    left.qp.limit_rate(8, 0).unwrap();
+    write_all(&left, &right, 1, 1 << 20);
+    net.settle();
+    let held = net.bytes();
+    assert!(held < 12_000, "{held} bytes");
+    // The peer reads through the limited queue pair, and another one writes, in no time.
+    let read = Operation::Read {
+        va: left.memory.address(),
+        rkey: left.memory.mr.rkey(),
+    };
+    right.send(read, 0, 1 << 19);
+    write_all(&other, &peer, 1, 1 << 20);
+    net.settle();
+    assert_eq!(right.ok().opcode, CompletionOpcode::Read);
+    assert_eq!(other.ok().opcode, CompletionOpcode::Write);
+    assert!(left.try_complete().is_none());
+    // Without its limit all the rest leaves.
+    left.qp.limit_rate(0, 0).unwrap();
+    net.settle();
+    assert_eq!(left.ok().opcode, CompletionOpcode::Write);
+}
+
+#[test]
+fn a_burst_is_as_long_as_it_may_be() {
+    let mut net = Net::new();
+    let (left, right) = net.pair(QpType::Rc, 1 << 20);
+    left.qp.limit_rate(800_000, 2080).unwrap();
+    net.now = Duration::from_secs(1);
+    net.settle();
+    write_all(&left, &right, 1, 1 << 20);
+    net.pass(Duration::from_secs(2), || left.try_complete().is_some());
+    // After what a late call makes up for: two packets of 1,036 bytes at a time.
+    let late = Duration::from_secs(1);
+    let bursts: Vec<_> = net.sent.iter().filter(|&&(at, _)| at > late).collect();
+    assert!(bursts.len() > 400, "{} bursts", bursts.len());
+    let longest = bursts.iter().map(|&&(_, bytes)| bytes).max().unwrap();
+    assert!((1036..=2088).contains(&longest), "{longest} bytes");
+    assert_within(&net.sent, 800_000);
+}
+
+#[test]
+fn what_waits_for_its_limit_is_flushed_with_the_rest() {
+    let mut net = Net::new();
+    let (left, right) = net.pair(QpType::Rc, 1 << 20);
+    left.qp.limit_rate(8, 0).unwrap();
+    write_all(&left, &right, 2, 1 << 20);
+    net.settle();
+    let to = |state| {
+        let attributes = QpAttributes {
+            state,
+            ..QpAttributes::default()
+        };
+        left.qp.modify(&attributes, AttrMask::STATE).unwrap();
+    };
+    to(QpState::Error);
+    let statuses = [left.complete().status, left.complete().status];
+    assert_eq!(statuses, [Status::WrFlushError; 2]);
+    assert_eq!(left.qp.query().unwrap().rate_limit_kbps, 8);
+    to(QpState::Reset);
+    assert_eq!(left.qp.query().unwrap().rate_limit_kbps, 0);
+    left.connect(&right);
+    // The limit went with the state.
+    write_all(&left, &right, 1, 1 << 20);
+    net.now += Duration::from_secs(1);
+    let before = net.bytes();
+    net.a.device.run(net.now);
+    while let Some(frame) = net.a.carrier.take() {
+        net.sent.push((net.now, frame.bytes.len() as u64));
+    }
+    assert!(net.bytes() - before > 30_000);
+}
+
+#[test]
+fn a_limit_is_an_attribute_of_a_sending_queue_pair() {
+    let net = Net::new();
+    let (left, _right) = net.pair(QpType::Rc, 4096);
+    let limit = |qp: &Qp, kbps| {
+        let attributes = QpAttributes {
+            state: QpState::ReadyToSend,
+            rate_limit_kbps: kbps,
+            ..QpAttributes::default()
+        };
+        qp.modify(&attributes, AttrMask::STATE | AttrMask::RATE_LIMIT)
+            .map_err(|error| error.errno())
+    };
+    limit(&left.qp, 77).unwrap();
+    assert_eq!(left.qp.query().unwrap().rate_limit_kbps, 77);
+    left.qp.limit_rate(RATE_LIMIT_KBPS_MAX, 1).unwrap();
+    let most = left.qp.query().unwrap().rate_limit_kbps;
+    assert_eq!(most, RATE_LIMIT_KBPS_MAX);
+    assert_eq!(limit(&left.qp, RATE_LIMIT_KBPS_MAX + 1), Err(libc::EINVAL));
+    // Not before RTS, and not for datagrams.
+    let fresh = End::new(net.a.device.device(), QpType::Rc, 64);
+    let refused = fresh.qp.limit_rate(5, 0).unwrap_err();
+    assert_eq!(refused.errno(), libc::EINVAL);
+    let datagrams = End::new(net.a.device.device(), QpType::Ud, 64);
+    datagram_to_rts(&datagrams.qp, Qkey(1));
+    assert_eq!(limit(&datagrams.qp, 5), Err(libc::EINVAL));
+}
