@@ -107,20 +107,28 @@ class Dissector(unittest.TestCase):
         bth = struct.pack(">BBHII", 0x0C, 0x40, 0xFFFF, 0x22, 100)
         reth = struct.pack(">QII", 0x1000, 7, 65536)
         requests = [
-            packet(bth + reth + more) for more in (b"", bytes.fromhex("010005ac"), bytes.fromhex("020005ac"), bytes(8))
+            packet(bth + reth + bytes.fromhex(more)) for more in ("", "010005ac", "02000594", "030005ac", "00" * 8)
         ]
-        rows = self.fields_of(requests, "lreth.payload")
-        self.assertEqual(rows, [[""], ["1452"], [""], [""]])
+        rows = self.fields_of(requests, "version", "lreth.payload")
+        self.assertEqual(rows, [["", ""], ["1", "1452"], ["2", "1428"], ["", ""], ["", ""]])
+
+    def test_a_padded_packet(self) -> None:
+        last = struct.pack(">BBHII", 0x08, 0x41, 0xFFFF, 0x22, 100)
+        plain = struct.pack(">BBHII", 0x08, 0x40, 0xFFFF, 0x22, 100)
+        body = bytes([1, 2, 3]) + bytes(3) + struct.pack(">H", 5)
+        packets = [packet(last + body), packet(plain + body), packet(last + body[:-1] + bytes([9])), packet(last)]
+        rows = self.fields_of(packets, "padding")
+        self.assertEqual(rows, [["5"], [""], [""], [""]])
 
     def test_what_a_hello_offers(self) -> None:
         mads = [
             bytes.fromhex(line)
             for line in (ROOT / "crates/wire/tests/air.hex").read_text(encoding="ascii").splitlines()
         ]
-        hellos = [frame(mads[0][:51] + bytes([bits]) + mads[0][52:]) for bits in (1, 2, 4, 8, 16)]
-        names = [f"hello.{name}" for name in ("selective", "buffers", "sack", "bundles", "long_reads")]
+        hellos = [frame(mads[0][:51] + bytes([bits]) + mads[0][52:]) for bits in (1, 2, 4, 8, 16, 128)]
+        names = [f"hello.{name}" for name in ("selective", "buffers", "sack", "bundles", "long_reads", "equal_lengths")]
         rows = self.fields_of(hellos, *names)
-        self.assertEqual(rows, [["1" if bit == row else "0" for bit in range(5)] for row in range(5)])
+        self.assertEqual(rows, [["1" if bit == row else "0" for bit in range(6)] for row in range(6)])
 
     def test_a_half_of_an_exchange_of_keys(self) -> None:
         names = ["hello.asks", "key.has_keys", "key.sender", "key.receiver", "key.public", "key.seen"]

@@ -16,6 +16,7 @@ local f = {
   sack = ProtoField.bool("airdma.hello.sack", "Says by ACKs what is missing"),
   bundles = ProtoField.bool("airdma.hello.bundles", "Takes bundles"),
   long_reads = ProtoField.bool("airdma.hello.long_reads", "Answers READs in long packets"),
+  equal_lengths = ProtoField.bool("airdma.hello.equal_lengths", "Takes messages in packets of one length"),
   sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
   instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
   answers = ProtoField.uint64("airdma.hello.answers", "Answers instance", base.HEX),
@@ -42,6 +43,7 @@ local f = {
   seth_first = ProtoField.uint16("airdma.seth.first", "Missing from, behind what is acknowledged", base.DEC),
   seth_packets = ProtoField.uint16("airdma.seth.packets", "Packets", base.DEC),
   lreth_payload = ProtoField.uint16("airdma.lreth.payload", "Payload of each answer but the last", base.DEC),
+  padding = ProtoField.uint16("airdma.padding", "Bytes of padding", base.DEC),
   has_keys = ProtoField.bool("airdma.key.has_keys", "The sender has the keys", 8, nil, 0x40),
   key_sender = ProtoField.uint24("airdma.key.sender", "Sender's queue pair", base.HEX),
   key_receiver = ProtoField.uint24("airdma.key.receiver", "Receiver's queue pair", base.HEX),
@@ -100,11 +102,20 @@ end
 local function long_read(buffer, pinfo, root)
   if buffer:len() ~= BTH + RETH + LRETH + ICRC then return end
   local lreth = buffer(BTH + RETH, LRETH):tvb()
-  if lreth(0, 1):uint() ~= 1 then return end
+  if lreth(0, 1):uint() ~= 1 and lreth(0, 1):uint() ~= 2 then return end
   local tree = root:add(air, lreth())
   tree:add(f.version, lreth(0, 1))
   tree:add(f.lreth_payload, lreth(2, 2))
   pinfo.cols.info:append(" airdma long READ")
+end
+
+-- A packet that is as long as the others of its message.
+local function padded(buffer, pinfo, root)
+  local padding = buffer(buffer:len() - ICRC - 2, 2):uint()
+  if padding < 4 or padding > buffer:len() - BTH - ICRC then return end
+  local tree = root:add(air, buffer(buffer:len() - ICRC - padding, padding), "Padding")
+  tree:add(f.padding, buffer(buffer:len() - ICRC - 2, 2))
+  pinfo.cols.info:append(" airdma padded")
 end
 
 -- A packet of which all but the BTH is encrypted.
@@ -143,6 +154,7 @@ function air.dissector(_, pinfo, root)
   local buffer = payload.range:tvb()
   if buffer:len() > BUNDLE_HEADER and buffer(0, 1):uint() == BUNDLE then return bundle(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == SEALED then return sealed(buffer, pinfo, root) end
+  if buffer:len() > BTH + ICRC and buffer(1, 1):bitfield(4, 4) == 1 then return padded(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ACKNOWLEDGE then return sack(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == READ_REQUEST then return long_read(buffer, pinfo, root) end
   if buffer:len() < BTH + DETH + MAD or buffer(5, 3):uint() ~= 1 then return end
@@ -162,6 +174,7 @@ function air.dissector(_, pinfo, root)
     tree:add(f.sack, mad(51, 1), mad(51, 1):bitfield(5, 1) == 1)
     tree:add(f.bundles, mad(51, 1), mad(51, 1):bitfield(4, 1) == 1)
     tree:add(f.long_reads, mad(51, 1), mad(51, 1):bitfield(3, 1) == 1)
+    tree:add(f.equal_lengths, mad(51, 1), mad(51, 1):bitfield(0, 1) == 1)
     tree:add(f.sender, mad(52, 4))
     tree:add(f.instance, mad(56, 8))
     tree:add(f.answers, mad(64, 8))

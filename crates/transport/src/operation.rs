@@ -6,7 +6,7 @@
 //! have it, what its completion says) is answered here. A new operation is added here, to the wire
 //! format, to the requester and to the responder.
 
-use airdma_wire::{Lkey, Rkey};
+use airdma_wire::{IETH_LEN, IMMEDIATE_LEN, Lkey, Rkey};
 
 use crate::attributes::{Access, QpType};
 use crate::completion::CompletionOpcode;
@@ -258,6 +258,23 @@ impl Operation {
             | Operation::FetchAdd { .. }
             | Operation::AtomicWrite { .. } => Extent::Word,
             Operation::BindWindow(_) | Operation::LocalInvalidate(_) => Extent::Local,
+        }
+    }
+
+    /// Bytes of the header that the last packet of its message has more than the others: immediate
+    /// data, or the key to invalidate.
+    pub(crate) fn trailer_len(&self) -> u32 {
+        match self {
+            Operation::SendImm(_) | Operation::WriteImm { .. } => IMMEDIATE_LEN as u32,
+            Operation::SendInvalidate(_) => IETH_LEN as u32,
+            Operation::Send
+            | Operation::Write { .. }
+            | Operation::Read { .. }
+            | Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::BindWindow(_)
+            | Operation::LocalInvalidate(_) => 0,
         }
     }
 

@@ -5,11 +5,12 @@
 
 use std::collections::VecDeque;
 
+use airdma_wire::padded::pad_packet;
 use airdma_wire::{Aeth, Bth, Headers, NakCode, Opcode, Psn, Qpn, Rkey, Syndrome, Transport};
 
 use crate::counter::Counter;
 use crate::host::{Host, RemoteFault};
-use crate::request_packet::{pad_of, request_bth};
+use crate::request_packet::{pad_of, padding_of, request_bth};
 
 /// Credit code of an ACK that does not use end-to-end flow control (IBTA 9.7.7.2).
 const NO_CREDITS: u8 = 0x1f;
@@ -41,6 +42,8 @@ pub(crate) struct ReadResponse {
     pub(crate) done: u32,
     /// Payload of each packet except the last.
     pub(crate) payload: u32,
+    /// Whether all packets are middle ones, of one length (LRETH version 2).
+    pub(crate) is_equal: bool,
     /// PSNs of the whole response.
     pub(crate) packets: u32,
 }
@@ -320,6 +323,9 @@ fn emit_read<H: Host>(
     let carried = (read.length - read.done).min(read.payload);
     let first = read.done == 0;
     let last = read.done + carried == read.length;
+    if read.is_equal {
+        return emit_equal(reply, read, carried, peer, host, out);
+    }
     let opcode = match (first, last) {
         (true, true) => Opcode::RcReadResponseOnly,
         (true, false) => Opcode::RcReadResponseFirst,
@@ -340,6 +346,37 @@ fn emit_read<H: Host>(
     }
     let padded = end + usize::from(headers.bth.pad);
     out[end..padded].fill(0);
+    Ok((padded, carried))
+}
+
+/// Writes one packet of a READ response whose packets are of one length: a middle one, the last of
+/// several padded.
+fn emit_equal<H: Host>(
+    reply: &Reply,
+    read: &ReadResponse,
+    carried: u32,
+    peer: &Peer,
+    host: &mut H,
+    out: &mut [u8],
+) -> Result<(usize, u32), RemoteFault> {
+    let padding = if read.packets > 1 {
+        padding_of(carried, read.payload)
+    } else {
+        0
+    };
+    let mut headers = response(Opcode::RcReadResponseMiddle, reply, peer);
+    headers.bth.psn = reply.psn.add(read.done / read.payload);
+    headers.bth.pad = if padding == 0 { pad_of(carried) } else { 0 };
+    let start = headers.emit(out);
+    let end = start + carried as usize;
+    let va = read.va.wrapping_add(u64::from(read.done));
+    host.read_remote(read.rkey, va, &mut out[start..end])?;
+    let padded = end + usize::from(padding) + usize::from(headers.bth.pad);
+    if padding > 0 {
+        pad_packet(&mut out[..padded], padding);
+    } else {
+        out[end..padded].fill(0);
+    }
     Ok((padded, carried))
 }
 

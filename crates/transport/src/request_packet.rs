@@ -1,5 +1,6 @@
 //! One request packet of a reliable connection: its opcode, headers and payload.
 
+use airdma_wire::padded::PADDING_MIN;
 use airdma_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Qpn, Reth, Rkey};
 
 use crate::operation::{Extent, Operation, WORD_LEN};
@@ -20,6 +21,8 @@ pub(crate) struct RequestPacket {
     pub(crate) headers: Headers,
     pub(crate) offset: u32,
     pub(crate) payload_len: u32,
+    /// Bytes behind the payload of a [padded](airdma_wire::padded) packet, or 0.
+    pub(crate) padding: u16,
     /// Bytes of the peer's response.
     pub(crate) answer_len: u32,
     /// Number of PSNs that the packet takes.
@@ -66,10 +69,15 @@ impl RequestPacket {
             first: index == 0,
             last: index + 1 == entry.packets,
         };
+        let padding = if place.last && entry.is_equal {
+            padding_of(payload_len, entry.payload - request.operation.trailer_len())
+        } else {
+            0
+        };
         let mut headers = Headers::new(Bth {
             opcode: data_opcode(&request.operation, place),
             solicited: place.last && request.solicited,
-            pad: pad_of(payload_len),
+            pad: if padding == 0 { pad_of(payload_len) } else { 0 },
             ..request_bth()
         });
         if place.first
@@ -93,6 +101,7 @@ impl RequestPacket {
             headers,
             offset,
             payload_len,
+            padding,
             answer_len: 0,
             packets: 1,
             ends_message: place.last,
@@ -119,6 +128,7 @@ impl RequestPacket {
             headers,
             offset,
             payload_len: 0,
+            padding: 0,
             answer_len: length.max(1),
             packets: piece_end - index,
             ends_message: piece_end == entry.packets,
@@ -140,6 +150,7 @@ impl RequestPacket {
             headers,
             offset: 0,
             payload_len: 0,
+            padding: 0,
             answer_len: WORD_LEN,
             packets: 1,
             ends_message: true,
@@ -161,6 +172,7 @@ impl RequestPacket {
             headers,
             offset: 0,
             payload_len: WORD_LEN,
+            padding: 0,
             answer_len: 1,
             packets: 1,
             ends_message: true,
@@ -233,6 +245,15 @@ pub(crate) fn packets_of(length: u32, mtu: u32) -> u32 {
 /// Padding to a multiple of four bytes.
 pub(crate) fn pad_of(length: u32) -> u8 {
     (length.wrapping_neg() & 3) as u8
+}
+
+/// Bytes that make a payload `full`, whole words long, if the pad of a BTH cannot state that many.
+pub(crate) fn padding_of(length: u32, full: u32) -> u16 {
+    let missing = full.saturating_sub(length) as u16;
+    if usize::from(missing) < PADDING_MIN {
+        return 0;
+    }
+    missing
 }
 
 /// The key of a READ of no bytes.

@@ -23,6 +23,7 @@ mod selective;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use airdma_wire::padded::pad_packet;
 use airdma_wire::{Headers, Lreth, NakCode, Psn, Qpn, Reth, Transport, XrcEth};
 
 pub(crate) use self::entry::Entry;
@@ -112,6 +113,8 @@ pub(crate) struct Requester {
     long_payload: u32,
     /// Whether the peer answers READs with such payloads if asked (LRETH).
     long_reads: bool,
+    /// Whether the peer accepts long messages in packets of one length.
+    equal_lengths: bool,
 }
 
 impl Requester {
@@ -140,17 +143,20 @@ impl Requester {
             repair: None,
             long_payload: 0,
             long_reads: false,
+            equal_lengths: false,
         }
     }
 
     /// Starts at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         let memory = self.repair.take().map(|repair| repair.into_memory());
-        let (long_payload, long_reads) = (self.long_payload, self.long_reads);
-        *self = Requester::new();
+        *self = Requester {
+            long_payload: self.long_payload,
+            long_reads: self.long_reads,
+            equal_lengths: self.equal_lengths,
+            ..Requester::new()
+        };
         self.set_selective(memory.as_ref());
-        self.long_payload = long_payload;
-        self.long_reads = long_reads;
         self.first_psn = attributes.sq_psn;
         self.refill_retries(attributes);
     }
@@ -163,11 +169,16 @@ impl Requester {
     }
 
     fn entry(&self, request: SendRequest, first: u64, attributes: &QpAttributes) -> Entry {
+        let path_mtu = attributes.path_mtu.bytes();
         match self.long_payload(attributes) {
             Some(payload) if self.may_be_long(&request.operation) => {
-                Entry::long(request, first, payload)
+                if self.equal_lengths {
+                    Entry::equal(request, first, payload, path_mtu)
+                } else {
+                    Entry::long(request, first, payload)
+                }
             }
-            Some(_) | None => Entry::new(request, first, attributes.path_mtu.bytes()),
+            Some(_) | None => Entry::new(request, first, path_mtu),
         }
     }
 
@@ -198,6 +209,18 @@ impl Requester {
         }
         self.long_payload = payload;
         self.long_reads = reads;
+        self.divide_again(attributes);
+    }
+
+    /// Sets whether new messages that are long are divided into packets of one length.
+    pub(crate) fn set_equal_lengths(&mut self, equal: bool, attributes: &QpAttributes) {
+        if std::mem::replace(&mut self.equal_lengths, equal) != equal {
+            self.divide_again(attributes);
+        }
+    }
+
+    /// Divides the requests that have not begun into packets, as new ones.
+    fn divide_again(&mut self, attributes: &QpAttributes) {
         let begun = self
             .queue
             .partition_point(|entry| entry.first < self.sent_max);
@@ -596,11 +619,19 @@ fn write<H: Host>(
     if packet.payload_len > 0 {
         let target = &mut out[headers_len..payload_end];
         host.gather(entry.request.slot, packet.offset, target)?;
-    } else if packet.answer_len > path_mtu && entry.payload > path_mtu {
+    } else if entry.payload != path_mtu && packet.answer_len > path_mtu.min(entry.payload) {
         // A smaller response is a single packet anyway.
-        let payload = entry.payload as u16;
+        let lreth = Lreth {
+            payload: entry.payload as u16,
+            is_equal: entry.is_equal,
+        };
         payload_end += Lreth::LEN;
-        out[headers_len..payload_end].copy_from_slice(&Lreth { payload }.to_bytes());
+        out[headers_len..payload_end].copy_from_slice(&lreth.to_bytes());
+    }
+    if packet.padding > 0 {
+        let end = payload_end + usize::from(packet.padding);
+        pad_packet(&mut out[..end], packet.padding);
+        return Ok(end);
     }
     let end = payload_end + usize::from(packet.headers.bth.pad);
     out[payload_end..end].fill(0);

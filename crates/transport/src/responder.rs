@@ -261,21 +261,27 @@ impl Responder {
 
     /// Payload of this packet, the first of a message, and of the others of the message.
     ///
-    /// The peer chooses it, within the allowed size. Long packets of a message have one length, so
-    /// the others have as much more data as the first one's RETH is long.
+    /// The peer chooses it, within the allowed size. Packets of a message have one length if they
+    /// are not of the path MTU, so the others have as much more data as the first one's RETH is
+    /// long.
     fn sizes_of(&self, attributes: &QpAttributes, packet: &Packet<'_>) -> (u32, u32) {
         let path_mtu = attributes.path_mtu.bytes();
         let most = path_mtu.max(self.long_payload_max);
         let length = packet.payload.len() as u32;
         if !packet.headers.bth.opcode.is_first() {
             (most, most)
-        } else if length <= path_mtu {
+        } else if length == path_mtu || most == path_mtu {
             (path_mtu, path_mtu)
         } else {
             let reth = packet.headers.reth.map_or(0, |_| Reth::LEN as u32);
-            let full = (length + reth).min(most);
+            let full = (length + reth).clamp(equal_min(path_mtu) + 4, most);
             (full - reth, full)
         }
+    }
+
+    /// Whether the peer may send [padded](airdma_wire::padded) packets: those that may be long.
+    pub(crate) fn takes_padded(&self) -> bool {
+        self.long_payload_max > 0
     }
 
     fn execute_send<H: Host>(
@@ -453,6 +459,12 @@ impl Responder {
         self.msn = (self.msn + 1) & MSN_MASK;
         host.count(Counter::MessagesReceived);
     }
+}
+
+/// Packets of one length, but the last of a message, carry more than this: a message that does not
+/// fit one packet is divided into no more packets than it takes.
+fn equal_min(path_mtu: u32) -> u32 {
+    path_mtu / 2
 }
 
 /// Takes the next receive: of the shared queue that a message of an extended connection names, else

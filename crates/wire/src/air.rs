@@ -73,6 +73,9 @@ pub mod feature {
     /// Answers READs in packets as long as their requests ask for ([`Lreth`](crate::Lreth)) in air
     /// mode.
     pub const LONG_READS: u64 = 1 << 4;
+    /// Accepts long packets shorter than stated, and [padded](crate::padded) ones, so that those of
+    /// a message have one length; answers READs in such if asked.
+    pub const EQUAL_LENGTHS: u64 = 1 << 7;
 }
 
 /// Identity and features of the sender.

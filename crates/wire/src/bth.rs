@@ -4,7 +4,7 @@
 //!   0                   1                   2                   3
 //!   0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //!  +---------------+-+-+---+-------+-------------------------------+
-//!  |    opcode     |S|M|pad| TVer 0|        partition key          |
+//!  |    opcode     |S|M|pad| TVer  |        partition key          |
 //!  +-+-+-----------+-+-+---+-------+-------------------------------+
 //!  |F|B| reserved  |        destination queue pair                 |
 //!  +-+-+-----------+-----------------------------------------------+
@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Reserved bits are sent as zero and ignored when received, except between hosts that have agreed
-//! on a [`tag`](Bth::tag), which uses them.
+//! on a [`tag`](Bth::tag), which uses them. The transport version (TVer) is 0, and 1 in a
+//! [padded](crate::padded) packet.
 
 use crate::field;
 use crate::{Opcode, ParseError, Psn, Qpn};
@@ -81,11 +82,22 @@ impl Bth {
     /// [`ParseError::UnknownOpcode`].
     #[inline]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, ParseError> {
-        let [opcode, flags] = field::get::<0, 2, _>(bytes);
-        let version = flags & 0x0f;
-        if version != 0 {
-            return Err(ParseError::BadVersion(version));
+        match Self::version(bytes) {
+            0 => Self::read(bytes),
+            version => Err(ParseError::BadVersion(version)),
         }
+    }
+
+    /// The transport version of a header.
+    #[inline]
+    pub(crate) fn version(bytes: &[u8; Self::LEN]) -> u8 {
+        bytes[1] & 0x0f
+    }
+
+    /// Reads a header of any version.
+    #[inline(always)]
+    pub(crate) fn read(bytes: &[u8; Self::LEN]) -> Result<Self, ParseError> {
+        let [opcode, flags] = field::get::<0, 2, _>(bytes);
         let (congestion, dest_qpn) = field::split_24(field::get::<4, 4, _>(bytes));
         let (ack, psn) = field::split_24(field::get::<8, 4, _>(bytes));
         Ok(Self {

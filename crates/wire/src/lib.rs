@@ -49,6 +49,7 @@ pub mod mtu;
 pub mod neighbour;
 pub mod opcode;
 pub mod packet;
+pub mod padded;
 pub mod pfc;
 pub mod reth;
 pub mod rnr;

@@ -11,6 +11,7 @@
 //! before parsing, and added after emitting.
 
 use crate::opcode::UnknownOpcode;
+use crate::padded::{self, PADDED_VERSION};
 use crate::{
     ATOMIC_ACK_LEN, Aeth, AtomicEth, Bth, Deth, IETH_LEN, IMMEDIATE_LEN, Opcode, Reth, Rkey, XrcEth,
 };
@@ -54,11 +55,12 @@ pub enum ParseError {
     /// The first byte is not an opcode that this crate knows.
     #[error("unknown opcode {0:#04x}")]
     UnknownOpcode(u8),
-    /// The transport header version is not 0.
-    #[error("transport version {0} instead of 0")]
+    /// The version is another one: of the transport header, not 0.
+    #[error("unexpected version {0}")]
     BadVersion(u8),
-    /// There are more pad bytes than bytes behind the headers.
-    #[error("more pad bytes than payload")]
+    /// There are more pad bytes than bytes behind the headers, or a packet that says that it is
+    /// padded is not.
+    #[error("the padding does not fit the packet")]
     BadPad,
     /// The length of headers, payload and pad is not a multiple of four bytes.
     #[error("length is not a multiple of four")]
@@ -208,8 +210,8 @@ impl Headers {
     }
 
     #[inline(always)]
-    fn read(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
-        let mut headers = Headers::new(Bth::from_bytes(reader.take()?)?);
+    fn read(bth: Bth, reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let mut headers = Headers::new(bth);
         let opcode = headers.bth.opcode;
         if opcode.has_deth_or_xrceth() {
             if opcode.has_deth() {
@@ -260,7 +262,8 @@ impl<'a> Packet<'a> {
     #[inline(always)] // into the paths of packets in the clear and of sealed ones
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, ParseError> {
         let mut reader = Reader { rest: bytes };
-        let headers = Headers::read(&mut reader)?;
+        let bth = Bth::from_bytes(reader.take()?)?;
+        let headers = Headers::read(bth, &mut reader)?;
         if !bytes.len().is_multiple_of(4) {
             return Err(ParseError::BadLength);
         }
@@ -273,6 +276,25 @@ impl<'a> Packet<'a> {
             headers,
             payload: &reader.rest[..payload_len],
         })
+    }
+
+    /// Reads a [padded](crate::padded) packet; its padding is no part of the payload.
+    ///
+    /// # Errors
+    /// Why the bytes are not a padded packet, [`ParseError::BadVersion`] for any other packet.
+    pub fn parse_padded(bytes: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+        let mut reader = Reader { rest: bytes };
+        let header = reader.take()?;
+        match Bth::version(header) {
+            PADDED_VERSION => {}
+            version => return Err(ParseError::BadVersion(version)),
+        }
+        let headers = Headers::read(Bth::read(header)?, &mut reader)?;
+        if !bytes.len().is_multiple_of(4) {
+            return Err(ParseError::BadLength);
+        }
+        let payload = padded::payload(&headers.bth, reader.rest).ok_or(ParseError::BadPad)?;
+        Ok(Packet { headers, payload })
     }
 
     /// Short for `headers.bth.opcode`.

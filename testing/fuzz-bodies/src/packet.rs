@@ -4,6 +4,7 @@
 use airdma_wire::bundle::{
     BUNDLE_HEADER_LEN, BUNDLE_OPCODE, BUNDLE_PACKETS_MAX, Bundle, bundle_header,
 };
+use airdma_wire::padded::{PADDING_MIN, may_be_padded, pad_packet};
 use airdma_wire::{AtomicEth, Bth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn};
 
 /// Parses the bytes as they are, and again with a known opcode, version 0 and whole words.
@@ -16,6 +17,7 @@ pub fn run(data: &[u8]) {
         *flags &= 0xf0;
     }
     check(&bytes);
+    check(&like_a_padded(bytes));
     check_bundle(data);
     check_bundle(&like_a_bundle(data));
 }
@@ -48,11 +50,37 @@ fn like_a_bundle(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The bytes with a version and a padding that fit, where the input does not forbid it.
+fn like_a_padded(mut bytes: Vec<u8>) -> Vec<u8> {
+    let padding = bytes.last().copied().unwrap_or(0);
+    let room = bytes.len().saturating_sub(2);
+    if (PADDING_MIN..room).contains(&usize::from(padding)) && bytes.len() > 1 {
+        pad_packet(&mut bytes, padding.into());
+    }
+    bytes
+}
+
 fn check(data: &[u8]) {
     match Packet::parse(data) {
         Ok(packet) => check_packet(data, &packet),
         Err(error) => check_refusal(data, error),
     }
+    if let Ok(packet) = Packet::parse_padded(data) {
+        check_padded(data, &packet);
+    }
+}
+
+/// A padded packet is what it was before it was padded.
+fn check_padded(data: &[u8], packet: &Packet<'_>) {
+    assert!(may_be_padded(packet.opcode()) && !packet.payload.is_empty());
+    let end = packet.headers.len() + packet.payload.len();
+    let padding = data.len() - end;
+    let mut again = data[..end].to_vec();
+    again[1] &= 0xc0;
+    again.resize(data.len(), 0);
+    pad_packet(&mut again, u16::try_from(padding).expect("two bytes"));
+    assert_eq!(Packet::parse_padded(&again).as_ref(), Ok(packet));
+    assert_eq!(again, data);
 }
 
 fn check_packet(data: &[u8], packet: &Packet<'_>) {

@@ -32,6 +32,7 @@ pub fn run(data: &[u8]) {
             22 if input.one_in(4) => siege.modify_somehow(&mut input),
             22 => siege.toggle_region(&mut input),
             _ if input.one_in(2) => siege.flood(),
+            _ if input.one_in(2) => siege.agree_on_lengths(&mut input),
             _ => siege.repeat_last_ack(),
         }
         siege.check();

@@ -67,6 +67,10 @@ pub struct Siege {
     reorder: Option<ReorderMemory>,
     /// If both ends have agreed on them.
     tags: Option<Tags>,
+    /// Largest payload of a packet that both ends ever agreed on, or 0.
+    long: u32,
+    /// Padding that packets of the attacker's state, if they can have any; 0 for none.
+    padding: u16,
     /// The next packets, one for each bit: those that are set are late.
     late_bits: u32,
     late: VecDeque<Vec<u8>>,
@@ -93,6 +97,8 @@ impl Siege {
             idle_polls: 0,
             reorder: None,
             tags: None,
+            long: 0,
+            padding: 0,
             late_bits: 0,
             late: VecDeque::new(),
         };
@@ -272,16 +278,21 @@ impl Siege {
             ]
         };
         let last = opcodes[2 + input.below(2)];
-        let (mtu, tail) = (self.mtu(), 1 + u32::from(input.byte()) % self.mtu());
+        let (mut first, mut full) = (self.mtu(), self.mtu());
+        let tail = 1 + u32::from(input.byte()) % self.mtu();
+        if self.long > 0 && input.one_in(2) {
+            full = input.pick(&[self.long, full / 2 + 4, full / 2, full + 16, full - 4]);
+            first = full - if write { Reth::LEN as u32 } else { 0 };
+        }
         let reth = Reth {
             va: address(input),
             rkey: Rkey(key(input)),
-            length: (1 + middles) * mtu + tail,
+            length: first + middles * full + tail,
         };
         for index in 0..middles + 2 {
             let (opcode, len) = match index {
-                0 => (opcodes[0], mtu),
-                _ if index <= middles => (opcodes[1], mtu),
+                0 => (opcodes[0], first),
+                _ if index <= middles => (opcodes[1], full),
                 _ => (last, tail),
             };
             let Some(opcode) = opcode.on(self.transport()) else {
@@ -386,7 +397,9 @@ impl Siege {
         };
         assert!(wanted, "wants_transmit was false, yet there was a packet");
         self.idle_polls = 0;
-        let packet = Packet::parse(&self.out[..transmit.len]).expect("a packet of ours");
+        let bytes = &self.out[..transmit.len];
+        let packet = Packet::parse(bytes).or_else(|_| Packet::parse_padded(bytes));
+        let packet = packet.expect("a packet of ours");
         let (headers, payload_len) = (packet.headers, packet.payload.len());
         self.check_sent(&headers, payload_len);
         Some(())
@@ -400,7 +413,7 @@ impl Siege {
         assert_eq!(bth.tag, self.queue_pair.tag());
         if self.config.qp_type.is_connected() {
             assert_eq!(bth.dest_qpn, attributes.dest_qpn);
-            assert!(payload_len <= attributes.path_mtu.bytes() as usize);
+            assert!(payload_len <= attributes.path_mtu.bytes().max(self.long) as usize);
         } else {
             assert!(payload_len <= self.config.port_mtu.bytes() as usize);
         }

@@ -132,6 +132,7 @@ impl Air {
         let peer = self.peer(index);
         peer.long_payload = takes.map_or(0, |answer| answer.long_payload.into());
         peer.answers_long_reads = both & feature::LONG_READS != 0;
+        peer.takes_equal_lengths = both & feature::EQUAL_LENGTHS != 0;
         let payload = self.payload_to(view.qps, index);
         let peer = self.peer(index);
         let is_new = peer.agreed != agreed;
@@ -196,6 +197,7 @@ impl Air {
         // In whole words, so that consecutive packets have no padding.
         let both = ours.min(peer.long_payload) & !3;
         let answers = peer.answers_long_reads;
+        let equal = peer.takes_equal_lengths;
         let usual = PathMtu::for_interface_mtu(self.interface_mtu);
         if let Some(slot) = qps.slot(user) {
             let on_link = slot.connection.is_some_and(|connection| connection.on_link);
@@ -203,6 +205,7 @@ impl Air {
             let spare = slot.seal.as_ref().map_or(0, |_| SEALED_OVERHEAD as u32);
             let both = both.saturating_sub(spare);
             let sent = if on_link && is_usual { both } else { 0 };
+            slot.qp.set_equal_lengths(equal);
             slot.qp.set_long_payloads(ours, sent, answers);
         }
     }
@@ -586,7 +589,7 @@ impl Air {
             RateControl::Buffers | RateControl::Latency | RateControl::Dctcp => feature::BUFFERS,
             RateControl::Dcqcn | RateControl::Window => 0,
         };
-        self.offers | feature::LONG_READS | buffers
+        self.offers | feature::LONG_READS | feature::EQUAL_LENGTHS | buffers
     }
 
     pub(crate) fn emit(&mut self, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {

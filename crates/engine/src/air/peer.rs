@@ -157,6 +157,8 @@ pub(super) struct AirPeer {
     pub(super) long_payload: u32,
     /// Whether it answers READs in packets as long, on request.
     pub(super) answers_long_reads: bool,
+    /// Whether long messages may go to it in packets of one length.
+    pub(super) takes_equal_lengths: bool,
     /// Whether ACK packets tell it what is missing; it gets no reports.
     pub(super) is_told_by_acks: bool,
     /// Present while it has agreed to report its buffers, or since it sent a CNP.
@@ -237,6 +239,7 @@ impl AirPeer {
             known: None,
             long_payload: 0,
             answers_long_reads: false,
+            takes_equal_lengths: false,
             is_told_by_acks: false,
             pace: None,
             bundling: None,

@@ -8,6 +8,7 @@ use crate::sharing::steering::Member;
 use crate::tables::qp_host::Receives;
 use airdma_port::Received;
 use airdma_transport::{Arrival, Time};
+use airdma_wire::padded::PADDED_VERSION;
 use airdma_wire::sealed::is_sealed;
 use airdma_wire::{Bth, Opcode, Packet, ParseError, Qpn, split_middle};
 
@@ -64,7 +65,7 @@ impl Receiving<'_> {
         if is_sealed(received.bytes) {
             return self.receive_sealed(now, received);
         }
-        let packet = match Packet::parse(received.bytes) {
+        let packet = match self.parse(received.bytes) {
             Ok(packet) => packet,
             Err(error) => return self.drop_malformed(error),
         };
@@ -102,7 +103,7 @@ impl Receiving<'_> {
         {
             return;
         }
-        match Packet::parse(received.bytes) {
+        match self.parse(received.bytes) {
             Ok(packet) if packet.headers.bth.opcode == Opcode::UdSendOnly => {
                 if !self
                     .state
@@ -124,7 +125,7 @@ impl Receiving<'_> {
         received: &Received<'_>,
         sender: Qpn,
     ) {
-        match Packet::parse(received.bytes) {
+        match self.parse(received.bytes) {
             // The number in the packet must be the one of the queue pair that sealed it.
             Ok(packet)
                 if packet
@@ -137,6 +138,26 @@ impl Receiving<'_> {
             Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
             Err(error) => self.drop_malformed(error),
         }
+    }
+
+    /// Reads a packet: an ordinary one, or a padded one of a peer that may send such.
+    #[inline(always)] // as Packet::parse
+    fn parse<'b>(&mut self, bytes: &'b [u8]) -> Result<Packet<'b>, ParseError> {
+        match Packet::parse(bytes) {
+            Err(ParseError::BadVersion(PADDED_VERSION)) => self.parse_padded(bytes),
+            parsed => parsed,
+        }
+    }
+
+    #[inline(never)] // one packet of a message at most
+    fn parse_padded<'b>(&mut self, bytes: &'b [u8]) -> Result<Packet<'b>, ParseError> {
+        let packet = Packet::parse_padded(bytes)?;
+        let index = self.state.qps.find(packet.headers.bth.dest_qpn);
+        let slot = index.and_then(|index| self.state.qps.slot(index));
+        if slot.is_some_and(|slot| !slot.qp.takes_padded()) {
+            return Err(ParseError::BadVersion(PADDED_VERSION));
+        }
+        Ok(packet)
     }
 
     /// Gives a packet to the queue pair that it is for.

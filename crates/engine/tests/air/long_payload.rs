@@ -2,13 +2,16 @@
 
 use crate::common::*;
 use crate::wires::{Wires, reset};
-use crate::{BTH_AND_DETH, MS, inject, is_middle};
+use crate::{BTH_AND_DETH, MS, inject, inject_packet, is_middle};
 use airdma_engine::*;
 use airdma_wire::air::{Hello, Message, feature, hello, parse};
+use airdma_wire::padded::pad_packet;
+use airdma_wire::{Bth, Headers, Opcode, Psn};
 
 const LEN: usize = 64 * 1024;
-/// A middle packet without its ICRC: BTH and payload.
-const LONG: usize = 12 + 1452;
+/// A packet without its ICRC (BTH and payload) of a message that is divided evenly, into as many as
+/// of 1,452 bytes.
+const EVEN: usize = 12 + 1428;
 const USUAL: usize = 12 + 1024;
 
 /// Lengths of the middle packets of one WRITE, which arrives.
@@ -31,8 +34,12 @@ fn agreed_peers_fill_packets_up_to_the_interfaces_mtu() {
     let mut wires = Wires::new([true, true], LEN);
     wires.quietly(5 * MS);
     for left in [0, 1] {
+        let since = wires.sent.len();
         let middles = middles(&mut wires, left);
-        assert_eq!(middles, [LONG].repeat(LEN / 1452 - 1));
+        assert_eq!(middles, [EVEN].repeat(LEN / 1452 - 1));
+        let sent = wires.sent[since..].iter();
+        let write = sent.filter(|(from, bytes)| *from == left && (6..=8).contains(&bytes[0]));
+        assert!(write.map(|(_, bytes)| bytes.len()).eq([EVEN + 4; 46]));
     }
 }
 
@@ -83,7 +90,7 @@ fn where_an_interface_takes_less_both_send_what_fits_it() {
     wires.quietly(5 * MS);
     for left in [0, 1] {
         let middles = middles(&mut wires, left);
-        assert_eq!(middles, [12 + 1232].repeat(LEN / 1232 - 1), "{left}");
+        assert_eq!(middles, [12 + 1216].repeat(LEN / 1232 - 1), "{left}");
     }
 }
 
@@ -100,7 +107,7 @@ fn an_interface_that_takes_less_from_now_on_ends_no_connection() {
     wires.ends[1].ok();
     for left in [0, 1] {
         let middles = middles(&mut wires, left);
-        assert_eq!(middles, [12 + 1232].repeat(LEN / 1232 - 1), "{left}");
+        assert_eq!(middles, [12 + 1216].repeat(LEN / 1232 - 1), "{left}");
     }
 }
 
@@ -126,7 +133,7 @@ fn an_interface_that_takes_more_from_now_on_ends_no_connection() {
         wires.ends[1].ok();
     }
     let mut sent = wires.sent[since..].iter().map(|(_, bytes)| bytes.len());
-    assert!(sent.any(|length| length == LONG + 4));
+    assert!(sent.any(|length| length == EVEN + 4));
 }
 
 /// Answers the left one's Hello in the right one's name.
@@ -166,9 +173,6 @@ fn a_peer_that_takes_no_whole_words_gets_some() {
     assert!(sent.any(|length| length == 12 + 1432 + 4));
 }
 
-/// A READ response without its ICRC: BTH, payload, and an AETH except in the middle.
-const LONG_FIRST: usize = LONG + 4;
-
 /// Reads all that the other end has, with the losses of `loses`. Returns the lengths of the
 /// responses.
 fn answers(
@@ -193,7 +197,12 @@ fn answers(
     answers.map(|(_, bytes)| bytes.len() - 4).collect()
 }
 
-/// Lengths of the responses to one request, without a loss.
+/// Lengths of the responses to one request of a peer that divides evenly, without a loss.
+fn equal(full: usize, most: usize) -> Vec<usize> {
+    [12 + full].repeat(LEN.div_ceil(most))
+}
+
+/// Lengths of the responses to one request of another peer, without a loss.
 fn whole(full: usize) -> Vec<usize> {
     let packets = LEN.div_ceil(full);
     let rest = LEN - (packets - 1) * full;
@@ -207,8 +216,7 @@ fn agreed_peers_answer_reads_in_packets_of_the_interfaces_mtu() {
     wires.quietly(5 * MS);
     for left in [0, 1] {
         let answers = answers(&mut wires, left, &mut |_, _| false);
-        assert_eq!(answers, whole(1452));
-        assert_eq!(answers[0], LONG_FIRST);
+        assert_eq!(answers, equal(1428, 1452));
     }
 }
 
@@ -239,18 +247,24 @@ fn a_peer_without_long_reads_answers_in_path_mtu_packets() {
 
 #[test]
 fn lost_answers_of_a_read_come_again_as_long_as_they_were() {
-    // The first, one in the middle, the last; and a request.
-    for lost in [0x0d, 0x0e, 0x0f, 0x0c] {
+    // A request, and a response: the first, one in the middle, the last.
+    for (opcode, nth) in [(0x0c, 0), (0x0e, 0), (0x0e, 20), (0x0e, 45)] {
         let mut wires = Wires::new([true, true], LEN);
         wires.quietly(5 * MS);
-        let mut is_there = true;
+        let mut count = 0;
         let answers = answers(&mut wires, 0, &mut |_, bytes| {
-            bytes[0] == lost && std::mem::take(&mut is_there)
+            count += usize::from(bytes[0] == opcode);
+            bytes[0] == opcode && count == nth + 1
         });
-        assert!(!is_there);
-        let long = answers.iter().filter(|&&length| length >= LONG).count();
-        assert!(long >= LEN / 1452, "{lost:#x}: {answers:?}");
-        assert!(!answers.contains(&USUAL), "{lost:#x}: {answers:?}");
+        assert!(count > nth);
+        let long = answers.iter().filter(|&&length| length == EVEN).count();
+        assert!(long >= LEN / 1452, "{nth}: {answers:?}");
+        let last_alone = 12 + 1276;
+        let others = answers.iter().filter(|&&length| length != EVEN);
+        assert!(
+            others.copied().all(|length| length == last_alone),
+            "{nth}: {answers:?}"
+        );
     }
 }
 
@@ -277,7 +291,45 @@ fn a_read_goes_on_where_an_interface_takes_less_from_now_on() {
         wires.ends[0].ok();
         assert!(wires.ends[0].memory.bytes(0, LEN) == data, "{shrinks}");
         let answers = self::answers(&mut wires, 0, &mut |_, _| false);
-        assert_eq!(answers, whole(1232), "{shrinks}");
+        assert_eq!(answers, equal(1216, 1232), "{shrinks}");
+    }
+}
+
+#[test]
+fn a_peer_without_equal_lengths_gets_a_short_last_packet() {
+    let mut wires = Wires::new([true, false], LEN);
+    wires.quietly(MS);
+    answer_hello(&wires, 1452, feature::SELECTIVE);
+    wires.quietly(MS);
+    let since = wires.sent.len();
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(5 * MS);
+    let sent = wires.sent[since..].iter();
+    let write: Vec<_> = sent
+        .filter(|(_, bytes)| (6..=8).contains(&bytes[0]))
+        .collect();
+    assert!(write.iter().all(|(_, bytes)| bytes[1] & 0xf == 0));
+    let last = write.iter().find(|(_, bytes)| bytes[0] == 8).unwrap();
+    assert_eq!(last.1.len(), 12 + (LEN + 16) % 1452 + 4);
+}
+
+#[test]
+fn padding_of_a_peer_that_agreed_on_nothing_is_dropped() {
+    for offers in [true, false] {
+        let mut wires = Wires::new([offers, false], LEN);
+        wires.quietly(MS);
+        let mut bytes = vec![0; 12];
+        let qpn = wires.ends[0].qp.number();
+        let header = Bth::new(Opcode::RcWriteLast, qpn, Psn::new(7));
+        Headers::new(header).emit(&mut bytes);
+        bytes.resize(12 + 64, 0);
+        pad_packet(&mut bytes, 8);
+        let before = wires.hosts[0].count("drop_malformed");
+        inject_packet(&wires, 0, bytes);
+        wires.quietly(MS);
+        let dropped = wires.hosts[0].count("drop_malformed") - before;
+        assert_eq!(dropped, u64::from(!offers));
     }
 }
 

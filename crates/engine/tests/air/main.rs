@@ -477,7 +477,7 @@ fn inject(wires: &Wires, mad: &[u8]) {
 /// Delivers a datagram to queue pair 1 of a host, in the other one's name.
 fn inject_into(wires: &Wires, to: usize, mad: &[u8]) {
     use airdma_wire::mad::GSI_QKEY;
-    use airdma_wire::{Bth, Deth, Headers, IpPseudo, Opcode, Psn, Qpn, ROCE_PORT, icrc};
+    use airdma_wire::{Bth, Deth, Headers, Opcode, Psn, Qpn};
     let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(1)));
     headers.deth = Some(Deth {
         qkey: GSI_QKEY,
@@ -486,6 +486,12 @@ fn inject_into(wires: &Wires, to: usize, mad: &[u8]) {
     let mut bytes = vec![0; headers.len()];
     headers.emit(&mut bytes);
     bytes.extend_from_slice(mad);
+    inject_packet(wires, to, bytes);
+}
+
+/// Delivers a packet, BTH to pad, to a host in the other one's name.
+fn inject_packet(wires: &Wires, to: usize, mut bytes: Vec<u8>) {
+    use airdma_wire::{IpPseudo, ROCE_PORT, icrc};
     let [destination, source] = if to == 0 {
         [LEFT, RIGHT]
     } else {

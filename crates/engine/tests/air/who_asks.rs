@@ -33,7 +33,7 @@ fn write_both_ways(wires: &mut Wires, is_long: bool) {
         wires.quietly(30 * MS);
         wires.ends[left].ok();
         let mut middles = wires.sent[since..].iter().filter(|sent| sent.1[0] == 0x07);
-        let len = 12 + if is_long { 1452 } else { 1024 } + 4;
+        let len = 12 + if is_long { 1428 } else { 1024 } + 4;
         assert!(middles.all(|(from, bytes)| *from == left && bytes.len() == len));
     }
 }
@@ -51,7 +51,7 @@ fn who_is_asked_agrees_and_asks_in_turn() {
     wires.quietly(30 * MS);
     right.ok();
     let mut lengths = wires.sent[since..].iter().map(|(_, bytes)| bytes.len());
-    assert!(lengths.any(|length| length == 12 + 1452 + 4));
+    assert!(lengths.any(|length| length == 12 + 1428 + 4));
 }
 
 #[test]

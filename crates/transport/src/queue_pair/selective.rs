@@ -126,6 +126,25 @@ impl QueuePair {
         }
     }
 
+    /// Lets long messages leave in packets of one length, the last one
+    /// [padded](airdma_wire::padded), and asks for such responses; the peer must have announced
+    /// that it accepts them. Otherwise as [`set_long_payloads`](Self::set_long_payloads).
+    pub fn set_equal_lengths(&mut self, equal: bool) {
+        if let Service::Connected { requester, .. } = &mut self.service
+            && self.transport == Transport::Rc
+        {
+            requester.set_equal_lengths(equal, &self.attributes);
+        }
+    }
+
+    /// Whether the peer may send [padded](airdma_wire::padded) packets.
+    pub fn takes_padded(&self) -> bool {
+        match &self.service {
+            Service::Connected { responder, .. } => responder.takes_padded(),
+            Service::Unreliable { .. } | Service::Datagram(_) => false,
+        }
+    }
+
     /// Largest payload of a packet of the next run.
     pub fn payload_max(&self) -> u32 {
         let path_mtu = self.attributes.path_mtu.bytes();

@@ -6,6 +6,9 @@ use crate::operation::Extent;
 use crate::request_packet::packets_of;
 use crate::work::SendRequest;
 
+/// Payloads of packets, except the last of a message, are whole words.
+const WORD: u32 = 4;
+
 /// One posted request and the sequence numbers it takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
@@ -17,6 +20,9 @@ pub(crate) struct Entry {
     pub(crate) payload: u32,
     /// How much less the first one carries.
     pub(crate) first_less: u32,
+    /// Whether the last of several packets is padded to the length of the others; for a READ, of
+    /// its responses.
+    pub(crate) is_equal: bool,
     pub(crate) local: Local,
 }
 
@@ -45,6 +51,30 @@ impl Entry {
         Entry::cut(request, first, payload, first_less)
     }
 
+    /// As [`Entry::long`], but a message that takes several packets is divided evenly: into as many
+    /// packets of at most `payload` bytes, all of one length, the last one padded.
+    ///
+    /// The padding is less than four bytes for each packet of the message, and less than a packet.
+    pub(crate) fn equal(request: SendRequest, first: u64, payload: u32, path_mtu: u32) -> Self {
+        let entry = Entry::long(request, first, payload);
+        if entry.packets < 2 {
+            return entry;
+        }
+        let first_less = entry.first_less;
+        let all = request.length + first_less + request.operation.trailer_len();
+        let mut even = all
+            .div_ceil(packets_of(all, payload))
+            .next_multiple_of(WORD);
+        if first_less > 0 && even - first_less == path_mtu {
+            // As long as the first packet of an ordinary message.
+            even += WORD;
+        }
+        Entry {
+            is_equal: true,
+            ..Entry::cut(request, first, even, first_less)
+        }
+    }
+
     fn cut(request: SendRequest, first: u64, payload: u32, first_less: u32) -> Self {
         let packets = match request.operation.extent() {
             Extent::List => packets_of(request.length + first_less, payload),
@@ -57,6 +87,7 @@ impl Entry {
             packets,
             payload,
             first_less,
+            is_equal: false,
             local: Local::Waiting,
         }
     }

@@ -5,30 +5,29 @@
 
 use airdma_wire::{Lreth, Opcode, Packet, Psn, Reth};
 
-use super::{Fault, Responder, check_granted, check_reth};
+use super::{Fault, Responder, check_granted, check_reth, equal_min};
 use crate::attributes::{Access, QpAttributes};
 use crate::host::{AtomicOperation, Host, RemoteAccess};
 use crate::operation::WORD_LEN;
 use crate::replies::ReadResponse;
 use crate::request_packet::packets_of;
 
+/// How the response to a READ is cut into packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Payload of each packet except the last.
+    pub(super) payload: u32,
+    /// Whether all packets are middle ones, of one length.
+    pub(super) is_equal: bool,
+}
+
 /// A READ, atomic or atomic write that was executed, kept to answer its duplicates (IBTA 9.4.5,
 /// 9.7.5.1.3).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Executed {
-    Read {
-        psn: Psn,
-        reth: Reth,
-        /// Payload of each response except the last.
-        payload: u32,
-    },
-    Atomic {
-        psn: Psn,
-        original: u64,
-    },
-    AtomicWrite {
-        psn: Psn,
-    },
+    Read { psn: Psn, reth: Reth, cut: Cut },
+    Atomic { psn: Psn, original: u64 },
+    AtomicWrite { psn: Psn },
 }
 
 impl Responder {
@@ -40,8 +39,7 @@ impl Responder {
     ) -> Result<u32, Fault> {
         let reth = packet.headers.reth.ok_or(Fault::Invalid)?;
         let path_mtu = attributes.path_mtu.bytes();
-        let payload =
-            answer_payload(packet, path_mtu, self.long_payload_max).ok_or(Fault::Invalid)?;
+        let cut = answer_cut(packet, path_mtu, self.long_payload_max).ok_or(Fault::Invalid)?;
         self.check_answers_max(attributes)?;
         check_reth(
             attributes,
@@ -52,8 +50,8 @@ impl Responder {
         )?;
         let psn = packet.headers.bth.psn;
         self.message_done(host);
-        self.remember(attributes, Executed::Read { psn, reth, payload });
-        let response = read_response(&reth, payload);
+        self.remember(attributes, Executed::Read { psn, reth, cut });
+        let response = read_response(&reth, cut);
         self.replies.read(psn, self.msn, response, false);
         Ok(response.packets)
     }
@@ -149,12 +147,12 @@ impl Responder {
                 Executed::Read {
                     psn: first,
                     reth,
-                    payload,
+                    cut,
                 } if opcode == Opcode::RcReadRequest => {
                     let Some(again) = packet.headers.reth else {
                         continue;
                     };
-                    if !is_rest_of(&again, psn, &reth, first, payload) {
+                    if !is_rest_of(&again, psn, &reth, first, cut.payload) {
                         continue;
                     }
                     if host.check_remote(again.rkey, again.va, again.length, RemoteAccess::Read)
@@ -163,7 +161,7 @@ impl Responder {
                     {
                         // Its PSNs, and the payload of each, are those of the first time.
                         self.replies
-                            .read(psn, self.msn, read_response(&again, payload), true);
+                            .read(psn, self.msn, read_response(&again, cut), true);
                     }
                     return;
                 }
@@ -188,33 +186,51 @@ impl Responder {
     }
 }
 
-/// Payload of each response to a READ except the last: a path MTU, or what the request asks for, at
-/// most `most`.
+/// How the response to a READ is cut: in packets of the path MTU, or as the request asks for, with
+/// a payload of at most `most`.
 ///
-/// It is a multiple of four, so that middle responses have no padding. `None` if the request asks
+/// That is a multiple of four, so that middle responses have no padding. `None` if the request asks
 /// for what is not allowed.
-pub(super) fn answer_payload(packet: &Packet<'_>, path_mtu: u32, most: u32) -> Option<u32> {
+pub(super) fn answer_cut(packet: &Packet<'_>, path_mtu: u32, most: u32) -> Option<Cut> {
     if packet.payload.is_empty() {
-        return Some(path_mtu);
+        return Some(Cut::plain(path_mtu));
     }
-    let said = u32::from(Lreth::parse(packet.payload).ok()?.payload);
-    (said > path_mtu && said <= most && said.is_multiple_of(4)).then_some(said)
+    let lreth = Lreth::parse(packet.payload).ok()?;
+    let payload = u32::from(lreth.payload);
+    let is_equal = lreth.is_equal;
+    let more_than = if is_equal {
+        equal_min(path_mtu)
+    } else {
+        path_mtu
+    };
+    let is_allowed = payload > more_than && payload <= most && payload.is_multiple_of(4);
+    is_allowed.then_some(Cut { payload, is_equal })
 }
 
-fn read_response(reth: &Reth, payload: u32) -> ReadResponse {
+impl Cut {
+    fn plain(path_mtu: u32) -> Self {
+        Cut {
+            payload: path_mtu,
+            is_equal: false,
+        }
+    }
+}
+
+fn read_response(reth: &Reth, cut: Cut) -> ReadResponse {
     ReadResponse {
         rkey: reth.rkey,
         va: reth.va,
         length: reth.length,
         done: 0,
-        payload,
-        packets: packets_of(reth.length, payload),
+        payload: cut.payload,
+        is_equal: cut.is_equal && reth.length > 0,
+        packets: packets_of(reth.length, cut.payload),
     }
 }
 
 /// Response to an atomic write: a READ response without payload, as in rxe.
 fn atomic_write_response(attributes: &QpAttributes) -> ReadResponse {
-    read_response(&Reth::default(), attributes.path_mtu.bytes())
+    read_response(&Reth::default(), Cut::plain(attributes.path_mtu.bytes()))
 }
 
 /// Whether a repeated READ request asks for the rest of one granted before.

@@ -3,7 +3,7 @@
 
 use airdma_wire::{Opcode, Packet, Psn};
 
-use super::executed::answer_payload;
+use super::executed::answer_cut;
 use super::{Inbound, Refusal, Responder};
 use crate::attributes::QpAttributes;
 use crate::counter::Counter;
@@ -89,8 +89,8 @@ impl Responder {
         let psns = match packet.headers.reth {
             Some(reth) if packet.headers.bth.opcode == Opcode::RcReadRequest => {
                 // If it is refused in its turn, it has a single reply.
-                let payload = answer_payload(packet, path_mtu, self.long_payload_max);
-                payload.map_or(1, |payload| packets_of(reth.length, payload))
+                let cut = answer_cut(packet, path_mtu, self.long_payload_max);
+                cut.map_or(1, |cut| packets_of(reth.length, cut.payload))
             }
             Some(_) | None => 1,
         };

@@ -449,7 +449,7 @@ impl Bench {
 
     /// A packet as it was sent.
     pub fn bytes_arrive(&mut self, bytes: &[u8]) {
-        let packet = Packet::parse(bytes).unwrap();
+        let packet = parse(bytes);
         self.qp
             .handle_packet(self.now, &self.arrival, &packet, &mut self.host);
     }
@@ -493,14 +493,20 @@ impl Bench {
         let sent = self
             .qp
             .poll_transmit(self.now, self.credit, &mut self.host, &mut out)?;
-        let packet = Packet::parse(&out[..sent.len]).unwrap();
+        let packet = parse(&out[..sent.len]);
         let expected_peer = if self.qp.qp_type().is_connected() {
             PEER_QPN
         } else {
             0x33
         };
         assert_eq!(packet.headers.bth.dest_qpn, Qpn::new(expected_peer));
-        Some(line(&packet))
+        let bytes = packet.headers.len() + packet.payload.len();
+        let padding = sent.len - bytes - usize::from(packet.headers.bth.pad);
+        let mut line = line(&packet);
+        if padding > 0 {
+            line += &format!(" pad={padding}");
+        }
+        Some(line)
     }
 
     /// The next packet whole.
@@ -532,6 +538,14 @@ impl Bench {
         self.now = due + late;
         self.qp.handle_timeout(self.now, &mut self.host);
         waited
+    }
+}
+
+/// A packet, padded or not.
+pub fn parse(bytes: &[u8]) -> Packet<'_> {
+    match Packet::parse(bytes) {
+        Err(ParseError::BadVersion(1)) => Packet::parse_padded(bytes).unwrap(),
+        parsed => parsed.unwrap(),
     }
 }
 
@@ -570,7 +584,8 @@ fn line(packet: &Packet<'_>) -> String {
     } else if bth.opcode == Opcode::RcReadRequest
         && let Ok(lreth) = Lreth::parse(packet.payload)
     {
-        line += &format!(" each={}", lreth.payload);
+        let name = if lreth.is_equal { "equal" } else { "each" };
+        line += &format!(" {name}={}", lreth.payload);
     } else if !packet.payload.is_empty() {
         line += &format!(" [{}]", packet.payload.len());
     }

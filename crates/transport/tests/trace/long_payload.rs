@@ -145,7 +145,12 @@ fn packets_of_a_wrong_length_are_refused() {
     use Opcode::{RcWriteFirst as First, RcWriteLast as Last, RcWriteMiddle as Middle};
     assert!(!refused(LONG, &[(First, 384), (Middle, 400)]));
     assert!(refused(LONG, &[(First, 388)]), "others would be longer");
-    assert!(refused(LONG, &[(First, 252)]), "less than the path MTU");
+    assert!(!refused(LONG, &[(First, 252), (Middle, 268)]));
+    assert!(refused(LONG, &[(First, 252), (Middle, 252)]));
+    assert!(!refused(LONG, &[(First, 116), (Middle, 132)]));
+    assert!(refused(LONG, &[(First, 112)]), "half of the path MTU");
+    assert!(refused(LONG, &[(First, 0)]));
+    assert!(refused(0, &[(First, 252)]), "nothing was agreed on");
     assert!(refused(LONG, &[(First, 384), (Middle, 384)]));
     assert!(refused(LONG, &[(First, 384), (Middle, 256)]));
     assert!(refused(LONG, &[(First, 256), (Middle, 400)]));

@@ -262,6 +262,10 @@ fn a_read_that_comes_early_keeps_the_psns_of_its_long_answers() {
     assert_eq!((expected.get(), count), (105, 0));
 }
 
+fn lreth(payload: u16, is_equal: bool) -> [u8; 4] {
+    Lreth { payload, is_equal }.to_bytes()
+}
+
 /// What a READ of 1,000 bytes gets with this behind its RETH, in its turn or before it.
 fn answered(taken: u32, lreth: &[u8], early: bool) -> (Vec<String>, QpState) {
     let mut b = Bench::connected();
@@ -279,7 +283,7 @@ fn answered(taken: u32, lreth: &[u8], early: bool) -> (Vec<String>, QpState) {
 
 #[test]
 fn what_no_agreement_allows_is_refused_in_its_turn() {
-    let each = |payload: u16| Lreth { payload }.to_bytes().to_vec();
+    let each = |payload: u16| lreth(payload, false).to_vec();
     let mut wrong: Vec<Vec<u8>> = [0, 1, 2, 4, 252, 255, 256, 257, 258, 398, 399, 401, 404]
         .map(each)
         .to_vec();
@@ -287,7 +291,11 @@ fn what_no_agreement_allows_is_refused_in_its_turn() {
     wrong.extend([
         vec![1],
         vec![1, 0, 1],
-        vec![2, 0, 1, 0x90],
+        vec![3, 0, 1, 0x90],
+        lreth(128, true).to_vec(),
+        lreth(130, true).to_vec(),
+        lreth(404, true).to_vec(),
+        vec![2, 0, 1],
         [EACH, EACH].concat(),
         vec![1; 1000],
     ]);
@@ -304,8 +312,10 @@ fn what_no_agreement_allows_is_refused_in_its_turn() {
     assert_eq!(answered(LONG, &each(260), false).0.len(), 4);
     // Nothing was agreed on.
     for each in [256, 260, 400] {
-        let lreth = Lreth { payload: each }.to_bytes();
-        assert_eq!(answered(0, &lreth, false).1, QpState::Error, "{each}");
+        for is_equal in [false, true] {
+            let lreth = lreth(each, is_equal);
+            assert_eq!(answered(0, &lreth, false).1, QpState::Error, "{each}");
+        }
     }
 }
 

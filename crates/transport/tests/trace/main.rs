@@ -7,6 +7,7 @@ mod atomic_write;
 mod bench;
 mod datagram;
 mod early_answers;
+mod equal_lengths;
 mod extended;
 mod local;
 mod long_payload;

@@ -26,6 +26,18 @@ impl Siege {
         }
     }
 
+    /// Both ends agree on long packets, and whether those of a message have one length; packets of
+    /// the attacker's are padded, in any way wrong.
+    pub fn agree_on_lengths(&mut self, input: &mut Input<'_>) {
+        let mtu = self.mtu();
+        let payload = input.pick(&[0, mtu + 20, mtu + 400, 4096]).min(4096);
+        self.queue_pair.set_equal_lengths(input.one_in(2));
+        self.queue_pair
+            .set_long_payloads(payload, payload, input.one_in(2));
+        self.long = self.long.max(payload);
+        self.padding = input.pick(&[0, 8, 8, 8, 4, 1, 12, 9, 1000, u16::MAX]);
+    }
+
     /// Some of the next packets of the attacker's are late.
     pub fn delay(&mut self, input: &mut Input<'_>) {
         self.late_bits = input.u32() & input.u32();

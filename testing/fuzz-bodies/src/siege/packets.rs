@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use airdma_transport::Arrival;
+use airdma_wire::padded::{may_be_padded, pad_packet};
 use airdma_wire::{
     Aeth, AtomicEth, Bth, Deth, Headers, Opcode, Packet, Psn, Qkey, Reth, Rkey, Syndrome,
     Transport, XrcEth,
@@ -11,6 +12,9 @@ use airdma_wire::{
 use super::{LATE_MAX, QPN, Siege};
 use crate::input::Input;
 use crate::values::{PEER, QKEY, address, key, length};
+
+/// Padding of a packet that is padded as it should be.
+const PADDING: u16 = 8;
 
 impl Siege {
     /// An opcode of this service and kind, now and then any.
@@ -103,6 +107,16 @@ impl Siege {
         Bth::mark(bytes.first_chunk_mut().expect("a BTH"), tag);
         bytes.resize(bytes.len() + payload_len as usize, 0xc3);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
+        if self.padding > 0 && may_be_padded(headers.bth.opcode) {
+            let pad = u16::from(std::mem::take(&mut bytes[1]) >> 4 & 3);
+            bytes[1] = 0x40;
+            bytes.resize(bytes.len() + usize::from(PADDING), 0);
+            pad_packet(&mut bytes, PADDING + pad);
+            if self.padding != PADDING {
+                let end = bytes.len() - 2;
+                bytes[end..].copy_from_slice(&self.padding.to_be_bytes());
+            }
+        }
         let is_late = self.late_bits & 1 != 0;
         self.late_bits >>= 1;
         if is_late && self.late.len() < LATE_MAX {
@@ -113,7 +127,11 @@ impl Siege {
     }
 
     pub(super) fn deliver_bytes(&mut self, bytes: &[u8]) {
-        let Ok(packet) = Packet::parse(bytes) else {
+        let packet = match Packet::parse(bytes) {
+            Err(_) if self.queue_pair.takes_padded() => Packet::parse_padded(bytes),
+            parsed => parsed,
+        };
+        let Ok(packet) = packet else {
             return;
         };
         let addresses = [

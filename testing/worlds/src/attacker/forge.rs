@@ -380,7 +380,11 @@ impl Attacker {
 
     fn hello(&mut self, world: &World, victim: &Victim) -> Vec<u8> {
         let peer = world.ends[victim.end ^ 1].number;
-        let all = feature::SELECTIVE | feature::BUFFERS | feature::BUNDLES | feature::LONG_READS;
+        let all = feature::SELECTIVE
+            | feature::BUFFERS
+            | feature::BUNDLES
+            | feature::LONG_READS
+            | feature::EQUAL_LENGTHS;
         let hello = Hello {
             asks: self.random.chance(0.5),
             long_payload: self.random.pick(&[0, 256, 1452, 4096, u16::MAX]),
