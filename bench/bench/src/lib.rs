@@ -106,7 +106,7 @@ fn try_bench(options: &Options) -> anyhow::Result<ExitCode> {
         let (program, package, count) = (&gone.program, &gone.package, gone.labels.len());
         writeln!(
             err,
-            "airdma bench: {program} is not installed ({package}): {count} series left out"
+            "airdma bench: {program} is not there ({package}): {count} series left out"
         )?;
     }
     let of_perftest = missing.iter().find(|missing| missing.package == "perftest");

@@ -13,6 +13,7 @@ mod perftest;
 mod sockperf;
 mod ucx;
 mod udp;
+mod under;
 
 pub use cm_time::CmTime;
 pub use fabric::PingPong;
@@ -23,6 +24,7 @@ pub use perftest::{Bandwidth, Latency, Pairs};
 pub use sockperf::Sockperf;
 pub use ucx::Ucx;
 pub use udp::{Datagrams, Received};
+pub use under::{FOUR_CORES, Plain, SecondCore};
 
 /// Environment of a run.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub struct Place {
     pub seconds: u32,
     /// The `airdma` binary.
     pub airdma: String,
+    /// Two cores for the client and two for the server; none on a machine with fewer.
+    pub core_pairs: Option<[[usize; 2]; 2]>,
 }
 
 /// A server and its client; or one program alone, as the client.

@@ -65,7 +65,7 @@ fn targets_text(taken: &Measurement) -> String {
     }
     let table = table::markdown(&rows, 1);
     format!(
-        "{table}\n\nRatios are of medians, on a veth of MTU 1500. \"The best TCP\" is CUBIC or BBR, whichever did better."
+        "{table}\n\nRatios are of medians, on a veth of MTU 1500 unless loss is named. \"The best TCP\" is CUBIC or BBR, whichever did better."
     )
 }
 
@@ -82,7 +82,7 @@ fn how(taken: &Measurement, name: &str) -> String {
     format!(
         "{stopped}Two network namespaces joined by a veth, one core a side. Medians of {} runs (smallest to largest in \
          brackets) of {} s each; at each size all programs take turns. CPU is user and system time of both programs, from their \
-         start to their end, and of soft interrupts on their cores where the kernel counts those apart. perftest polls, and so takes its core for as long as it runs, unless it says sleeping; sockperf \
+         start to their end, and of soft interrupts on their cores where the kernel counts those apart. airdma's two ends may agree on more than RoCEv2, as any two airdma hosts; the series called plain RoCE agree on nothing (`AIRDMA_AIR=0`). perftest polls, and so takes its core for as long as it runs, unless it says sleeping; sockperf \
          blocks in its receive call, unless it says polling, and sends 65,507 bytes at most. TCP with writes of up to 8 KiB runs \
          without Nagle's algorithm, unless it says otherwise.\n\n\
          Machine: {}. Versions: {}. Begun {}: `{}`. All samples: [{name}.json]({name}.json).",

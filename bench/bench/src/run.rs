@@ -52,6 +52,7 @@ pub fn measure(
             mtu: link.cable.mtu,
             seconds: effort.seconds,
             airdma: effort.airdma.clone(),
+            core_pairs: lab.core_pairs(),
         };
         if of_link().any(|series| !series.peer) {
             check(&lab, &place)?;
@@ -359,6 +360,7 @@ mod tests {
             mtu: 1500,
             seconds: 1,
             airdma: "/somewhere/airdma".into(),
+            core_pairs: None,
         };
         let command = ["/somewhere/airdma", "run", "--", "true"].map(str::to_owned);
         assert_eq!(shown(&command, &place), "airdma run -- true");

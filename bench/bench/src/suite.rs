@@ -5,7 +5,7 @@ use airdma_lab::Cable;
 use crate::measurement::Figure;
 use crate::peer::{
     Bandwidth, CmTime, Datagrams, IdlePairs, Iperf, Latency, ManyPairs, Pairs, Peer, PingPong,
-    Sockperf, Ucx,
+    Plain, SecondCore, Sockperf, Ucx,
 };
 
 /// A link between the two hosts.
@@ -67,7 +67,8 @@ const fn veth(name: &'static str, label: &'static str, mtu: u32) -> Link {
 pub const VETH_1500: Link = veth("veth-1500", "veth, MTU 1500", 1500);
 const VETH_4200: Link = veth("veth-4200", "veth, MTU 4200", 4200);
 const VETH_9000: Link = veth("veth-9000", "veth, MTU 9000", 9000);
-const LOSSY: Link = Link {
+/// Link that loses packets.
+pub const LOSSY: Link = Link {
     name: "lossy",
     label: "veth, MTU 1500, one packet of 1,000 lost either way, each packet alone",
     cable: Cable {
@@ -92,6 +93,7 @@ pub fn all(quick: bool) -> Vec<Series> {
     let latencies = pick(&[64, 1024, 8192, 65_536], &[64]);
     let mut all = Vec::new();
     bandwidth(&mut all, VETH_1500, &sizes);
+    plain_bandwidth(&mut all, VETH_1500, &sizes);
     cpu(&mut all, VETH_1500, &[30_000, 1 << 20]);
     latency(&mut all, VETH_1500, &latencies);
     message_rate(&mut all, VETH_1500);
@@ -118,6 +120,7 @@ pub fn all(quick: bool) -> Vec<Series> {
         bandwidth(&mut all, VETH_9000, &large);
     }
     bandwidth(&mut all, LOSSY, &large);
+    plain_bandwidth(&mut all, LOSSY, &large);
     all
 }
 
@@ -192,26 +195,55 @@ fn bandwidth(all: &mut Vec<Series>, link: Link, sizes: &[u64]) {
     );
 }
 
+/// The same between hosts that agree on nothing: packets as a NIC sends and expects them.
+fn plain_bandwidth(all: &mut Vec<Series>, link: Link, sizes: &[u64]) {
+    for (name, label, program) in PLAIN_OPERATIONS {
+        one(
+            all,
+            (Figure::Bandwidth, link, sizes.into()),
+            (name, label, false),
+            Plain(Bandwidth::of(program)),
+        );
+    }
+}
+
 const OPERATIONS: [(&str, &str, &str); 3] = [
     ("write_bw", "airdma WRITE", "ib_write_bw"),
     ("send_bw", "airdma SEND", "ib_send_bw"),
     ("read_bw", "airdma READ", "ib_read_bw"),
 ];
 
+const PLAIN_OPERATIONS: [(&str, &str, &str); 3] = [
+    ("write_bw_plain", "airdma WRITE, plain RoCE", "ib_write_bw"),
+    ("send_bw_plain", "airdma SEND, plain RoCE", "ib_send_bw"),
+    ("read_bw_plain", "airdma READ, plain RoCE", "ib_read_bw"),
+];
+
 fn cpu(all: &mut Vec<Series>, link: Link, sizes: &[u64]) {
     let at = || (Figure::Cpu, link, sizes.to_vec());
+    let events = Bandwidth {
+        events: true,
+        ..Bandwidth::of("ib_send_bw")
+    };
+    let names = ("send_events", "airdma SEND, sleeping (-e)", false);
+    one(all, at(), names, events);
+    let label = "airdma SEND, sleeping (-e), plain RoCE";
     one(
         all,
         at(),
-        ("send_events", "airdma SEND, sleeping (-e)", false),
-        Bandwidth {
-            events: true,
-            ..Bandwidth::of("ib_send_bw")
-        },
+        ("send_events_plain", label, false),
+        Plain(events),
     );
     for (name, label, program) in OPERATIONS {
         one(all, at(), (name, label, false), Bandwidth::of(program));
     }
+    let (name, label, program) = PLAIN_OPERATIONS[0];
+    one(
+        all,
+        at(),
+        (name, label, false),
+        Plain(Bandwidth::of(program)),
+    );
     for (name, label, algorithm) in [
         ("tcp_cubic", "iperf3 TCP CUBIC", "cubic"),
         ("tcp_bbr", "iperf3 TCP BBR", "bbr"),
@@ -239,6 +271,17 @@ fn latency(all: &mut Vec<Series>, link: Link, sizes: &[u64]) {
     ] {
         one(all, at(), (name, label, false), Latency { program });
     }
+    let label = "airdma WRITE, a core for the helper of each end";
+    let write = Latency {
+        program: "ib_write_lat",
+    };
+    let small = sizes.iter().copied().filter(|size| *size == 64).collect();
+    one(
+        all,
+        (Figure::Latency, link, small),
+        ("write_lat_two_cores", label, false),
+        SecondCore(write),
+    );
     for (name, label, tcp, polls) in [
         ("sockperf_tcp", "sockperf TCP", true, false),
         ("sockperf_udp", "sockperf UDP", false, false),

@@ -4,8 +4,10 @@ use std::env;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::peer::FOUR_CORES;
+
 /// Programs, with their packages in Debian 12.
-pub const PACKAGES: [(&str, &str); 19] = [
+pub const PACKAGES: [(&str, &str); 21] = [
     ("ib_send_bw", "perftest"),
     ("ib_send_lat", "perftest"),
     ("ib_write_bw", "perftest"),
@@ -25,6 +27,8 @@ pub const PACKAGES: [(&str, &str); 19] = [
     ("sshd", "openssh-server"),
     ("tar", "tar"),
     ("tcp_bbr", "a kernel with the module tcp_bbr"),
+    ("taskset", "util-linux"),
+    (FOUR_CORES, "a machine with four cores"),
 ];
 
 /// Package of `program`.
@@ -35,7 +39,7 @@ pub fn package(program: &str) -> &'static str {
 
 /// Path of a program; none if it is not installed.
 ///
-/// TCP's BBR counts as a program, which is installed if the kernel has it.
+/// TCP's BBR counts as a program, which is installed if the kernel has it; so do four cores.
 pub fn find(program: &str) -> Option<PathBuf> {
     if program == "tcp_bbr" {
         let file = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -44,6 +48,9 @@ pub fn find(program: &str) -> Option<PathBuf> {
             .split_ascii_whitespace()
             .any(|name| name == "bbr");
         return has.then(|| file.into());
+    }
+    if program == FOUR_CORES {
+        return (airdma_lab::cores().len() >= 4).then(|| "/sys/devices/system/cpu".into());
     }
     let path = env::var_os("PATH").unwrap_or_default();
     // A user's PATH often lacks the sbin folders, where Debian keeps nft.

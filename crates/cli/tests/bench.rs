@@ -165,7 +165,7 @@ fn a_peer_that_is_not_installed_is_named_with_its_package() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(
-        complaint.contains("sockperf is not installed (sockperf)"),
+        complaint.contains("sockperf is not there (sockperf)"),
         "{complaint}"
     );
     assert_eq!(bench.json()["missing"][0]["program"], "sockperf");

@@ -30,4 +30,4 @@ pub use netlink::Route;
 pub use pair::{Listening, Pair, Server};
 pub use privileges::enter;
 pub use program::{Outcome, Program, exec, memory_file};
-pub use topology::{Cable, INTERFACE, Lab, configure, interface, wait_up};
+pub use topology::{Cable, INTERFACE, Lab, configure, cores, interface, wait_up};

@@ -75,7 +75,8 @@ impl Lab {
         client: &[String],
         limit: Duration,
     ) -> Result<Pair, LabError> {
-        let before_s = self.soft_interrupts.total_s();
+        let soft_interrupts = self.soft_interrupts()?;
+        let before_s = soft_interrupts.total_s();
         let mut process = self.b.start(server.command)?;
         let ready = self.wait_ready(&mut process, server.listening)?;
         let client = if ready {
@@ -98,7 +99,7 @@ impl Lab {
         Ok(Pair {
             server,
             client,
-            soft_interrupts_s: self.soft_interrupts.total_s() - before_s,
+            soft_interrupts_s: soft_interrupts.total_s() - before_s,
         })
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ pub struct Lab {
     /// The cable.
     pub cable: Cable,
     pub(crate) interrupts: Interrupts,
-    pub(crate) soft_interrupts: SoftInterrupts,
+    soft_interrupts: OnceLock<SoftInterrupts>,
     runtime: RuntimeDir,
 }
 
@@ -75,8 +76,8 @@ impl Lab {
             })
         };
         let (a, b) = (host(1)?, host(2)?);
-        let mut lab = Lab {
-            soft_interrupts: SoftInterrupts::new(vec![a.core, b.core], false),
+        let lab = Lab {
+            soft_interrupts: OnceLock::new(),
             a,
             b,
             cable,
@@ -84,8 +85,6 @@ impl Lab {
             runtime,
         };
         lab.connect()?;
-        let apart = lab.probe().tried("sending to the other host")?;
-        lab.soft_interrupts = SoftInterrupts::new(vec![lab.a.core, lab.b.core], apart);
         Ok(lab)
     }
 
@@ -94,9 +93,30 @@ impl Lab {
         self.runtime.path()
     }
 
+    /// Two cores for host A and two for host B, the first of each its own; none on a machine with
+    /// fewer.
+    pub fn core_pairs(&self) -> Option<[[usize; 2]; 2]> {
+        let own = [self.a.core, self.b.core];
+        let mut others = cores().into_iter().filter(|core| !own.contains(core));
+        let pairs = [[own[0], others.next()?], [own[1], others.next()?]];
+        (own[0] != own[1]).then_some(pairs)
+    }
+
     /// Number of cores of both hosts together: 1 or 2.
     pub fn cores(&self) -> usize {
         if self.a.core == self.b.core { 1 } else { 2 }
+    }
+
+    /// Counts of soft interrupts on the cores of both hosts. The first call takes a tenth of a
+    /// second: it measures how this kernel charges them.
+    pub(crate) fn soft_interrupts(&self) -> Result<&SoftInterrupts, LabError> {
+        if self.soft_interrupts.get().is_none() {
+            let apart = self.probe().tried("sending to the other host")?;
+            let cores = vec![self.a.core, self.b.core];
+            // Another thread may have measured the same meanwhile.
+            let _ = self.soft_interrupts.set(SoftInterrupts::new(cores, apart));
+        }
+        Ok(self.soft_interrupts.get().expect("set above"))
     }
 
     /// Whether soft interrupts are not charged to programs. Without information from the kernel
@@ -199,7 +219,7 @@ pub fn wait_up(name: &str) -> io::Result<bool> {
 }
 
 /// Cores that this process may use; at least one.
-fn cores() -> Vec<usize> {
+pub fn cores() -> Vec<usize> {
     // SAFETY: plain data that the call fills.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();

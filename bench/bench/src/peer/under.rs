@@ -1,0 +1,110 @@
+//! Conditions of a program on airdma: its environment, and the cores of its ends.
+
+use super::{Peer, Place, Plan, Reading};
+
+/// A program on airdma hosts that agree on nothing and speak RoCEv2 alone, as towards a NIC.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain<P>(pub P);
+
+impl<P: Peer> Peer for Plain<P> {
+    fn programs(&self) -> Vec<&'static str> {
+        self.0.programs()
+    }
+
+    fn plan(&self, place: &Place, x: u64) -> Plan {
+        let plain = |command| behind(&["env", "AIRDMA_AIR=0"].map(str::to_owned), command);
+        let plan = self.0.plan(place, x);
+        Plan {
+            server: plan.server.map(plain),
+            client: plain(plan.client),
+            ..plan
+        }
+    }
+
+    fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading> {
+        self.0.read(server, client, x)
+    }
+}
+
+/// A program whose ends have a second core each: one for the thread that spins, one for airdma's
+/// progress thread.
+#[derive(Clone, Copy, Debug)]
+pub struct SecondCore<P>(pub P);
+
+/// Stands in lists of programs for a machine with two cores for each end.
+pub const FOUR_CORES: &str = "four_cores";
+
+impl<P: Peer> Peer for SecondCore<P> {
+    fn programs(&self) -> Vec<&'static str> {
+        let mut programs = self.0.programs();
+        programs.extend([FOUR_CORES, "taskset"]);
+        programs
+    }
+
+    fn plan(&self, place: &Place, x: u64) -> Plan {
+        let plan = self.0.plan(place, x);
+        let Some([client, server]) = &place.core_pairs else {
+            return plan;
+        };
+        let on = |cores: &[usize; 2], command| {
+            let cores = format!("{},{}", cores[0], cores[1]);
+            behind(&["taskset".into(), "-c".into(), cores], command)
+        };
+        Plan {
+            server: plan.server.map(|command| on(server, command)),
+            client: on(client, plan.client),
+            ..plan
+        }
+    }
+
+    fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading> {
+        self.0.read(server, client, x)
+    }
+}
+
+fn behind(first: &[String], command: Vec<String>) -> Vec<String> {
+    [first, &command].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::Latency;
+
+    const WRITE: Latency = Latency {
+        program: "ib_write_lat",
+    };
+
+    fn place() -> Place {
+        Place {
+            server: "10.77.0.2".into(),
+            mtu: 1500,
+            seconds: 1,
+            airdma: "airdma".into(),
+            core_pairs: Some([[0, 2], [1, 3]]),
+        }
+    }
+
+    fn ends(plan: &Plan) -> [String; 2] {
+        let server = plan.server.as_ref().unwrap();
+        [server, &plan.client].map(|command| command[..4].join(" "))
+    }
+
+    #[test]
+    fn plain_ends_agree_on_nothing() {
+        let plan = Plain(WRITE).plan(&place(), 64);
+        assert_eq!(ends(&plan), ["env AIRDMA_AIR=0 airdma run"; 2]);
+        assert_eq!(Plain(WRITE).programs(), ["ib_write_lat"]);
+    }
+
+    #[test]
+    fn each_end_has_cores_of_its_own() {
+        let peer = SecondCore(WRITE);
+        let plan = peer.plan(&place(), 64);
+        assert_eq!(
+            ends(&plan),
+            ["taskset -c 1,3 airdma", "taskset -c 0,2 airdma"]
+        );
+        assert!(peer.programs().contains(&FOUR_CORES));
+    }
+}
