@@ -7,6 +7,8 @@ use airdma_cm::Route;
 use airdma_wire::cm::{IpAddressing, SidrStatus, TransportService};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::{IpAddr, Ipv6Addr};
 
 const QP: QpHandle = QpHandle {
@@ -27,6 +29,37 @@ const DATA: &[u8] = b"private";
 const ID: ConnectionId = ConnectionId(0xfeed_beef);
 const SIDR: SidrId = SidrId(5);
 const LISTENER: ListenerId = ListenerId(6);
+
+/// Folder of the seeds of the fuzz target `control`.
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/control");
+/// Set to write the seeds that are missing.
+const WRITE_SEEDS: &str = "AIRDMA_WRITE_SEEDS";
+
+fn seeds() -> BTreeSet<Vec<u8>> {
+    let files = fs::read_dir(SEEDS).unwrap();
+    files
+        .map(|file| fs::read(file.unwrap().path()).unwrap())
+        .collect()
+}
+
+/// The fuzz target begins with each of these messages.
+fn are_seeds<'a, V: Value<'a> + Debug>(values: &[V]) {
+    let seeds = seeds();
+    for value in values {
+        let message = encode(value);
+        if !seeds.contains(&message) {
+            let writes = std::env::var_os(WRITE_SEEDS).is_some();
+            assert!(writes, "no seed for {value:?}: test with {WRITE_SEEDS}=1");
+            write_seed(&message);
+        }
+    }
+}
+
+fn write_seed(message: &[u8]) {
+    let mut hasher = DefaultHasher::new();
+    message.hash(&mut hasher);
+    fs::write(format!("{SEEDS}/{:016x}", hasher.finish()), message).unwrap();
+}
 
 /// Each value comes back, and every variant of the enum is among them.
 fn comes_back<'a, V: Value<'a> + Debug + PartialEq>(values: &[V], numbers: &[u8]) {
@@ -410,6 +443,12 @@ fn every_request_and_reply_comes_back() {
     comes_back(&connections(), ConnectionControl::NUMBERS);
     comes_back(&controls(), Control::NUMBERS);
     comes_back(&replies(), Reply::NUMBERS);
+}
+
+#[test]
+fn each_kind_of_message_is_a_seed_of_the_fuzz_target() {
+    are_seeds(&controls());
+    are_seeds(&replies());
 }
 
 #[test]
