@@ -80,7 +80,7 @@ impl Listener {
     /// Accepts the next connection. A cancelled accept loses none: the next accept gets it.
     ///
     /// # Errors
-    /// [`Blame::System`](crate::Blame::System): the interface is gone, or there is no room for
+    /// [`Blame::System`]: the interface is gone, or there is no room for
     /// another connection, whose peer was refused. A peer cannot cause an error, whether it
     /// disconnects early or requests the impossible.
     pub fn accept(&self) -> Operation<Endpoint> {
@@ -121,7 +121,7 @@ impl Listening {
     /// Answers the waiting requests.
     ///
     /// # Errors
-    /// [`Blame::System`](crate::Blame::System). A request that cannot be accepted, or has ended, is
+    /// [`Blame::System`]. A request that cannot be accepted, or has ended, is
     /// not an error.
     fn answer_all(&self) -> Result<()> {
         loop {

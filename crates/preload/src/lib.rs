@@ -11,7 +11,7 @@
 //! | May the function run inside itself? | Yes: finding a symbol neither allocates nor locks, and calls nothing interposed |
 //! | Is this still the process that made the object? | [`Process`]; [`PerProcess`] is a table that a child does not inherit |
 //! | What if the thread is cancelled, or ends? | [`Uncancelled`] defers it; [`blocking`] sleeps where it may happen |
-//! | What if the body panics? | [`contained`] answers in its place |
+//! | What if the body panics? | [`contained()`] answers in its place |
 //! | What of `errno`? | [`errno`] |
 //!
 //! The crate exports no C symbol and runs no code when it is loaded: a library names the functions

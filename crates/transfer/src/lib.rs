@@ -1,4 +1,4 @@
-//! File transfer over RDMA: [`send`] and [`receive`], each a call that blocks until everything has
+//! File transfer over RDMA: [`send()`] and [`receive()`], each a call that blocks until all has
 //! arrived.
 //!
 //! `airdma-files` defines transfers without moving data; `airdma` moves bytes without knowing

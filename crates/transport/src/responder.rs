@@ -92,10 +92,10 @@ pub(crate) struct Responder {
     replies: Replies,
     /// Packets out of order, if the peer supports selective repeat.
     ///
-    /// In air mode such a peer gets reports ([`acknowledge`]) in place of ACKs; with SACK, ACKs
+    /// In air mode such a peer gets reports ([`take_report`]) in place of ACKs; with SACK, ACKs
     /// that name what is missing.
     ///
-    /// [`acknowledge`]: crate::QueuePair::acknowledge
+    /// [`take_report`]: crate::QueuePair::take_report
     reorder: Option<Box<Reorder>>,
     /// Largest payload of a packet, if that is more than the path MTU.
     long_payload_max: u32,

@@ -80,7 +80,7 @@ impl Tagging {
         self.mask == 0 || bth.tag & self.mask == self.bits
     }
 
-    /// As [`accepts`](Self::accepts), for a packet from the middle of a message on the short path,
+    /// As [`takes`](Self::takes), for a packet from the middle of a message on the short path,
     /// on which no peer shows its tag.
     #[inline]
     pub(crate) fn takes_middle(&self, bth: &Bth) -> bool {

@@ -1,6 +1,6 @@
 //! Every C symbol and every function slot, each through one macro: `extern "C"`, a boundary that
 //! turns a panic into an error, and the trace. What a symbol does is in the function that it names;
-//! a symbol marked `unsupported` answers EOPNOTSUPP as its man page says. The hooks in [`files`]
+//! a symbol marked `unsupported` answers EOPNOTSUPP as its man page says. The hooks in `files.rs`
 //! have a macro of their own.
 
 use std::ffi::c_int;

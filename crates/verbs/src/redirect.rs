@@ -7,7 +7,7 @@
 //! Names that are not ours stay as they are, so the RDMA hardware of a host remains visible.
 //! Children of a program see the same, as they inherit the preload.
 //!
-//! The functions of the C library that lead here are in [`crate::entry::files`].
+//! The functions of the C library that lead here are in `entry/files.rs`.
 
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;

@@ -18,7 +18,7 @@ pub const READY: &str = "up\n";
 ///
 /// # Errors
 ///
-/// As of [`crate::serve`]; what the other process said.
+/// As of [`crate::serve()`]; what the other process said.
 pub fn start(
     airdma: &Path,
     folder: &Folder,

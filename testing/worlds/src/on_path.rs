@@ -4,7 +4,7 @@
 //! Hosts share a secret that it does not know. It may withhold or delay a packet, as any network
 //! does, and the judge is told of these. Anything else it does changes no byte, no completion and
 //! no connection, and causes no packet: the judge is not told, and a world in which nothing is
-//! withheld, delayed or lost is a calm one ([`World::check_calm`](crate::run)).
+//! withheld, delayed or lost is a calm one (`World::check_calm`).
 
 mod forge;
 

@@ -6,7 +6,7 @@
 //! | to change | look at |
 //! |---|---|
 //! | what a world consists of, and how its connections come up | [`build`] |
-//! | its network | [`network`] |
+//! | its network | [`mod@network`] |
 //! | what happens as time passes | here |
 //! | what the judge hears of the way between two ends | [`path`] |
 //! | what is counted | [`counts`] |

@@ -10,8 +10,8 @@ const PORT: u16 = 18515;
 
 /// Parses perftest's tables, one map a line.
 ///
-/// Columns are "#bytes", "#iterations", "BW average[Gb/sec]" (with --report_gbits),
-/// "MsgRate[Mpps]"; "t_typical[usec]" (the median), "99% percentile[usec]". Empty if the program
+/// Columns are `#bytes`, `#iterations`, `BW average[Gb/sec]` (with --report_gbits),
+/// `MsgRate[Mpps]`; `t_typical[usec]` (the median), `99% percentile[usec]`. Empty if the program
 /// printed no table.
 pub fn parse(output: &str) -> Vec<HashMap<String, f64>> {
     let mut names: Vec<String> = Vec::new();

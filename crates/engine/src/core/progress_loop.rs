@@ -190,8 +190,8 @@ impl<'a> ProgressLoop<'a> {
         self.score = (self.score + by).min(SCORE_MAX);
     }
 
-    /// Sleeps without watching the port; [`ProgressThread::stop`] and [`Standby::leave`] end it
-    /// early: then it is true.
+    /// Sleeps without watching the port; the end of the progress thread, and of the
+    /// last wait on a channel, end it early: then it is true.
     fn nap(&mut self, timeout: Option<Duration>) -> bool {
         self.descriptors.clear();
         self.descriptors.add(self.core.progress_thread.alarm.fd());

@@ -60,7 +60,9 @@ impl ProgressThread {
         Ok(())
     }
 
-    /// Wakes the thread when `fd` is readable: [`Core::apply_changes`] handles it.
+    /// Wakes the thread when `fd` is readable: [`apply_changes`] handles it.
+    ///
+    /// [`apply_changes`]: crate::core::Core::apply_changes
     pub(crate) fn watch(&self, fd: RawFd) -> io::Result<()> {
         self.alarm.add(fd)
     }

@@ -2,8 +2,8 @@
 //! (docs/design/006-several-processes.md).
 //!
 //! Each process has its own socket at each address, in a group of the kernel's (SO_REUSEPORT). The
-//! group's BPF [program](program) selects a socket by the range of queue pair numbers and, for
-//! connection management, by service and id. The [registry](registry) records which process has
+//! group's BPF [`program`] selects a socket by the range of queue pair numbers and, for
+//! connection management, by service and id. The [`registry`] records which process has
 //! which range and service.
 //!
 //! Socket indices in a group change when a socket is closed. A process that leaves in order

@@ -195,7 +195,7 @@ impl Receiving<'_> {
     }
 
     /// Takes a packet from the middle of a message, if it is the one that comes next; see
-    /// [`QueuePair::take_middle`].
+    /// [`take_middle`](airdma_transport::QueuePair::take_middle).
     fn receive_middle(
         &mut self,
         now: Time,

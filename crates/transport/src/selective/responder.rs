@@ -77,7 +77,7 @@ impl Reorder {
         }
     }
 
-    /// Reports by ACK packets with a SETH, not by [`acknowledge`](crate::QueuePair::acknowledge).
+    /// Reports by ACK packets with a SETH, not by [`take_report`](crate::QueuePair::take_report).
     pub(crate) fn tell_by_acks(&mut self, by_acks: bool) {
         self.by_acks = by_acks;
     }
