@@ -52,6 +52,15 @@ impl Indices {
     }
 }
 
+impl Indices {
+    /// Whether slots are published and not yet released, for a thread that has neither end.
+    #[must_use]
+    pub fn has_unreleased(&self) -> bool {
+        // Ordered by the fence of whoever asks: see `SleepFlag`.
+        self.published.0.load(Ordering::Acquire) != self.released.0.load(Ordering::Acquire)
+    }
+}
+
 /// The producer's end of the protocol.
 #[derive(Debug)]
 pub struct ProducerIndex {
@@ -196,6 +205,17 @@ impl ConsumerIndex {
         let number = self.taken;
         self.taken = self.taken.wrapping_add(1);
         Some(number)
+    }
+
+    /// Takes the next `count` published slots, or none if fewer are published.
+    ///
+    /// Loads the producer's index only if the last value seen shows fewer.
+    pub fn take_many(&mut self, shared: &Indices, count: u32) -> bool {
+        if self.available_seen() < count && self.available(shared) < count {
+            return false;
+        }
+        self.taken = self.taken.wrapping_add(count);
+        true
     }
 
     /// The number of the `n`-th slot not yet taken, counted from 0.

@@ -5,6 +5,8 @@
 //! | [`arena`] | [`Arena`] and [`Block`]: zeroed memory in sealed memfds |
 //! | [`mod@ring`] | [`ring()`], [`RingProducer`], [`RingConsumer`]: one producer, one consumer, slots of a fixed stride |
 //! | [`slot`] | [`SlotMut`] and [`SlotRef`]: copies into and out of one slot |
+//! | [`packet_ring`] | [`PacketProducer`], [`PacketConsumer`]: packets of any length, for one producer and one consumer |
+//! | [`sleep_flag`] | [`SleepFlag`]: whether the consumer of a ring sleeps, and must be woken |
 //! | [`wqe`], [`cqe`] | the `#[repr(C)]` layouts of work requests and completions |
 //! | [`doorbells`] | [`Doorbells`]: one bit per queue pair, "has new work" |
 //! | [`doorbell_queue`] | [`DoorbellQueue`], [`DoorbellProducer`]: many producers, one consumer, and a producer that dies stops no other |
@@ -40,8 +42,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With `--cfg loom` only [`indices`], the protocols of [`doorbells`] and [`doorbell_queue`], and
-//! the layouts are built: loom's atomics have no fixed layout and cannot lie in shared memory.
+//! With `--cfg loom` only [`indices`], [`sleep_flag`], the protocols of [`doorbells`] and
+//! [`doorbell_queue`], and the layouts are built: loom's atomics have no fixed layout and cannot
+//! lie in shared memory.
 
 #[cfg(not(loom))]
 pub mod arena;
@@ -52,11 +55,14 @@ pub mod doorbells;
 pub mod indices;
 #[cfg(not(loom))]
 mod memory_file;
+#[cfg(not(loom))]
+pub mod packet_ring;
 pub mod pod;
 #[cfg(not(loom))]
 pub mod producers;
 #[cfg(not(loom))]
 pub mod ring;
+pub mod sleep_flag;
 #[cfg(not(loom))]
 pub mod slot;
 mod sync;
@@ -72,11 +78,16 @@ pub use doorbell_queue::{DoorbellProducer, DoorbellQueue};
 pub use doorbells::{DOORBELLS_MAX, Doorbells};
 #[cfg(not(loom))]
 pub use memory_file::memory_file;
+#[cfg(not(loom))]
+pub use packet_ring::{
+    PACKET_RING_BYTES, PacketConsumer, PacketProducer, PacketTag, PacketWatch, packet_ring,
+};
 pub use pod::Pod;
 #[cfg(not(loom))]
 pub use producers::Producers;
 #[cfg(not(loom))]
 pub use ring::{RingConsumer, RingProducer, ring};
+pub use sleep_flag::SleepFlag;
 #[cfg(not(loom))]
 pub use slot::{SlotMut, SlotRef};
 pub use wqe::{RecvWqe, SendWqe, Sge, Wqe};

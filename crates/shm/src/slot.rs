@@ -162,12 +162,19 @@ fn sge_offset<H: Wqe>(index: u32) -> usize {
 /// mapped, readable and writable, `base` is aligned to 8 and `stride` a multiple of 8, and this
 /// process touches them through atomics only.
 #[derive(Clone, Copy, Debug)]
-struct Words {
+pub(crate) struct Words {
     base: NonNull<u64>,
     stride: u32,
 }
 
 impl Words {
+    /// # Safety
+    ///
+    /// The invariant of the type, for as long as the value is used.
+    pub(crate) unsafe fn new(base: NonNull<u64>, stride: u32) -> Self {
+        Words { base, stride }
+    }
+
     /// Bytes behind header `H`.
     fn room<H: Wqe>(&self) -> u32 {
         self.stride.saturating_sub(size_of::<H>() as u32)
@@ -238,7 +245,8 @@ impl Words {
     }
 
     /// Copies bytes out from any offset. False, and nothing done, when they do not fit.
-    fn copy_out(&self, start: usize, out: &mut [u8]) -> bool {
+    #[inline]
+    pub(crate) fn copy_out(&self, start: usize, out: &mut [u8]) -> bool {
         if !self.holds(start, out.len()) {
             return false;
         }
@@ -257,6 +265,40 @@ impl Words {
         true
     }
 
+    /// As [`copy_out`](Self::copy_out), as fast as the processor copies.
+    #[inline]
+    pub(crate) fn load(&self, start: usize, out: &mut [u8]) -> bool {
+        if !HAS_STRING_COPY || out.len() < STRING_COPY_MIN {
+            return self.copy_out(start, out);
+        }
+        if !self.holds(start, out.len()) {
+            return false;
+        }
+        // SAFETY: `holds` said that the bytes lie within the slot, and `out` is as long.
+        unsafe {
+            let from = self.base.as_ptr().cast::<u8>().add(start);
+            string_copy(from, out.as_mut_ptr(), out.len());
+        }
+        true
+    }
+
+    /// As [`copy_in`](Self::copy_in), as fast as the processor copies.
+    #[inline]
+    pub(crate) fn store(&self, start: usize, data: &[u8]) -> bool {
+        if !HAS_STRING_COPY || data.len() < STRING_COPY_MIN {
+            return self.copy_in(start, data);
+        }
+        if !self.holds(start, data.len()) {
+            return false;
+        }
+        // SAFETY: `holds` said that the bytes lie within the slot, and `data` is as long.
+        unsafe {
+            let to = self.base.as_ptr().cast::<u8>().add(start);
+            string_copy(data.as_ptr(), to, data.len());
+        }
+        true
+    }
+
     /// Copies out bytes that lie within one word and within the slot.
     fn copy_out_part(&self, start: usize, out: &mut [u8]) {
         if out.is_empty() {
@@ -271,7 +313,8 @@ impl Words {
     }
 
     /// Copies bytes in at any offset. False, and nothing done, when they do not fit.
-    fn copy_in(&self, start: usize, data: &[u8]) -> bool {
+    #[inline]
+    pub(crate) fn copy_in(&self, start: usize, data: &[u8]) -> bool {
         if !self.holds(start, data.len()) {
             return false;
         }
@@ -303,6 +346,38 @@ impl Words {
         let mut word = shared.load(Ordering::Relaxed).to_ne_bytes();
         word[start % WORD..][..data.len()].copy_from_slice(data);
         shared.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+    }
+}
+
+/// Whether there is a copy that the compiler does not look into, and that is faster than words.
+const HAS_STRING_COPY: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+/// Bytes from which on it is faster, as it takes a while to start: 4 KiB take 46 ns in place of
+/// 109, and 1 KiB the same.
+const STRING_COPY_MIN: usize = 2048;
+
+/// Copies `len` bytes by one instruction. To the compiler that is no access to memory of a certain
+/// value, so another process may write to it meanwhile, as with the copies by words.
+///
+/// # Safety
+///
+/// As for [`std::ptr::copy_nonoverlapping`], but that the bytes may change.
+#[inline]
+unsafe fn string_copy(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: by the caller; the direction flag is clear (ABI).
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (from, to, len);
+        unreachable!("`HAS_STRING_COPY` is false");
     }
 }
 

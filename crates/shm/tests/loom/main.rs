@@ -7,6 +7,7 @@
 
 mod doorbell_queue;
 
+use airdma_shm::SleepFlag;
 use airdma_shm::doorbells::{DoorbellWords, summaries_for, words_for};
 use airdma_shm::indices::{ConsumerIndex, Indices, ProducerIndex};
 use loom::cell::UnsafeCell;
@@ -311,5 +312,27 @@ fn one_of_two_ringers_is_told_that_the_bit_was_new() {
         let other = thread::spawn(move || theirs.words().ring(7));
         let mine = bells.words().ring(7);
         assert_ne!(mine, other.join().unwrap());
+    });
+}
+
+/// A consumer that finds its ring empty after it set the flag sleeps; the producer has then seen
+/// the flag.
+#[test]
+fn nothing_is_published_to_a_consumer_that_sleeps_on() {
+    loom::model(|| {
+        let (ring, mut producer, mut consumer) = Ring::new(2);
+        let flag = Arc::new(SleepFlag::default());
+        let (theirs, their_flag) = (Arc::clone(&ring), Arc::clone(&flag));
+        let sender = thread::spawn(move || {
+            theirs.write(producer.number(0), 1);
+            producer.publish(&theirs.indices, 1);
+            their_flag.is_set()
+        });
+        flag.set();
+        let sleeps = !ring.indices.has_unreleased();
+        let rang = sender.join().unwrap();
+        assert!(!sleeps || rang, "published, and no wake-up");
+        assert!(consumer.take_many(&ring.indices, 1));
+        assert!(!consumer.take_many(&ring.indices, 1));
     });
 }
