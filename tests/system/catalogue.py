@@ -19,6 +19,7 @@ import interface_changes
 import ip_layer
 import matrix
 import odd_disks
+import one_host
 import packet_port
 import planted_journal
 import processes
@@ -88,6 +89,7 @@ SUITES = (
     _on(Net.PROGRAMS, system_calls, lambda lab, tally, _: system_calls.run(lab, tally)),
     _on(Net.PROGRAMS, traffic_class, lambda lab, tally, _: traffic_class.run(lab, tally)),
     _on(Net.PROGRAMS, sealed, sealed.run),
+    _on(Net.PROGRAMS, one_host, lambda lab, tally, _: one_host.run(lab, tally)),
     _on(Net.PROGRAMS, packet_port, lambda lab, tally, _: packet_port.run(lab, tally)),
     Suite("programs", table, Net.PROGRAMS, lambda lab, tally, at: running.run(lab, tally, table.lines(), at)),
     _on(Net.FILES, file_transfer, lambda lab, tally, _: file_transfer.run(lab, tally)),

@@ -58,6 +58,10 @@ pub struct DeviceConfig {
     pub path_mtu: Option<PathMtu>,
     /// How packets reach the network (`AIRDMA_PORT`: `udp` or `packet`). Default: UDP sockets.
     pub port: PortKind,
+    /// Whether packets for processes of this user on this host go through memory
+    /// ([`airdma_port::local`]; `AIRDMA_LOCAL=1`). Default: no, and they pass the kernel as any
+    /// other.
+    pub local: bool,
     /// Damage to what is sent, for tests (`AIRDMA_IMPAIR`: see [`Impairment`]). Default: none.
     pub impairment: Option<Impairment>,
 }
@@ -153,6 +157,7 @@ impl Default for DeviceConfig {
             segmentation: true,
             path_mtu: None,
             port: PortKind::default(),
+            local: false,
             impairment: None,
         }
     }
@@ -176,6 +181,7 @@ impl DeviceConfig {
                 .is_none_or(|value| value != "off"),
             path_mtu: path_mtu_asked_for()?,
             port: port_asked_for()?,
+            local: Variable::Local.is_one(),
             impairment: impairment_asked_for()?,
             ..DeviceConfig::default()
         };

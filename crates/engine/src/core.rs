@@ -32,6 +32,7 @@ use crate::sharing::steering::Steering;
 use crate::worker::{Round, Work, Worker};
 use crate::{Air, AsyncEvent, DeviceConfig, DeviceInfo, Error, PathMtu, RateControl};
 use airdma_port::Port;
+use airdma_port::local::Bell;
 use airdma_preload::{Process, Uncancelled};
 use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
@@ -91,6 +92,9 @@ pub(crate) struct Core {
     pub(crate) progress_thread: ProgressThread,
     /// Get an event when the port breaks.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
+    /// Wakes threads that sleep when another process of this host writes to memory of this one;
+    /// none where none does.
+    bell: Option<Arc<Bell>>,
     /// Where other processes have the same addresses, once the port is bound.
     steering: OnceLock<Arc<Steering>>,
     /// Serial numbers for protection domains and completion queues.
@@ -151,6 +155,7 @@ impl Core {
             finish_time: Mutex::default(),
             progress_thread: ProgressThread::new()?,
             listeners: Mutex::default(),
+            bell: config.local.then(Bell::new).transpose()?.map(Arc::new),
             steering: OnceLock::new(),
             serial: AtomicU64::new(1),
             arena,

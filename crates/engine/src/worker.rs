@@ -294,6 +294,9 @@ impl Worker {
 
     /// Leaves those with whom the addresses are shared. The port is of no use after that.
     pub(crate) fn leave(&mut self, now: Time) {
+        if let Some(link) = &mut self.link {
+            link.port.withdraw();
+        }
         self.with_steering(now, |steering, ground| steering.leave(ground));
     }
 
@@ -406,6 +409,15 @@ impl Worker {
         if let Some(link) = &self.link {
             link.port.wait_descriptors(out);
         }
+    }
+
+    /// The descriptors by which other processes of the host know that this one lives.
+    pub(crate) fn lifelines(&self) -> Vec<RawFd> {
+        let mut descriptors = Vec::new();
+        if let Some(link) = &self.link {
+            link.port.lifelines(&mut descriptors);
+        }
+        descriptors
     }
 
     /// Attaches a queue pair to a multicast group.

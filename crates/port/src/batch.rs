@@ -75,6 +75,15 @@ enum Recipient {
     Any,
 }
 
+/// The range of queue pair numbers that a packet is for, by which a process at the destination is
+/// selected; `None` for queue pair 1.
+pub(crate) fn recipient_range(packet: &[u8]) -> Option<u8> {
+    match Recipient::of(packet) {
+        Recipient::Range(range) => Some(range),
+        Recipient::Any => None,
+    }
+}
+
 impl Recipient {
     fn of(packet: &[u8]) -> Self {
         match packet.get(5..8) {
@@ -107,6 +116,17 @@ pub(crate) struct Entry {
     damage: Option<u32>,
     /// Index into the batch's destinations. Equal for neighbours with the same destination.
     pub(crate) run: u32,
+}
+
+/// A packet that waits.
+pub(crate) struct Waiting<'a> {
+    /// BTH to pad.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) destination: &'a Destination,
+    /// Equal for neighbours with the same destination and recipient.
+    pub(crate) run: u32,
+    /// The packet is damaged on purpose.
+    pub(crate) is_damaged: bool,
 }
 
 impl Entry {
@@ -414,6 +434,28 @@ impl TransmitBatch {
                 byte += 1;
             }
             packet[byte] ^= 1 << bit;
+        }
+    }
+
+    /// Takes out the waiting packets for which `take` returns true.
+    pub(crate) fn take_out(&mut self, mut take: impl FnMut(Waiting<'_>) -> bool) {
+        let (buffer, destinations) = (&self.buffer, &self.destinations);
+        let mut index = 0;
+        let head = self.head;
+        self.entries.retain(|entry| {
+            let has_left = index < head;
+            index += 1;
+            let start = entry.offset as usize;
+            has_left
+                || !take(Waiting {
+                    bytes: &buffer[start..start + entry.len as usize],
+                    destination: &destinations[entry.run as usize],
+                    run: entry.run,
+                    is_damaged: entry.damage.is_some(),
+                })
+        });
+        if self.is_empty() {
+            self.clear();
         }
     }
 

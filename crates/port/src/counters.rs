@@ -35,6 +35,9 @@ counters! {
     rx_id_recovered,
     /// Those of `rx_packets` that came by way of another process that shares the address.
     rx_forwarded,
+    /// Those of `rx_packets` that came through memory from a process of this host
+    /// ([`crate::local`]).
+    rx_local,
     /// Datagrams dropped because they are shorter than a BTH and an ICRC.
     rx_short,
     /// Datagrams dropped because they did not fit the receive buffer.
@@ -58,6 +61,10 @@ counters! {
     tx_packets,
     /// Their UDP payload bytes, ICRC included.
     tx_bytes,
+    /// Those of `tx_packets` that went through memory to a process of this host ([`crate::local`]).
+    tx_local,
+    /// Packets dropped because the memory that a process of this host shares was full.
+    tx_local_full,
     /// Sends the kernel took: one packet, or several as one segmented send. `tx_packets / tx_sends`
     /// says how well segmentation works.
     tx_sends,

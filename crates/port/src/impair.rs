@@ -365,6 +365,14 @@ impl<P: Port> Port for Impaired<P> {
         self.inner.set_active(source_index, active);
     }
 
+    fn withdraw(&mut self) {
+        self.inner.withdraw();
+    }
+
+    fn lifelines(&self, out: &mut Vec<RawFd>) {
+        self.inner.lifelines(out);
+    }
+
     /// Without the impairment, which is for what this process sends.
     fn shared(&mut self) -> Option<&mut dyn SharedPort> {
         self.inner.shared()

@@ -6,7 +6,8 @@
 //! Received packets arrive through a callback, checked, with the ICRC cut off.
 //!
 //! Backends: [`udp`] (plain sockets, no privilege), [`packet`] (whole Ethernet frames, with
-//! CAP_NET_RAW), [`sim`] (an in-memory pair for tests). [`impair`] wraps any of them and loses,
+//! CAP_NET_RAW), [`sim`] (an in-memory pair for tests). [`local`] wraps sockets, and gives packets
+//! for processes of this host to them through memory. [`impair`] wraps any of them and loses,
 //! repeats, reorders or damages packets on purpose; [`selftest`] proves on loopback that the IP
 //! identification the ICRC depends on is what the UDP backend assumes.
 //!
@@ -17,6 +18,7 @@ pub mod descriptors;
 #[doc(hidden)] // for the crate `fuzz-bodies`
 pub mod icrc;
 pub mod impair;
+pub mod local;
 pub mod own_link;
 pub mod packet;
 pub mod selftest;
@@ -182,6 +184,15 @@ pub trait Port: Send {
         let _ = (source_index, active);
     }
 
+    /// Ends what lets other processes find this port, before the program ends.
+    fn withdraw(&mut self) {}
+
+    /// Appends the descriptors by which other processes know that this one lives, beside the
+    /// sockets: a child of fork closes them.
+    fn lifelines(&self, out: &mut Vec<RawFd>) {
+        let _ = out;
+    }
+
     /// The same port, if other processes can have its addresses too.
     fn shared(&mut self) -> Option<&mut dyn SharedPort> {
         None
@@ -275,6 +286,14 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn set_active(&mut self, source_index: u8, active: bool) {
         (**self).set_active(source_index, active);
+    }
+
+    fn withdraw(&mut self) {
+        (**self).withdraw();
+    }
+
+    fn lifelines(&self, out: &mut Vec<RawFd>) {
+        (**self).lifelines(out);
     }
 
     fn shared(&mut self) -> Option<&mut dyn SharedPort> {

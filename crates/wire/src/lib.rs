@@ -43,6 +43,7 @@ pub mod id_space;
 pub mod ids;
 pub mod immediate;
 pub mod ip;
+pub mod local_probe;
 pub mod lreth;
 pub mod mad;
 pub mod mtu;

@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// Variables of airdma, and the effect of each.
-const OURS: [(&str, &str); 14] = [
+const OURS: [(&str, &str); 15] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -79,6 +79,10 @@ const OURS: [(&str, &str); 14] = [
     (
         "AIRDMA_PORT",
         "udp for sockets, packet for Ethernet frames (CAP_NET_RAW)",
+    ),
+    (
+        "AIRDMA_LOCAL",
+        "1 lets packets between processes of this host go through memory",
     ),
     (
         "AIRDMA_SEGMENTATION",

@@ -104,6 +104,7 @@ impl Core {
             }
         }
         self.worker_lock.peek(|worker| {
+            worker.lifelines().into_iter().for_each(close);
             let gsi = worker.state.gsi.as_ref();
             gsi.and_then(Gsi::notice_file_fd)
                 .into_iter()

@@ -4,11 +4,14 @@ use super::Core;
 use super::state::addresses_of;
 use crate::host::gids::GidEntry;
 use crate::host::neighbour;
+use crate::sharing::runtime_dir;
 use crate::sharing::steering::{self, JoinError, Steering};
 use crate::{Error, PortKind};
 use airdma_port::impair::Impaired;
+use airdma_port::local::{LocalPort, Meeting};
 use airdma_port::{BindError, PacketPort, Port, UdpConfig, UdpPort};
-use airdma_wire::{Bth, ICRC_LEN};
+use airdma_wire::{Bth, ICRC_LEN, Neighbour};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A port, and what is shared with other processes.
@@ -108,6 +111,21 @@ impl Core {
             },
             Some(_) | None => bind_error(error),
         })?;
-        Ok((self.impaired(port), steering))
+        Ok((self.with_local(port, &addresses), steering))
+    }
+
+    /// The port; with a way through memory to processes of this host, if that is wanted and there
+    /// is a directory in which they can meet.
+    fn with_local(&self, port: UdpPort, addresses: &[Option<IpAddr>]) -> Box<dyn Port> {
+        let meeting = || Meeting::open(&runtime_dir::shared_directory().ok()?).ok();
+        match self.bell.as_ref().and_then(|bell| Some((bell, meeting()?))) {
+            None => self.impaired(port),
+            Some((bell, meeting)) => {
+                let addresses = addresses.iter().map(|address| address.map(Neighbour::from));
+                let addresses: Vec<_> = addresses.collect();
+                let bell = Arc::clone(bell);
+                self.impaired(LocalPort::new(port, &addresses, meeting, bell))
+            }
+        }
     }
 }

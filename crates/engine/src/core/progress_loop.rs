@@ -241,7 +241,10 @@ impl Watch for ProgressLoop<'_> {
     fn sleep(&mut self) -> bool {
         self.list();
         let until = self.until_due();
-        self.wait(until)
+        self.core.will_sleep();
+        let called = self.wait(until);
+        self.core.woke();
+        called
     }
 
     fn run(&mut self) -> bool {
@@ -255,7 +258,9 @@ impl Watch for ProgressLoop<'_> {
             return true;
         }
         self.list();
+        self.core.will_sleep();
         let waited = self.descriptors.wait(Some(Duration::ZERO));
+        self.core.woke();
         matches!(waited, Ok(Waited::Ready))
             && !self.core.is_broken()
             && self.descriptors.is_ready(1)

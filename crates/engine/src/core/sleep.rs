@@ -5,6 +5,7 @@ use crate::progress::progress_thread::standby::Watch;
 use crate::progress::wait::{Descriptors, Waited};
 use crate::progress::worker_lock::{NEVER, ROOM_ANYWHERE};
 use crate::worker::Worker;
+use airdma_preload::Uncancelled;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::PoisonError;
@@ -46,6 +47,7 @@ impl Core {
             .worker_lock
             .fall_asleep(|| !self.doorbells.is_empty(), now)?;
         self.list(descriptors, also);
+        self.will_sleep();
         let timeout = (due != NEVER).then(|| Duration::from_nanos(due.saturating_sub(now())));
         Some(timeout)
     }
@@ -58,12 +60,30 @@ impl Core {
     ) -> io::Result<bool> {
         let ready = waited.map(|waited| waited == Waited::Ready);
         let called = matches!(ready, Ok(true)) && descriptors.is_ready(0);
+        self.woke();
         self.worker_lock.wake_up(called);
         Ok(ready? && descriptors.is_ready(1))
     }
 
+    /// A thread is about to sleep on the port's descriptors. [`Core::woke`] must follow.
+    pub(crate) fn will_sleep(&self) {
+        if let Some(bell) = &self.bell {
+            // It may write to an eventfd, which is a cancellation point.
+            let _whole = Uncancelled::new();
+            bell.will_sleep();
+        }
+    }
+
+    /// It sleeps no more.
+    pub(crate) fn woke(&self) {
+        if let Some(bell) = &self.bell {
+            bell.woke();
+        }
+    }
+
     /// A thread sleeps no more.
     pub(crate) fn cancel_sleep(&self) {
+        self.woke();
         self.worker_lock.cancel_sleep();
     }
 

@@ -1,0 +1,176 @@
+"""Unmodified programs of one host, in one network namespace and in two, whose packets go through
+memory (AIRDMA_LOCAL); what ends, and what must not share memory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import scenarios
+from airdma_lab import build, devices, perftest
+from airdma_lab.lab import Host, Lab
+from airdma_lab.program import Outcome
+from case import Tally
+
+LOCAL = {"AIRDMA_LOCAL": "1"}
+_READY_S = 10.0
+_LIMIT_S = 30.0
+_END_S = 20.0
+"""Longest time for a program to find out that its peer was killed: a retry count of seven."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program at both ends, which meet over TCP (perftest) or by rdma_cm."""
+
+    argv: list[str]
+    by_address: bool = False
+    through_memory: bool = True
+
+
+RUNS = [
+    Run(["ib_write_bw", "-s", "65536", "-n", "2000"]),
+    Run(["ib_send_bw", "-e", "-s", "65536", "-n", "1000"]),
+    Run(["ib_read_lat", "-s", "4096", "-n", "1000"]),
+    Run(["ib_send_bw", "-c", "UD", "-s", "1024", "-n", "1000", "-t", "16", "-r", "512"]),
+    Run(["rping", "-C", "200", "-S", "4096", "-V"], by_address=True),
+]
+
+
+def run(lab: Lab, tally: Tally) -> None:
+    """Each program between two network namespaces, some of them at one address; then the ends."""
+    tests: list[tuple[str, Callable[[], list[str]]]] = [
+        (f"two namespaces: {' '.join(one.argv)}", partial(_through_memory, lab.b, lab.a, one)) for one in RUNS
+    ]
+    tests += [
+        (f"one address: {' '.join(one.argv)}", partial(_through_memory, lab.b, lab.b, one))
+        for one in (RUNS[0], RUNS[-1])
+    ]
+    tests += [
+        ("one end only wants it", lambda: _by_network(lab, LOCAL, {})),
+        ("two users", lambda: _two_users(lab)),
+        ("an end is killed", lambda: _killed(lab)),
+        ("an end stands still for a second", lambda: _stopped(lab)),
+    ]
+    for name, test in tests:
+        started = time.monotonic()
+        tally.record(name, test(), time.monotonic() - started)
+
+
+def _grown(hosts: list[Host], before: list[dict[str, int]], name: str) -> list[int]:
+    return [devices.counters(host)[name] - then[name] for host, then in zip(hosts, before, strict=True)]
+
+
+def _through_memory(server_host: Host, client_host: Host, one: Run) -> list[str]:
+    """Both ends send nearly all that they send through memory."""
+    hosts = [server_host, client_host]
+    before = [devices.counters(host) for host in hosts]
+    outcomes = _both(server_host, client_host, one, LOCAL, LOCAL)
+    if not all(outcome.ok for outcome in outcomes):
+        return [outcome.explain() for outcome in outcomes]
+    local = _grown(hosts, before, "tx_local")
+    lost = _grown(hosts, before, "tx_local_full")
+    network = [all_of - of_memory for all_of, of_memory in zip(_grown(hosts, before, "tx_packets"), local, strict=True)]
+    # Datagrams are not acknowledged: their server sends nothing.
+    good = local[1] > 3 * network[1] and (local[0] > 3 * network[0] or "UD" in one.argv)
+    complaints = [] if good else [f"packets through memory {local}, through the network {network}"]
+    return complaints + ([f"packets lost in full rings: {lost}"] if any(lost) and "UD" not in one.argv else [])
+
+
+def _by_network(lab: Lab, ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
+    before = [devices.counters(host) for host in (lab.a, lab.b)]
+    outcomes = _both(lab.b, lab.a, RUNS[0], ours, theirs)
+    local = _grown([lab.a, lab.b], before, "tx_local")
+    complaints = [outcome.explain() for outcome in outcomes if not outcome.ok]
+    return complaints + ([f"packets through memory: {local}"] if any(local) else [])
+
+
+def _two_users(lab: Lab) -> list[str]:
+    """Processes of two users share no memory."""
+    if os.geteuid() != 0 or scenarios.in_user_namespace():
+        return []  # there is one user only
+    before = devices.counters(lab.a)
+    server = lab.b.start(_server(lab.b, RUNS[0]), LOCAL)
+    if not server.wait_listening(perftest.PORT, "tcp", _READY_S):
+        return [server.stop().explain()]
+    drop = ["setpriv", "--reuid", scenarios.NOBODY, "--regid", scenarios.NOBODY, "--clear-groups", "--"]
+    asked = lab.a.run([*drop, *_client(lab.a, lab.b, RUNS[0])], {**LOCAL, "XDG_RUNTIME_DIR": "/nonexistent"}, _LIMIT_S)
+    served = server.wait(10)
+    lab.b.forget(server)
+    local = devices.counters(lab.b)["tx_local"] and devices.counters(lab.a)["tx_local"] - before["tx_local"]
+    complaints = [outcome.explain() for outcome in (asked, served) if not outcome.ok]
+    return complaints + ([f"{local} packets through memory"] if local else [])
+
+
+def _killed(lab: Lab) -> list[str]:
+    """The peer of a process that is killed gets an error in its time, and the next process at that
+    address shares memory again.
+    """
+    argv = ["ib_write_bw", "-F", "-D", "4", "-s", "65536"]
+    gids = [str(devices.gid_index(host, 4)) for host in (lab.b, lab.a)]
+    server = lab.b.start(build.with_airdma([*argv, "-x", gids[0]]), LOCAL)
+    if not server.wait_listening(perftest.PORT, "tcp", _READY_S):
+        return [server.stop().explain()]
+    before = devices.counters(lab.a)
+    client = lab.a.start(build.with_airdma([*argv, "-x", gids[1], lab.b.ipv4]), LOCAL)
+    time.sleep(1)
+    server.kill()
+    outcome = client.wait(_END_S)
+    lab.a.forget(client)
+    lab.b.forget(server)
+    local = _grown([lab.a], [before], "tx_local")[0]
+    complaints = [] if local > 1000 else [f"{local} packets through memory before the end"]
+    if outcome.ok or outcome.timed_out:
+        complaints.append(outcome.explain())
+    return complaints or _through_memory(lab.b, lab.a, RUNS[0])
+
+
+def _stopped(lab: Lab) -> list[str]:
+    """A stopped process takes nothing out of its ring, which fills; it goes on when it does."""
+    one = Run(["ib_write_bw", "-s", "65536", "-D", "2"])
+    server = lab.b.start(_server(lab.b, one), LOCAL)
+    if not server.wait_listening(perftest.PORT, "tcp", _READY_S):
+        return [server.stop().explain()]
+    client = lab.a.start(_client(lab.a, lab.b, one), LOCAL)
+    time.sleep(1)
+    os.kill(server.pid, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(server.pid, signal.SIGCONT)
+    outcomes = [client.wait(_LIMIT_S), server.wait(10)]
+    lab.a.forget(client)
+    lab.b.forget(server)
+    return [outcome.explain() for outcome in outcomes if not outcome.ok]
+
+
+def _both(
+    server_host: Host, client_host: Host, one: Run, ours: dict[str, str], theirs: dict[str, str]
+) -> tuple[Outcome, Outcome]:
+    """What became of the server, and of the client, which has `theirs`."""
+    server = server_host.start(_server(server_host, one), ours)
+    port = 18515 if one.argv[0] != "rping" else 4791
+    protocol = "udp" if one.by_address else "tcp"
+    is_ready = server.wait_listening(port, protocol, _READY_S) and (not one.by_address or server.wait_idle(_READY_S))
+    asked = client_host.run(_client(client_host, server_host, one), theirs, _LIMIT_S) if is_ready else server.stop()
+    served = server.wait(10 if asked.ok else 1)
+    server_host.forget(server)
+    return served, asked
+
+
+def _server(host: Host, one: Run) -> list[str]:
+    if one.argv[0] == "rping":
+        return build.with_airdma([*one.argv, "-s", "-a", host.ipv4])
+    gid = str(devices.gid_index(host, 4))
+    if one.argv[0] == "ibv_rc_pingpong":
+        return build.with_airdma([*one.argv, "-d", devices.DEVICE, "-g", gid])
+    return build.with_airdma([*one.argv, "-F", "-d", devices.DEVICE, "-x", gid])
+
+
+def _client(host: Host, server_host: Host, one: Run) -> list[str]:
+    if one.argv[0] == "rping":
+        return build.with_airdma([*one.argv, "-c", "-a", server_host.ipv4])
+    return [*_server(host, one), server_host.ipv4]
