@@ -17,6 +17,7 @@ pub mod host;
 pub mod icrc;
 pub mod input;
 pub mod known_peers;
+pub mod local_ring;
 pub mod off_path;
 pub mod on_path;
 pub mod packet;
@@ -49,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),
     ("control", control::run),
+    ("local_ring", local_ring::run),
     ("file_manifest", file_manifest::run),
     ("file_control", file_control::run),
     ("file_journal", file_journal::run),

@@ -93,6 +93,7 @@ replays!(
     cm_manager,
     work_request,
     control,
+    local_ring,
     file_manifest,
     file_control,
     file_journal,
