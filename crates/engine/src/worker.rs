@@ -23,7 +23,7 @@ use crate::random::Random;
 use crate::sharing::steering::{Ground, Steering};
 use crate::worker::gsi::Gsi;
 use crate::worker::state::WorkerState;
-use crate::worker::transmit::ROUND_BYTES;
+use crate::worker::transmit::{ROUND_BYTES, ROUND_REST_BYTES_MAX};
 use crate::{Error, PathMtu};
 use airdma_cm::Config;
 use airdma_port::{Port, TransmitBatch};
@@ -134,7 +134,8 @@ impl Worker {
             port.set_active(index as u8, false);
         }
         self.state.device.rows = rows;
-        let batch = port.lend_batch(ROUND_BYTES as usize + 2 * PACKET_LEN_MAX, BATCH_PACKETS);
+        let bytes = (ROUND_BYTES + ROUND_REST_BYTES_MAX) as usize + 2 * PACKET_LEN_MAX;
+        let batch = port.lend_batch(bytes, BATCH_PACKETS);
         self.link = Some(Link {
             port,
             batch,

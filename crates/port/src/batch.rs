@@ -375,6 +375,24 @@ impl TransmitBatch {
         count
     }
 
+    /// What the last segmented send has room for: number of packets, and their length (BTH to pad).
+    /// `None` if it is full, or ends with a shorter packet.
+    pub fn room_of_last_send(&self) -> Option<(usize, usize)> {
+        let waiting = self.waiting();
+        let mut first = 0;
+        loop {
+            let next = first + self.group_len(first);
+            if next >= waiting.len() {
+                break;
+            }
+            first = next;
+        }
+        let (begin, end) = (waiting.get(first)?, waiting.last()?);
+        let packets_max = GROUP_PACKETS_MAX.min(GROUP_BYTES_MAX / begin.wire_len());
+        let room = packets_max.saturating_sub(waiting.len() - first);
+        (room > 0 && end.len == begin.len).then_some((room, end.len as usize))
+    }
+
     /// The header of a bundle of `count` packets, from the `first`-th waiting one on.
     pub(crate) fn bundle_header(&self, first: usize, count: usize) -> [u8; BUNDLE_HEADER_LEN] {
         let entry = &self.waiting()[first];

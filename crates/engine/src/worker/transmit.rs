@@ -54,9 +54,12 @@ struct Sent {
     end: TurnEnd,
 }
 
-/// Bytes that one round transmits at most, so that packets to receive do not wait: two segmented
-/// sends.
-pub(super) const ROUND_BYTES: i64 = 128 * 1024;
+/// Bytes that one round transmits at most, so that packets to receive do not wait: nearly two
+/// segmented sends, of 65,000 bytes at most each.
+pub(super) const ROUND_BYTES: i64 = 120 * 1024;
+/// Bytes beyond these that fill the last of those sends: the rest of it would cost the kernel as
+/// much as a whole one.
+pub(super) const ROUND_REST_BYTES_MAX: i64 = 16 * 1024;
 
 impl WorkerState {
     /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or
@@ -73,16 +76,26 @@ impl WorkerState {
                 None => return,
             }
         }
+        if self.fill_turns(now, budget, batch) {
+            self.fill_turns(now, rest_of_last_send(batch), batch);
+        }
+    }
+
+    /// Lets queue pairs take turns for `budget` bytes; returns whether these are used, and the
+    /// batch is not full.
+    #[inline(always)]
+    fn fill_turns(&mut self, now: Time, mut budget: i64, batch: &mut TransmitBatch) -> bool {
         while budget > 0 {
             let Some(index) = self.scheduler.line.first() else {
-                return;
+                return false;
             };
             let (sent, end) = self.take_turn(index, now, budget, batch);
             budget -= sent;
             if end == TurnEnd::BatchFull {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Adds the messages to peers in air mode, those that agree on keys, and those of queue pair 1,
@@ -409,6 +422,18 @@ fn limited_credit(admitted: &Admitted, sent: u64, path_mtu: usize) -> u32 {
 fn is_request(packet: &[u8]) -> bool {
     let opcode = packet.first().map(|&first| Opcode::try_from(first));
     opcode.is_some_and(|opcode| opcode.is_ok_and(Opcode::is_request))
+}
+
+/// Bytes that fill the last segmented send of a batch, but for the last byte of its last packet; 0
+/// if it is full or lacks too much.
+#[inline(never)] // rounds of much data have one call
+fn rest_of_last_send(batch: &TransmitBatch) -> i64 {
+    let rest = batch.room_of_last_send().filter(|_| batch.takes_runs());
+    let bytes = rest.map_or(0, |(packets, len)| (packets * len) as i64);
+    if bytes > ROUND_REST_BYTES_MAX {
+        return 0;
+    }
+    (bytes - 1).max(0)
 }
 
 /// The peer of the next sealed datagram, whether it has keys, and when to come again for them.

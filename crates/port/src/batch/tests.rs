@@ -40,6 +40,28 @@ fn a_packet_may_be_shorter_than_its_reservation() {
 }
 
 #[test]
+fn the_last_send_has_room_until_it_is_full_or_ends() {
+    let mut batch = TransmitBatch::with_capacity(200_000, 200);
+    assert_eq!(batch.room_of_last_send(), None);
+    for more in (1..62).rev() {
+        assert!(add(&mut batch, 1036, 1, to(0)));
+        assert_eq!(batch.room_of_last_send(), Some((more, 1036)));
+    }
+    assert!(add(&mut batch, 1036, 1, to(0)));
+    assert_eq!(batch.room_of_last_send(), None, "62 packets are the most");
+    assert!(add(&mut batch, 1036, 1, to(0)));
+    assert_eq!(batch.room_of_last_send(), Some((61, 1036)));
+    assert!(add(&mut batch, 1040, 1, to(0)));
+    assert_eq!(batch.room_of_last_send(), Some((61, 1040)));
+    assert!(add(&mut batch, 1036, 1, to(0)));
+    assert_eq!(batch.room_of_last_send(), None, "a shorter one ends it");
+    assert!(add(&mut batch, 16, 1, to(1)));
+    assert_eq!(batch.room_of_last_send(), Some((63, 16)));
+    batch.advance(62);
+    assert_eq!(batch.room_of_last_send(), Some((63, 16)));
+}
+
+#[test]
 fn it_is_full_by_bytes_and_by_packets() {
     let mut batch = TransmitBatch::with_capacity(100, 3);
     assert!(batch.reserve(97).is_none());
