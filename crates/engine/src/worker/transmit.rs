@@ -150,10 +150,10 @@ impl WorkerState {
     ) -> (i64, TurnEnd) {
         match self.admit(index, now, budget) {
             Ok(admitted) => {
-                let sent = match admitted.limit {
-                    None => self.fill_turn::<false>(index, now, &admitted, batch),
-                    Some(_) => self.fill_limited_turn(index, now, &admitted, batch),
-                };
+                let mut sent = self.fill_turn(index, now, &admitted, batch);
+                if admitted.limit.is_some() {
+                    self.spend_limit(index, &admitted, &mut sent);
+                }
                 self.conclude(index, now, admitted.air, sent);
                 (sent.bytes, sent.end)
             }
@@ -204,17 +204,10 @@ impl WorkerState {
         })
     }
 
-    /// As [`fill_turn`](Self::fill_turn), of a queue pair with a rate limit.
+    /// Charges the rate limit of a queue pair with what it sent, and ends its turn if that is used.
     #[cold]
     #[inline(never)]
-    fn fill_limited_turn(
-        &mut self,
-        index: QpIndex,
-        now: Time,
-        admitted: &Admitted,
-        batch: &mut TransmitBatch,
-    ) -> Sent {
-        let mut sent = self.fill_turn::<true>(index, now, admitted, batch);
+    fn spend_limit(&mut self, index: QpIndex, admitted: &Admitted, sent: &mut Sent) {
         if let Some(QpSlot { limit, qp, .. }) = self.qps.slot(index)
             && let Some(limit) = limit
         {
@@ -225,13 +218,12 @@ impl WorkerState {
                 sent.end = TurnEnd::Limited;
             }
         }
-        sent
     }
 
     /// Fills the batch with packets of a queue pair, until its allowance, the window of its peer or
-    /// (if `LIMITED`) its rate limit is used.
+    /// its rate limit is used.
     #[inline(always)]
-    fn fill_turn<const LIMITED: bool>(
+    fn fill_turn(
         &mut self,
         index: QpIndex,
         now: Time,
@@ -264,6 +256,7 @@ impl WorkerState {
         let takes_runs = batch.takes_runs();
         let mut full = false;
         let seals = seal.is_some() || datagrams.is_some();
+        let is_limited = admitted.limit.is_some();
         sent.end = loop {
             if sent.bytes >= admitted.allowance {
                 break TurnEnd::Used;
@@ -274,7 +267,7 @@ impl WorkerState {
                     .peers
                     .credit(connection.peer, in_flight, slot.blocked)
             });
-            if LIMITED {
+            if is_limited {
                 let left = limited_credit(admitted, sent.limited, path_mtu);
                 // A service without acknowledgements has no responses to send.
                 if left == 0 && qp.qp_type() == QpType::Uc {
@@ -284,11 +277,11 @@ impl WorkerState {
             }
             if full {
                 let allowance = admitted.allowance - sent.bytes;
-                let responds = LIMITED && qp.owes_responses();
+                let responds = is_limited && qp.owes_responses();
                 if let Some(run) = fill_run(qp, &mut host, seal, batch, (now, credit, allowance)) {
                     sent.bytes += (run.packets * run.len) as i64;
                     sent.packets += run.packets as u64;
-                    if LIMITED && !responds {
+                    if is_limited && !responds {
                         sent.limited += (run.packets * run.len) as u64;
                     }
                     full = false;
@@ -315,7 +308,7 @@ impl WorkerState {
             };
             // Only a packet of full length may be followed by a run of its message.
             full = transmit.len > path_mtu && takes_runs;
-            if LIMITED && is_request(room) {
+            if is_limited && is_request(room) {
                 sent.limited += transmit.len as u64;
             }
             if seals {
