@@ -32,7 +32,6 @@ const UNIT: usize = 64;
 const FLAG_OFFSET: usize = 0;
 const INDICES_OFFSET: usize = 128;
 const UNITS_OFFSET: usize = INDICES_OFFSET + size_of::<Indices>();
-const WORD: usize = size_of::<u64>();
 /// Length and tag in front of a packet's bytes.
 const HEAD: usize = 8;
 /// Units that a consumer keeps before it gives them back.
@@ -281,9 +280,8 @@ impl Memory {
         head[..4].copy_from_slice(&(packet.len() as u32).to_ne_bytes());
         head[4..].copy_from_slice(&tag.0);
         let (first, rest) = packet.split_at(packet.len().min(to_end(start)));
-        let fits = units.copy_in(start, &head)
-            && store_padded(units, start + HEAD, first)
-            && store_padded(units, 0, rest);
+        let fits =
+            units.copy_in(start, &head) && units.store(start + HEAD, first) && units.store(0, rest);
         debug_assert!(fits, "`push` found room");
     }
 
@@ -302,22 +300,6 @@ impl Memory {
         let fits = units.load(start + HEAD, first) && units.load(0, rest);
         debug_assert!(fits, "`pop` checked the length");
     }
-}
-
-/// Stores bytes, and zeros up to the next word: no word is read first, which would wait for the
-/// consumer's cache.
-#[inline]
-fn store_padded(units: Words, start: usize, bytes: &[u8]) -> bool {
-    let (words, last) = bytes.split_at(bytes.len() / WORD * WORD);
-    if !units.store(start, words) {
-        return false;
-    }
-    if last.is_empty() {
-        return true;
-    }
-    let mut word = [0; WORD];
-    word[..last.len()].copy_from_slice(last);
-    units.copy_in(start + words.len(), &word)
 }
 
 /// Bytes of a packet that fit between its head, at `start`, and the end of the ring.
