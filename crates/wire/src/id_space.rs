@@ -36,6 +36,8 @@ use crate::udp::UDP_LEN;
 pub struct IdSpace {
     /// x^(8n + 32) times each power of x in an identification.
     images: [u32; 16],
+    /// Images of the identifications of a segmented send.
+    first_images: [u32; FIRST_IDS],
     /// x^-(8n + 32) times each power of x in an ICRC.
     quotients: [u32; 32],
 }
@@ -44,8 +46,10 @@ impl IdSpace {
     /// The space for packets with `len` bytes from the BTH to the last pad byte.
     pub const fn for_transport_len(len: usize) -> IdSpace {
         let shift = (8 * (BETWEEN_ID_AND_TRANSPORT as u64 + len as u64) + 32) % ORDER_OF_X;
+        let images = powers_down_to(shift);
         IdSpace {
-            images: powers_down_to(shift),
+            images,
+            first_images: first_images(&images),
             quotients: powers_down_to(ORDER_OF_X - shift),
         }
     }
@@ -53,8 +57,10 @@ impl IdSpace {
     /// Difference of the ICRC if the identification is `id` instead of 0.
     #[inline]
     pub fn image(&self, id: u16) -> u32 {
-        // The columns are in the order in which the bits enter the CRC.
-        product(&self.images, u32::from(id.swap_bytes()))
+        match self.first_images.get(usize::from(id)) {
+            Some(image) => *image,
+            None => image(&self.images, id),
+        }
     }
 
     /// Recovers the identification from `difference`: the received ICRC `^` the ICRC for
@@ -105,6 +111,28 @@ impl IdSpaces {
         let space = self.spaces.get_mut(len / 4)?;
         Some(space.get_or_insert_with(|| Box::new(IdSpace::for_transport_len(len))))
     }
+}
+
+/// Identifications from 0 on whose images are kept: those of one segmented send.
+const FIRST_IDS: usize = 64;
+
+#[inline]
+fn image(images: &[u32; 16], id: u16) -> u32 {
+    // The columns are in the order in which the bits enter the CRC.
+    product(images, u32::from(id.swap_bytes()))
+}
+
+/// Images of identifications from 0 on.
+const fn first_images(images: &[u32; 16]) -> [u32; FIRST_IDS] {
+    let mut all = [0; FIRST_IDS];
+    let mut id = 1;
+    while id < FIRST_IDS {
+        // The low byte of an identification enters the CRC last: bit n of it is column 8 + n.
+        let lowest = id.trailing_zeros() as usize;
+        all[id] = all[id & (id - 1)] ^ images[8 + lowest];
+        id += 1;
+    }
+    all
 }
 
 /// Bytes behind the identification in the IPv4 header, and the UDP header.
