@@ -29,6 +29,7 @@ pub mod udp;
 mod batch;
 mod capabilities;
 mod counters;
+mod following;
 mod raw;
 
 use std::io;
@@ -39,6 +40,7 @@ use airdma_wire::Neighbour;
 pub use batch::{Destination, GROUP_BYTES_MAX, TransmitBatch};
 pub use capabilities::Capabilities;
 pub use counters::PortCounters;
+pub use following::Following;
 pub use packet::PacketPort;
 pub use raw::RawSocket;
 use sharing::Sharing;
@@ -67,6 +69,8 @@ pub struct Received<'a> {
     pub bundled: bool,
     /// BTH to pad, without the ICRC. At least the 12 bytes of a BTH.
     pub bytes: &'a [u8],
+    /// Packets behind it that may be taken with it.
+    pub following: Option<&'a Following<'a>>,
 }
 
 /// Fill of a queue.

@@ -419,6 +419,7 @@ impl Reader<'_> {
                         forwarded: false,
                         bundled: false,
                         bytes: packet,
+                        following: None,
                     });
                 }
                 // The identification is known: a packet that needs another one is damaged.

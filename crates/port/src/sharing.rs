@@ -95,6 +95,7 @@ impl<'a> Message<'a> {
                         forwarded: true,
                         bundled: head[HOW_AT] & HOW_BUNDLED != 0,
                         bytes,
+                        following: None,
                     })
                 })
             }

@@ -433,6 +433,7 @@ impl Frame {
                     ttl: self.ttl,
                     flow_label: self.flow_label,
                     bytes,
+                    following: None,
                 });
             }
             // The identification is known here: a packet that needs another one is a damaged one.

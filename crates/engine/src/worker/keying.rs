@@ -196,7 +196,8 @@ impl Receiving<'_> {
             Some(len) => {
                 self.state.note_authentic(index, now);
                 let bytes = &opened[..len];
-                self.receive_for(index, now, &Received { bytes, ..*received });
+                let opened = alone(received, bytes);
+                self.receive_for(index, now, &opened);
             }
             None => self.state.counters.count(EngineCounter::DropUnsealed),
         }
@@ -213,8 +214,7 @@ impl Receiving<'_> {
         match datagrams.open(received, &mut opened, now) {
             Ok((len, number)) => {
                 let bytes = &opened[..len];
-                let received = Received { bytes, ..*received };
-                self.receive_datagram_of(index, now, &received, number);
+                self.receive_datagram_of(index, now, &alone(received, bytes), number);
             }
             Err(Unopened::NoKeys) => self.state.counters.count(EngineCounter::DropUnkeyed),
             Err(Unopened::Forged) => self.state.counters.count(EngineCounter::DropUnsealed),
@@ -239,4 +239,13 @@ fn answer_to(arrival: &Arrival, source_index: u8) -> Destination {
 fn sealed_number(packet: &[u8]) -> Option<Qpn> {
     let &[a, b, c] = packet.get(5..8)?.first_chunk::<3>()?;
     Some(Qpn::new(u32::from_be_bytes([0, a, b, c])))
+}
+
+/// A packet as received, with other bytes and without those that follow it.
+fn alone<'a>(received: &Received<'_>, bytes: &'a [u8]) -> Received<'a> {
+    Received {
+        bytes,
+        following: None,
+        ..*received
+    }
 }

@@ -6,7 +6,7 @@ use crate::counter_names::EngineCounter;
 use crate::index::{PdIndex, QpIndex, SrqIndex};
 use crate::sharing::steering::Member;
 use crate::tables::qp_host::Receives;
-use airdma_port::Received;
+use airdma_port::{Following, Received};
 use airdma_transport::{Arrival, Time};
 use airdma_wire::padded::PADDED_VERSION;
 use airdma_wire::sealed::is_sealed;
@@ -213,7 +213,8 @@ impl Receiving<'_> {
         self.take_middle::<false>(index, now, received, bth, payload)
     }
 
-    /// Hands a packet from the middle of a message to its queue pair; returns whether that took it.
+    /// Hands a packet from the middle of a message to its queue pair, and those that follow it;
+    /// returns whether the first was taken.
     /// `SEALED`: as in [`deliver`](Self::deliver).
     #[inline]
     fn take_middle<const SEALED: bool>(
@@ -228,10 +229,38 @@ impl Receiving<'_> {
         let taken = self
             .state
             .with(index, |qp, host| qp.take_middle(now, bth, payload, host));
-        if taken == Some(true) {
-            self.arrived.note(received.bytes.len(), received.tos);
+        if taken != Some(true) {
+            return false;
         }
-        taken.unwrap_or(false)
+        self.arrived.note(received.bytes.len(), received.tos);
+        if let Some(following) = received.following {
+            self.take_following(index, now, received.tos, bth.dest_qpn, following);
+        }
+        true
+    }
+
+    /// Hands what follows a packet from the middle of a message to its queue pair, as far as it is
+    /// more of them.
+    #[inline(never)] // other packets save no registers for it
+    fn take_following(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        tos: u8,
+        number: Qpn,
+        following: &Following<'_>,
+    ) {
+        let arrived = &mut self.arrived;
+        self.state.with(index, |qp, host| {
+            while let Some(bytes) = following.peek()
+                && let Some((bth, payload)) = split_middle(bytes)
+                && bth.dest_qpn == number
+                && qp.take_middle(now, &bth, payload, host)
+            {
+                following.take();
+                arrived.note(bytes.len(), tos);
+            }
+        });
     }
 
     /// A queue pair takes packets. If another one took the packets before, that one is settled.

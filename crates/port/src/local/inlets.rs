@@ -112,6 +112,7 @@ impl Inlets {
                     forwarded: false,
                     bundled: false,
                     bytes: packet,
+                    following: None,
                 });
             }
             inlet.consumer.release();

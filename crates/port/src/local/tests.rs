@@ -529,6 +529,7 @@ fn rings_and_requests_have_limits() {
             forwarded: false,
             bundled: false,
             bytes: &probe(token),
+            following: None,
         }));
         inlets.answer_probes(&meeting, &bell);
     };

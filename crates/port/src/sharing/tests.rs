@@ -152,6 +152,7 @@ fn a_packet_that_is_handed_on_arrives_as_it_came() {
             forwarded: false,
             bundled,
             bytes: &bytes,
+            following: None,
         };
         messenger.forward(&packet, 1, SECRET);
         messenger.forward(&packet, 2, SECRET ^ 1);

@@ -90,6 +90,7 @@ fn received() -> Received<'static> {
         forwarded: false,
         bundled: false,
         bytes: &[],
+        following: None,
     }
 }
 
