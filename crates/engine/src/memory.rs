@@ -23,8 +23,10 @@ mod windows;
 use crate::index::{PdIndex, Serial};
 use crate::random::Random;
 use crate::{Access, Error, LIMITS};
+use airdma_port::CopySum;
 use airdma_shm::Sge;
 use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault, Spread};
+use airdma_wire::ICRC_LEN;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{mem, ptr};
 
@@ -116,6 +118,15 @@ impl From<Refused> for RemoteFault {
     fn from(_: Refused) -> RemoteFault {
         RemoteFault::Access
     }
+}
+
+/// The sums of a run of packets, which are made with the copies of their payloads.
+#[derive(Default)]
+pub(crate) struct RunSums {
+    /// What makes them; `None` if they are not wanted.
+    pub(crate) by: Option<CopySum>,
+    /// Whether the sum of each packet of the last run stands behind it.
+    pub(crate) are_done: bool,
 }
 
 /// A stretch of memory to find: key and address in its region, for a protection domain.
@@ -342,16 +353,35 @@ impl MemoryTable {
     }
 
     /// Copies what lies together out to the parts of `spread`, with one look at key and bounds.
+    /// With `sums`, tries to sum the packets that end with the parts at the same time, and notes
+    /// whether all are.
     pub(crate) fn read_run(
         &self,
         place: Place,
         right: Access,
         out: &mut [u8],
         spread: Spread,
+        sums: &mut RunSums,
     ) -> Result<(), Refused> {
         let (from, backing) = self.find(place, spread.bytes() as u64, right)?;
         if backing != Backing::Mapped {
             return self.read_parts(place, right, out, spread);
+        }
+        if let Some(by) = sums.by {
+            let mut packets = spread.packets(out, ICRC_LEN).enumerate();
+            sums.are_done = packets.all(|(index, packet)| {
+                // SAFETY: as in `read`; `find` placed the bytes of all parts together at `from`.
+                unsafe {
+                    by.copy(
+                        from.add(index * spread.len).cast_const(),
+                        packet,
+                        spread.start,
+                    )
+                }
+            });
+            if sums.are_done {
+                return Ok(());
+            }
         }
         spread.fill(out, |before, part| {
             // SAFETY: as in `read`; `find` placed the bytes of all parts together at `from`.

@@ -112,6 +112,8 @@ pub(crate) struct Entry {
     /// IP identification that the ICRC behind the packet was computed for; `None` if not sealed
     /// yet.
     sealed_for: Option<u16>,
+    /// The packet's sum stands behind it.
+    summed: bool,
     /// Bit to flip after sealing, for a packet that is damaged on purpose (see [`crate::impair`]).
     damage: Option<u32>,
     /// Index into the batch's destinations. Equal for neighbours with the same destination.
@@ -247,6 +249,7 @@ impl TransmitBatch {
             offset: start as u32,
             len: len as u32,
             sealed_for: None,
+            summed: false,
             damage: None,
             run: self.destinations.len() as u32 - 1,
         });
@@ -274,6 +277,20 @@ impl TransmitBatch {
     /// # Panics
     /// If none waits, `packets` exceed the reservation, or `len` is not a multiple of 4.
     pub fn commit_run(&mut self, len: usize, packets: usize) {
+        self.push_run(len, packets, false);
+    }
+
+    /// As [`commit_run`](Self::commit_run), where [`CopySum`](crate::CopySum) has written the
+    /// sum of each packet behind it.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn commit_summed_run(&mut self, len: usize, packets: usize) {
+        self.push_run(len, packets, true);
+    }
+
+    #[inline]
+    fn push_run(&mut self, len: usize, packets: usize, summed: bool) {
         assert!(!self.is_empty(), "there is no packet before this run");
         let each = len + ICRC_LEN;
         assert!(
@@ -287,6 +304,7 @@ impl TransmitBatch {
             offset: (self.tail + index * each) as u32,
             len: len as u32,
             sealed_for: None,
+            summed,
             damage: None,
             run,
         }));
@@ -443,8 +461,15 @@ impl TransmitBatch {
         entry.sealed_for = Some(id);
         let start = entry.offset as usize;
         let packet = &mut self.buffer[start..start + entry.len as usize + ICRC_LEN];
-        let (bytes, trailer) = packet.split_at_mut(entry.len as usize);
-        trailer.copy_from_slice(&icrcs.icrc(flow, id, bytes).to_le_bytes());
+        let Some((bytes, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() else {
+            return;
+        };
+        let icrc = if std::mem::take(&mut entry.summed) {
+            icrcs.icrc_summed(flow, id, bytes, u32::from_le_bytes(*trailer))
+        } else {
+            icrcs.icrc(flow, id, bytes)
+        };
+        *trailer = icrc.to_le_bytes();
         if let Some(bit) = entry.damage {
             let (mut byte, bit) = (bit as usize / 8 % packet.len(), bit % 8);
             if byte == CONGESTION_AT {

@@ -41,6 +41,7 @@ pub use batch::{Destination, GROUP_BYTES_MAX, TransmitBatch};
 pub use capabilities::Capabilities;
 pub use counters::PortCounters;
 pub use following::Following;
+pub use icrc::CopySum;
 pub use packet::PacketPort;
 pub use raw::RawSocket;
 use sharing::Sharing;

@@ -103,6 +103,18 @@ impl Spread {
         self.len * self.count
     }
 
+    /// Each payload's part of `out` in turn, from the end of the part before to `behind` bytes
+    /// behind it.
+    pub fn packets<'a>(
+        &self,
+        out: &'a mut [u8],
+        behind: usize,
+    ) -> impl Iterator<Item = &'a mut [u8]> + use<'a> {
+        let end = self.start + self.len + behind;
+        let packets = out.chunks_mut(self.stride).take(self.count);
+        packets.map(move |packet| &mut packet[..end])
+    }
+
     /// Each payload's part of `out` in turn.
     fn parts<'a>(&self, out: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> + use<'a> {
         let Spread { len, count, .. } = *self;
@@ -132,6 +144,8 @@ pub trait Host {
 
     /// As [`gather`](Self::gather), into each part of `spread` in turn. After a fault, part of it
     /// may have been copied.
+    ///
+    /// The headers before each part are there; the 4 bytes behind each are the host's.
     fn gather_run(
         &mut self,
         slot: Slot,
@@ -179,7 +193,8 @@ pub trait Host {
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
 
     /// As [`read_remote`](Self::read_remote), into each part of `spread` in turn. After a fault,
-    /// part of it may have been copied.
+    /// part of it may have been copied. What is around the parts: see
+    /// [`gather_run`](Self::gather_run).
     fn read_remote_run(
         &mut self,
         rkey: Rkey,

@@ -101,9 +101,6 @@ impl Replies {
         let middle = (read.length - read.done).div_ceil(read.payload) - 1;
         let run = Run::new(middle as usize, read.payload, limits, out)?;
         let va = read.va.wrapping_add(u64::from(read.done));
-        let copied: Result<(), RemoteFault> =
-            host.read_remote_run(read.rkey, va, out, run.payloads());
-        copied.ok()?;
         let headers = RunHeaders {
             opcode: Opcode::RcReadResponseMiddle,
             dest_qpn: peer.qpn,
@@ -111,6 +108,9 @@ impl Replies {
             tag: peer.tag,
         };
         headers.emit(&run, out, |_| false);
+        let copied: Result<(), RemoteFault> =
+            host.read_remote_run(read.rkey, va, out, run.payloads());
+        copied.ok()?;
         self.advance_read(read.done + run.payloads().bytes() as u32);
         Some(run)
     }

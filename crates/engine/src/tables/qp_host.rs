@@ -2,7 +2,7 @@
 //! completion queues.
 
 use crate::index::{CqIndex, PdIndex, Serial, SrqIndex};
-use crate::memory::{MemoryTable, OURSELVES, Place};
+use crate::memory::{MemoryTable, OURSELVES, Place, RunSums};
 use crate::queues::async_event::{AsyncEvents, EventOwner};
 use crate::queues::attached_counters::AttachedCounters;
 use crate::queues::qp_shared::QpShared;
@@ -57,6 +57,7 @@ pub(crate) struct QpHost<'a> {
     pub(crate) side: &'a mut QpSide,
     pub(crate) device: &'a mut DeviceTables,
     pub(crate) counters: &'a mut Counters,
+    pub(crate) sums: RunSums,
 }
 
 impl QpHost<'_> {
@@ -187,10 +188,8 @@ impl Host for QpHost<'_> {
                 && piece.range.len() == spread.bytes()
             {
                 let (place, _) = piece.at(self.side.pd);
-                return Ok(self
-                    .device
-                    .memory
-                    .read_run(place, Access::empty(), out, spread)?);
+                let (memory, sums) = (&self.device.memory, &mut self.sums);
+                return Ok(memory.read_run(place, Access::empty(), out, spread, sums)?);
             }
         }
         spread.fill(out, |before, part| {
@@ -309,11 +308,9 @@ impl Host for QpHost<'_> {
         out: &mut [u8],
         spread: Spread,
     ) -> Result<(), RemoteFault> {
-        let right = Access::REMOTE_READ;
-        Ok(self
-            .device
-            .memory
-            .read_run(self.place(rkey, va), right, out, spread)?)
+        let place = self.place(rkey, va);
+        let (memory, sums) = (&self.device.memory, &mut self.sums);
+        Ok(memory.read_run(place, Access::REMOTE_READ, out, spread, sums)?)
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {

@@ -16,6 +16,7 @@ use crate::air::{Air, AirMode};
 use crate::config::Window;
 use crate::index::QpIndex;
 use crate::inventory::Inventory;
+use crate::memory::RunSums;
 use crate::random::Random;
 use crate::seal::OPENED_LEN_MAX;
 use crate::tables::counters::Counters;
@@ -23,6 +24,7 @@ use crate::tables::device_tables::DeviceTables;
 use crate::tables::multicast::Multicast;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{QpSlot, QpTable};
+use airdma_port::CopySum;
 use airdma_transport::{QueuePair, Time};
 use std::collections::BTreeMap;
 
@@ -48,6 +50,8 @@ pub(crate) struct WorkerState {
     pub(super) candidate: Option<Candidate>,
     /// Room for a packet that was sealed.
     pub(super) opened: Box<[u8]>,
+    /// Sums runs of packets while it copies their payloads, where the CPU can.
+    pub(super) copy_sum: Option<CopySum>,
     /// For nonces and seeds.
     pub(super) random: Random,
 }
@@ -68,6 +72,7 @@ impl WorkerState {
             misrouted: false,
             candidate: None,
             opened: vec![0; OPENED_LEN_MAX].into_boxed_slice(),
+            copy_sum: CopySum::new(),
             random,
         }
     }
@@ -116,6 +121,7 @@ impl WorkerState {
             side,
             device: &mut self.device,
             counters: &mut self.counters,
+            sums: RunSums::default(),
         };
         Some(call(qp, &mut host))
     }

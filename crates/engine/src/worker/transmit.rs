@@ -5,6 +5,7 @@ use crate::air::Weight;
 use crate::counter_names::EngineCounter;
 use crate::index::{AirIndex, QpIndex};
 use crate::limits::PACKET_LEN_MAX;
+use crate::memory::RunSums;
 use crate::random::Random;
 use crate::seal::datagrams::{DatagramSeals, Name, Readiness};
 use crate::seal::{SEALED_LEN_MAX, Seal};
@@ -250,6 +251,10 @@ impl WorkerState {
             side,
             device: &mut self.device,
             counters: &mut self.counters,
+            sums: RunSums {
+                by: self.copy_sum.filter(|_| seal.is_none()),
+                are_done: false,
+            },
         };
         let path_mtu = qp.attributes().path_mtu.bytes() as usize;
         let mut last_path = None;
@@ -466,11 +471,16 @@ fn fill_run(
         spare,
     };
     let out = batch.reserve_run(len + spare, limits.packets);
+    host.sums.are_done = false;
     let run = qp.poll_run(now, credit, limits, host, out)?;
     if let Some(session) = seal.as_deref_mut().and_then(Seal::session) {
         session.seal_run(out, &run);
     }
-    batch.commit_run(run.len + spare, run.packets);
+    if host.sums.are_done {
+        batch.commit_summed_run(run.len, run.packets);
+    } else {
+        batch.commit_run(run.len + spare, run.packets);
+    }
     Some(run)
 }
 

@@ -155,6 +155,32 @@ fn a_run_has_no_more_packets_than_there_is_room_for() {
 }
 
 #[test]
+fn a_summed_run_gets_the_icrcs_of_its_bytes() {
+    const LEN: usize = 1_036;
+    let mut batch = TransmitBatch::with_capacity(8_000, 8);
+    assert!(add(&mut batch, LEN, 1, to(0)));
+    for (fill, packet) in (2..).zip(batch.reserve_run(LEN, 2).chunks_mut(LEN + 4)) {
+        let (bytes, trailer) = packet.split_at_mut(LEN);
+        bytes.fill(fill);
+        trailer.copy_from_slice(&crc32fast::hash(bytes).to_le_bytes());
+    }
+    batch.commit_summed_run(LEN, 2);
+    let here = "192.0.2.9".parse().unwrap();
+    let flow = Flow::new(here, "192.0.2.1".parse().unwrap(), 4_791, 4_791).unwrap();
+    let mut icrcs = IcrcCache::new(2_048);
+    // The second time the kernel has refused the first packet, and the others have other
+    // identifications.
+    for ids in [[0, 1, 2], [9, 0, 1]] {
+        for (index, id) in ids.into_iter().enumerate() {
+            batch.seal(index, &flow, id, &mut icrcs);
+            let bytes = vec![index as u8 + 1; LEN];
+            let icrc = icrcs.icrc(&flow, id, &bytes).to_le_bytes();
+            assert_eq!(batch.wire_bytes(index, 1), [&bytes[..], &icrc].concat());
+        }
+    }
+}
+
+#[test]
 #[should_panic(expected = "reserved were 40 bytes")]
 fn a_run_longer_than_its_reservation_is_refused() {
     let mut batch = TransmitBatch::with_capacity(200, 8);

@@ -17,6 +17,10 @@
 //! ```
 //!
 //! docs/design/016 has the gain. Short packets and other CPUs use crc32fast.
+//!
+//! [`CopySum`] does the same while it copies: each block is loaded once, stored, and summed.
+
+use airdma_wire::ICRC_LEN;
 
 /// Shortest packet that is not left to crc32fast, which is as fast below. Lengths that are not a
 /// multiple of 4, which no packet has, are left to it as well.
@@ -56,9 +60,61 @@ impl Sum {
     }
 }
 
+/// Copies payloads into packets and sums the packets, in one pass.
+#[derive(Clone, Copy)]
+pub struct CopySum {
+    #[cfg(target_arch = "x86_64")]
+    wide: wide::Wide,
+    #[cfg(not(target_arch = "x86_64"))]
+    never: std::convert::Infallible,
+}
+
+impl CopySum {
+    /// `None` where the CPU does it faster in two passes.
+    pub fn new() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        return wide::Wide::new().map(|wide| CopySum { wide });
+        #[cfg(not(target_arch = "x86_64"))]
+        return None;
+    }
+
+    /// Copies the payload of `packet`, which begins at `start`, and writes the packet's sum behind
+    /// it, for [`TransmitBatch::commit_summed_run`](crate::TransmitBatch::commit_summed_run). The
+    /// sum is that of the stored bytes, whatever happens to the source meanwhile. False, and
+    /// nothing is done, if the packet has a length that is not worth it.
+    ///
+    /// `packet` has room for the ICRC at its end.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of as many bytes as the payload has, none of which are in
+    /// `packet`. Others may write there meanwhile.
+    #[inline]
+    pub unsafe fn copy(self, from: *const u8, packet: &mut [u8], start: usize) -> bool {
+        let Some((bytes, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() else {
+            return false;
+        };
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as the caller vouches.
+        let sum = unsafe { self.wide.copy(from, bytes, start) };
+        #[cfg(not(target_arch = "x86_64"))]
+        let sum = match (self.never, from, bytes, start) {};
+        match sum {
+            Some(sum) => {
+                *trailer = sum.to_le_bytes();
+                true
+            }
+            None => false,
+        }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod wide {
+    use std::arch::asm;
     use std::arch::x86_64::*;
+    use std::ptr;
+
+    use super::WIDE_LEN_MIN;
 
     /// Proof that the CPU has what [`sum`] needs.
     #[derive(Clone, Copy)]
@@ -84,6 +140,28 @@ mod wide {
             );
             // SAFETY: `new` found all features of the CPU that `sum` is compiled for.
             unsafe { sum(bytes) }
+        }
+
+        /// Copies what follows the first `start` bytes of `packet`, and returns the packet's sum.
+        /// `None` for lengths that are left to others, and for a header longer than the first
+        /// block.
+        ///
+        /// # Safety
+        /// As for [`CopySum::copy`](super::CopySum::copy).
+        #[inline]
+        pub(super) unsafe fn copy(
+            self,
+            from: *const u8,
+            packet: &mut [u8],
+            start: usize,
+        ) -> Option<u32> {
+            let len = packet.len();
+            if len < WIDE_LEN_MIN || !len.is_multiple_of(4) || start > head(len) {
+                return None;
+            }
+            // SAFETY: `new` found all features of the CPU that `copy` is compiled for; the rest as
+            // the caller vouches.
+            Some(unsafe { copy(from, packet, start) })
         }
     }
 
@@ -124,10 +202,14 @@ mod wide {
     /// P(x) with x^32, and the quotient of x^64 by it (Barrett's reduction).
     const BARRETT: [i64; 2] = [0x1_db71_0641, 0x1_f701_1641];
 
+    /// Bytes of a packet before its last whole blocks: 1 to 64.
+    fn head(len: usize) -> usize {
+        (len - 1) % BLOCK + 1
+    }
+
     #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq,sse4.1")]
     fn sum(bytes: &[u8]) -> u32 {
-        let head = (bytes.len() - 1) % BLOCK + 1;
-        let (first, blocks) = bytes.split_at(head);
+        let (first, blocks) = bytes.split_at(head(bytes.len()));
         // The sums stand in the order of their bytes, the first block so that the last of all is
         // `sums[3]`.
         let (before, rounds) = blocks.split_at(blocks.len() % (4 * BLOCK));
@@ -143,7 +225,69 @@ mod wide {
                 *sum = moved_to(load(block), *sum, around);
             }
         }
-        let [a, b, c, d] = sums;
+        join_sums(sums)
+    }
+
+    /// As [`sum`], of a packet whose bytes from `start` on are copied first.
+    ///
+    /// # Safety
+    /// As for [`CopySum::copy`](super::CopySum::copy); `start` is at most the packet's head.
+    #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq,sse4.1")]
+    unsafe fn copy(mut from: *const u8, packet: &mut [u8], start: usize) -> u32 {
+        let (first, blocks) = packet.split_at_mut(head(packet.len()));
+        let rest = &mut first[start..];
+        // SAFETY: the first bytes of the payload, as the caller vouches.
+        unsafe {
+            ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), rest.len());
+            from = from.add(rest.len());
+        }
+        let (before, rounds) = blocks.split_at_mut(blocks.len() % (4 * BLOCK));
+        let mut sums = [_mm512_setzero_si512(); 4];
+        let place = 3 - before.len() / BLOCK;
+        sums[place] = preset(first);
+        let blocks = before.chunks_exact_mut(BLOCK);
+        for (sum, block) in sums[place + 1..].iter_mut().zip(blocks) {
+            // SAFETY: the next 64 bytes of the payload.
+            *sum = unsafe { pass(&mut from, block) };
+        }
+        let around = every_lane(LOOP);
+        for round in rounds.chunks_exact_mut(4 * BLOCK) {
+            for (sum, block) in sums.iter_mut().zip(round.chunks_exact_mut(BLOCK)) {
+                // SAFETY: the next 64 bytes of the payload.
+                *sum = moved_to(unsafe { pass(&mut from, block) }, *sum, around);
+            }
+        }
+        join_sums(sums)
+    }
+
+    /// Copies a block, and moves the source behind it.
+    ///
+    /// # Safety
+    /// 64 bytes can be read there.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pass(from: &mut *const u8, block: &mut [u8]) -> __m512i {
+        assert_eq!(block.len(), BLOCK);
+        let bytes: __m512i;
+        // A load that the compiler may not repeat: what is summed must be what is stored, even if
+        // another thread changes the source.
+        // SAFETY: 64 bytes of the source, as the caller vouches, and a block of them.
+        unsafe {
+            asm!(
+                "vmovdqu64 {bytes}, zmmword ptr [{from}]",
+                bytes = out(zmm_reg) bytes,
+                from = in(reg) *from,
+                options(readonly, nostack, preserves_flags),
+            );
+            *from = from.add(BLOCK);
+            _mm512_storeu_si512(block.as_mut_ptr().cast(), bytes);
+        }
+        bytes
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
+    fn join_sums([a, b, c, d]: [__m512i; 4]) -> u32 {
         let [from_a, from_b, from_c] = SUMS.map(|factors| every_lane(factors));
         let all = moved_to(moved_to(moved_to(d, a, from_a), b, from_b), c, from_c);
         finish(join_lanes(all))
@@ -251,6 +395,71 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_copy_has_the_bytes_and_their_sum() {
+        let Some(copying) = CopySum::new() else {
+            return;
+        };
+        let mut state = 1_u32;
+        let source: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .take(5_000)
+        .collect();
+        let mut copied = 0;
+        for payload in (100..1_500).step_by(4).chain([2_048, 4_096]) {
+            for place in [0, 1, 32] {
+                let from = &source[place..place + payload];
+                let mut packet = vec![0x3c; 12 + payload + 4];
+                // SAFETY: `from` has as many bytes as the payload.
+                let is_done = unsafe { copying.copy(from.as_ptr(), &mut packet, 12) };
+                let expected = [&[0x3c; 12], from].concat();
+                if is_done {
+                    copied += 1;
+                    assert_eq!(&packet[..expected.len()], &expected[..], "{payload}");
+                    let sum = crc32fast::hash(&expected).to_le_bytes();
+                    assert_eq!(&packet[expected.len()..], &sum, "{payload}");
+                } else {
+                    assert!(packet.iter().all(|byte| *byte == 0x3c), "{payload}");
+                    assert!(![1_024, 1_424, 2_048, 4_096].contains(&payload));
+                }
+            }
+        }
+        assert!(copied > 900, "{copied}");
+    }
+
+    /// Another thread changes the source all the time.
+    #[test]
+    fn the_sum_is_of_the_bytes_that_are_stored() {
+        use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+        let Some(copying) = CopySum::new() else {
+            return;
+        };
+        let source: Vec<AtomicU64> = (0..128).map(AtomicU64::new).collect();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut value = 1_u64;
+                while !is_done.load(Ordering::Relaxed) {
+                    for word in &source {
+                        value = value.wrapping_mul(6_364_136_223_846_793_005) + 1;
+                        word.store(value, Ordering::Relaxed);
+                    }
+                }
+            });
+            for _ in 0..20_000 {
+                let mut packet = [0x3c; 12 + 1_024 + 4];
+                // SAFETY: the source has 1,024 bytes, and stays.
+                let copied = unsafe { copying.copy(source.as_ptr().cast(), &mut packet, 12) };
+                assert!(copied);
+                let (bytes, sum) = packet.split_at(12 + 1_024);
+                assert_eq!(sum, crc32fast::hash(bytes).to_le_bytes());
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+    }
+
     /// `cargo test -p airdma-port --release how_long -- --ignored --nocapture`
     #[test]
     #[ignore = "prints times, judges nothing"]
@@ -295,6 +504,57 @@ mod tests {
                 let ours = nanoseconds(len, &|bytes| sum.of(bytes), in_turn);
                 println!("{len} B, {how}: crc32fast {theirs:.0} ns, ours {ours:.0} ns");
             }
+        }
+    }
+
+    /// As above.
+    #[test]
+    #[ignore = "prints times, judges nothing"]
+    #[expect(clippy::print_stdout, reason = "that is what it is for")]
+    fn how_long_a_copy_with_its_sum_takes() {
+        use std::hint::black_box;
+        use std::time::Instant;
+
+        const BYTES: usize = 64_000;
+        const RUNS: usize = 3_000;
+        let sum = Sum::new();
+        let copying = CopySum::new();
+        for (payload, source_kib) in [(1_024, 64), (1_024, 1_024), (1_424, 1_024), (4_096, 1_024)] {
+            let stride = payload + 16;
+            let packets = BYTES / stride;
+            let mut batch = vec![0_u8; packets * stride];
+            let source = vec![0x5a_u8; source_kib * 1_024 + BYTES];
+            let mut nanoseconds = [Vec::new(), Vec::new()];
+            for run in 0..RUNS {
+                let from = &source[run * BYTES % (source_kib * 1_024)..];
+                let parts = || from.chunks_exact(payload);
+                let together = run / 100 % 2;
+                let begun = Instant::now();
+                match copying.filter(|_| together == 1) {
+                    Some(copying) => {
+                        for (packet, part) in batch.chunks_exact_mut(stride).zip(parts()) {
+                            // SAFETY: a part has as many bytes as the payload.
+                            unsafe { copying.copy(black_box(part.as_ptr()), packet, 12) };
+                        }
+                    }
+                    None => {
+                        for (packet, part) in batch.chunks_exact_mut(stride).zip(parts()) {
+                            packet[12..12 + payload].copy_from_slice(black_box(part));
+                        }
+                        for packet in batch.chunks_exact_mut(stride) {
+                            let (bytes, trailer) = packet.split_at_mut(stride - 4);
+                            trailer.copy_from_slice(&sum.of(black_box(bytes)).to_le_bytes());
+                        }
+                    }
+                }
+                black_box(&mut batch);
+                nanoseconds[together].push(begun.elapsed().as_secs_f64() * 1e9 / packets as f64);
+            }
+            let [two, one] = nanoseconds.map(|mut all| {
+                all.sort_by(f64::total_cmp);
+                all[all.len() / 2]
+            });
+            println!("{payload} B from {source_kib} KiB: {two:.0} ns, in one pass {one:.0}");
         }
     }
 }

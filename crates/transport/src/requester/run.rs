@@ -42,7 +42,7 @@ impl Requester {
             .min(turn.credit.div_ceil(payload) as usize);
         let run = Run::new(packets, payload, limits, out)?;
         let (slot, offset) = (entry.request.slot, entry.offset(index as u32));
-        host.gather_run(slot, offset, out, run.payloads()).ok()?;
+        let before = (self.next, self.sent_max, self.bytes_since_ack_request);
         let headers = RunHeaders {
             opcode,
             dest_qpn: attributes.dest_qpn,
@@ -54,6 +54,10 @@ impl Requester {
             asked = self.sent_middle(turn.credit - index * payload, payload);
             asked
         });
+        if host.gather_run(slot, offset, out, run.payloads()).is_err() {
+            (self.next, self.sent_max, self.bytes_since_ack_request) = before;
+            return None;
+        }
         if asked && let Some(repair) = &mut self.repair {
             repair.put_off_probe(turn.now, true, self.acked);
         }
