@@ -107,12 +107,11 @@ pub(crate) fn is_known(interface: u32, source: IpAddr, destination: IpAddr) -> i
     }
     let socket = Rtnetlink::new()?;
     let route = socket.route(interface, source, destination)?;
-    let name = name_of(route.interface).ok_or(io::ErrorKind::NotFound)?;
-    if !route.has_neighbours || !InterfaceQuery::new()?.asks_for_addresses(&name)? {
+    if !route.has_neighbours || socket.neighbour(route.interface, route.next)?.is_some() {
         return Ok(true);
     }
-    let found = socket.neighbour(route.interface, route.next)?;
-    Ok(found.is_some())
+    let name = name_of(route.interface).ok_or(io::ErrorKind::NotFound)?;
+    Ok(!InterfaceQuery::new()?.asks_for_addresses(&name)?)
 }
 
 /// Waits until a packet from `source` to `destination` can leave, as the kernel does for a path of
@@ -292,15 +291,37 @@ impl Rtnetlink {
 
     /// The route from one of our addresses to a destination, as for a socket bound to the address.
     fn route(&self, interface: u32, source: IpAddr, destination: IpAddr) -> io::Result<RouteFound> {
-        let (to, from, oif) = (octets(destination), octets(source), interface.to_ne_bytes());
+        if matches!(destination, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            return self.route_by(interface, None, destination);
+        }
+        let found = self.route_by(interface, Some(source), destination);
+        let leaves_elsewhere = (found.as_ref()).map_or(true, |found| {
+            found.has_neighbours && found.interface != interface
+        });
+        // Whether other interfaces have the subnet takes many system calls to find out.
+        if leaves_elsewhere && is_own_link(interface, source, destination) {
+            return self.route_by(interface, None, destination);
+        }
+        found
+    }
+
+    /// The route from an address, or by the interface.
+    fn route_by(
+        &self,
+        interface: u32,
+        source: Option<IpAddr>,
+        destination: IpAddr,
+    ) -> io::Result<RouteFound> {
+        let (to, oif) = (octets(destination), interface.to_ne_bytes());
+        let from = source.map(octets);
         let mut body = [0; BODY];
         (body[0], body[1]) = (family(destination), to.len() as u8 * 8);
-        let is_link_local = matches!(destination, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let second: (u16, &[u8]) = if is_link_local || is_own_link(interface, source, destination) {
-            (libc::RTA_OIF, &oif)
-        } else {
-            body[2] = from.len() as u8 * 8;
-            (libc::RTA_SRC, &from)
+        let second: (u16, &[u8]) = match &from {
+            None => (libc::RTA_OIF, &oif),
+            Some(from) => {
+                body[2] = from.len() as u8 * 8;
+                (libc::RTA_SRC, from)
+            }
         };
         let mut found = RouteFound {
             next: destination,
@@ -547,6 +568,27 @@ mod tests {
             assert!(!on_link("fd00::1", "fd01::7"));
             assert!(!on_link(here, "203.0.113.7"), "on another interface");
             assert!(!on_link(here, "10.9.9.9"), "nowhere");
+        });
+    }
+
+    #[test]
+    fn in_one_subnet_each_interface_has_its_own_neighbours() {
+        let setup = "for number in 1 2; do
+                ip link add near$number index 7$number type veth peer name far$number
+                ip link set near$number up; ip link set far$number up
+                ip address add 192.0.2.$number/24 dev near$number
+            done
+            ip neighbour add 192.0.2.9 lladdr 02:00:00:00:00:09 dev near2";
+        let test = "neighbour::tests::in_one_subnet_each_interface_has_its_own_neighbours";
+        isolated(test, setup, || {
+            let here: [IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
+            let there = "192.0.2.9".parse().unwrap();
+            assert!(!is_known(71, here[0], there).unwrap());
+            // The kernel's route leaves by the first.
+            assert!(is_known(72, here[1], there).unwrap());
+            assert!(is_on_link(72, here[1], there));
+            // This host's own addresses need none.
+            assert!(is_known(72, here[1], here[0]).unwrap());
         });
     }
 
