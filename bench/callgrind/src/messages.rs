@@ -80,6 +80,16 @@ pub fn scenarios() -> Vec<Scenario> {
             large(Kind::Read, PathMtu::M4096)
         ),
         scenario!(
+            "write_8k",
+            "WRITE of 8 KiB, in lists of 16, path MTU 1,024",
+            lists(Setup::PLAIN, Kind::Write)
+        ),
+        scenario!(
+            "read_8k",
+            "READ of 8 KiB, in lists of 16, path MTU 1,024",
+            lists(Setup::PLAIN, Kind::Read)
+        ),
+        scenario!(
             "write_64k_sockets",
             "WRITE of 64 KiB, path MTU 1,024, over UDP sockets of the loopback interface",
             over_sockets()
@@ -228,6 +238,14 @@ fn small(kind: Kind, count: usize, others: usize) -> Done {
     let times = 960 / count as u64;
     repeat(&ends, 100, times, count as u64, || {
         list(&ends, kind, length, count)
+    })
+}
+
+fn lists(setup: Setup, kind: Kind) -> Done {
+    const LIST: usize = 16;
+    let ends = Ends::new(setup);
+    repeat(&ends, 64, 32, LIST as u64, || {
+        list(&ends, kind, 8 * KIB, LIST);
     })
 }
 
