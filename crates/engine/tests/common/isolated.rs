@@ -54,10 +54,11 @@ fn in_a_namespace(name: &str, setup: &str, body: impl FnOnce()) {
     .env(INSIDE, name)
     .output()
     .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
-        "{}\n{}",
-        String::from_utf8_lossy(&output.stdout),
+        "{said}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    assert!(said.contains(" 1 passed"), "no test has the name {name}");
 }

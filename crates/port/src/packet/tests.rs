@@ -55,11 +55,13 @@ fn add(batch: &mut TransmitBatch, target: &str, source_index: u8, len: usize) {
     batch.commit(len, destination);
 }
 
-/// What arrives until nothing has for a moment.
-fn receive(port: &mut PacketPort) -> Vec<(String, u8, u8, u32, usize)> {
+/// The next `count` packets, and what came with them: on a busy host frames may need a while.
+fn receive(port: &mut PacketPort, count: usize) -> Vec<(String, u8, u8, u32, usize)> {
     let mut found = Vec::new();
     let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(20) {
+    let mut is_last = false;
+    while !is_last && start.elapsed() < Duration::from_secs(10) {
+        is_last = found.len() >= count;
         let mut take = |packet: Received<'_>| {
             found.push((
                 packet.source.to_string(),
@@ -92,7 +94,7 @@ fn packets_of_both_families_cross_as_frames() {
             [12, 64, 1036].map(|len| (source.to_owned(), 0x6a, 9, label, len))
         };
         let expected = [of("192.0.2.1", 0), of("fd00::1", 0x1_2345)].concat();
-        assert_eq!(receive(&mut right), expected, "{:?}", right.counters());
+        assert_eq!(receive(&mut right, 6), expected, "{:?}", right.counters());
         let (sent, received) = (left.counters(), right.counters());
         assert_eq!((sent.tx_packets, received.rx_packets), (6, 6));
         assert_eq!(sent.tx_bytes, received.rx_bytes);
@@ -148,10 +150,11 @@ fn the_icrc_is_checked_for_the_identification_of_the_header() {
         let mut right = port(RIGHT, 2);
         let wire = RawSocket::open(LEFT).unwrap();
         wire.send(&frame(0x718c, 0x718c)).unwrap();
-        assert_eq!(receive(&mut right).len(), 1, "{:?}", right.counters());
+        assert_eq!(receive(&mut right, 1).len(), 1, "{:?}", right.counters());
         // A socket, which does not see the field, takes this for a packet of identification 5.
         wire.send(&frame(0x718c, 5)).unwrap();
-        assert_eq!(receive(&mut right).len(), 0);
+        wire.send(&frame(0x718c, 0x718c)).unwrap();
+        assert_eq!(receive(&mut right, 1).len(), 1, "the good one");
         assert_eq!(right.counters().rx_bad_icrc, 1);
     });
 }
@@ -243,15 +246,16 @@ fn what_is_wrong_with_a_frame_is_counted_by_reason() {
             let before = value(&right);
             wire.send(&bad).unwrap();
             wire.send(&good).unwrap();
-            assert_eq!(receive(&mut right).len(), 1, "{what}: the good one");
+            assert_eq!(receive(&mut right, 1).len(), 1, "{what}: the good one");
             assert_eq!(value(&right), before + 1, "{what}: {:?}", right.counters());
         }
         // The filter drops the rest of a fragmented datagram, and another port.
         let before = right.counters();
         wire.send(&changed(20, &[0, 1])).unwrap();
         wire.send(&changed(36, &[0x12, 0xb8])).unwrap();
-        assert!(receive(&mut right).is_empty());
-        assert_eq!(right.counters().rx_buffers, before.rx_buffers);
+        wire.send(&good).unwrap();
+        assert_eq!(receive(&mut right, 1).len(), 1, "the good one");
+        assert_eq!(right.counters().rx_buffers, before.rx_buffers + 1);
     });
 }
 
@@ -272,7 +276,7 @@ fn the_kernel_refuses_no_datagram_of_the_port() {
         let before = refused();
         let mut right = port(RIGHT, 2);
         wire.send(&frame(0, 0)).unwrap();
-        assert_eq!(receive(&mut right).len(), 1);
+        assert_eq!(receive(&mut right, 1).len(), 1);
         wait();
         assert_eq!(refused(), before);
         drop(right);
@@ -339,7 +343,7 @@ fn an_address_belongs_to_one_port_and_may_change() {
         right.set_address(0, Some([192, 0, 2, 2].into())).unwrap();
         let wire = RawSocket::open(LEFT).unwrap();
         wire.send(&frame(0, 0)).unwrap();
-        assert_eq!(receive(&mut right).len(), 1);
+        assert_eq!(receive(&mut right, 1).len(), 1);
     });
 }
 

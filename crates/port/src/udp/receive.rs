@@ -167,7 +167,11 @@ impl Receiver {
                 bundled: false,
             })
         });
-        let (Some(origin), true) = (source, len > 0) else {
+        if len == 0 {
+            // By an empty datagram airdma makes a kernel resolve this host's address.
+            return 1;
+        }
+        let Some(origin) = source else {
             counters.rx_short += 1;
             return 1;
         };
