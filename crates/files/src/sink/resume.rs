@@ -11,6 +11,7 @@ use crate::manifest::{Entry, Manifest, ManifestId, Modified};
 use crate::options::Options;
 use crate::owned::Owned;
 use crate::plan::{CHUNK_BYTES, Plan};
+use crate::printable;
 use crate::survey::{check_links, survey};
 use crate::trailer::Flaw;
 use crate::tree::{Fitting, PASSED, Tree, open_top, path_of, temporary_name};
@@ -18,6 +19,7 @@ use crate::walk::modified;
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfs};
 use rustix::io::Errno;
+use rustix::process::Resource;
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::ffi::CStr;
@@ -30,6 +32,10 @@ use std::sync::{Arc, Mutex};
 
 /// Coarsest granularity of a file system's modification times in seconds (FAT).
 const TIME_GRAIN_SECONDS: u64 = 2;
+
+/// Magic number of FAT (`statfs(2)`), and the length of its longest file: 4 GiB less one byte.
+const FAT: u64 = 0x4d44;
+const FAT_BYTES_MAX: u64 = u32::MAX as u64;
 
 /// How much of a file is durable.
 enum Reached {
@@ -370,12 +376,9 @@ fn look(
                 check_left(left, &staging_name, manifest)?;
             }
             let fitting = survey(copy(&top)?, manifest, options)?;
-            check_room(
-                &top,
-                &Plan::new(manifest, &fitting.unwanted),
-                manifest,
-                options,
-            )?;
+            let plan = Plan::new(manifest, &fitting.unwanted);
+            check_room(&top, &plan, manifest, options)?;
+            check_sizes(&plan, manifest, limit(&top))?;
             State::New(fitting, left)
         }
     };
@@ -480,6 +483,47 @@ fn check_room(
     }
 }
 
+/// The length of the longest file that the receiving directory takes, and what sets it.
+struct Limit {
+    bytes: u64,
+    by: &'static str,
+}
+
+/// The limit of the file system, if it is known, or of this process.
+fn limit(top: &OwnedFd) -> Option<Limit> {
+    let of_process = rustix::process::getrlimit(Resource::Fsize).current;
+    let of_process = of_process.map(|bytes| Limit {
+        bytes,
+        by: "the limit of this process (`ulimit -f`)",
+    });
+    let system = rustix::fs::fstatfs(top).map(|system| system.f_type as u64);
+    let of_system = (system == Ok(FAT)).then_some(Limit {
+        bytes: FAT_BYTES_MAX,
+        by: "the limit of its file system, FAT",
+    });
+    let limits = [of_system, of_process].into_iter().flatten();
+    limits.min_by_key(|limit| limit.bytes)
+}
+
+/// Refuses an offer with a file that is too long before anything is written.
+fn check_sizes(plan: &Plan, manifest: &Manifest, limit: Option<Limit>) -> Result<(), Error> {
+    let Some(Limit { bytes: most, by }) = limit else {
+        return Ok(());
+    };
+    let too_long = plan.files().iter().find_map(|file| {
+        let content = manifest.entry(file.entry).content()?;
+        (content.size > most).then_some((file.entry, content.size))
+    });
+    match too_long {
+        Some((entry, bytes)) => {
+            let name = printable(&manifest.path(entry));
+            let what = format!("{name}, which has {bytes} bytes, where {by} is {most}");
+            Err(Error::new("receive", what, Problem::TooLarge))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Free bytes; `None` if the file system does not report its size (FUSE without `statfs`, some
 /// network file systems).
 fn room(stat: &StatVfs) -> Option<u64> {
@@ -499,6 +543,48 @@ fn copy(top: &OwnedFd) -> Result<OwnedFd, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::{Builder, Content, Kind};
+
+    #[test]
+    fn a_file_that_is_too_long_for_fat_is_named_at_the_offer() {
+        let check = |size| {
+            let mut builder = Builder::new(crate::Limits::default());
+            let kind = Kind::File(Content {
+                size,
+                stamp: 0,
+                extents: Some([].into()),
+            });
+            let modified = Modified {
+                seconds: 0,
+                nanos: 0,
+            };
+            let entry = Entry {
+                parent: None,
+                depth: 0,
+                name: b"film".as_slice().into(),
+                mode: 0o644,
+                modified,
+                kind,
+            };
+            builder.push(entry).unwrap();
+            let manifest = builder.finish();
+            let limit = Limit {
+                bytes: FAT_BYTES_MAX,
+                by: "FAT",
+            };
+            let plan = Plan::new(&manifest, &Default::default());
+            check_sizes(&plan, &manifest, Some(limit))
+        };
+        check((4 << 30) - 1).unwrap();
+        let error = check(4 << 30).unwrap_err();
+        assert_eq!(error.problem, Problem::TooLarge);
+        let said = error.to_string();
+        assert!(said.contains("film, which has 4294967296 bytes"), "{said}");
+        // Magic numbers of ext4, tmpfs and others differ.
+        let root = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
+        let of_root = limit(&root).filter(|limit| limit.by.contains("FAT"));
+        assert!(of_root.is_none());
+    }
 
     #[test]
     fn a_file_system_of_unknown_size_may_have_room() {
