@@ -6,6 +6,7 @@ use crate::connection::Connection;
 use crate::error::Cause;
 use crate::listening::Listening;
 use crate::pages::PageFile;
+use crate::shared_driver;
 use crate::waiting::{Driver, TICK};
 use airdma_engine::cm_protocol::Event;
 use airdma_engine::{self as engine, Channel, CmChannel, CmNews, Pd};
@@ -24,8 +25,18 @@ pub(crate) struct Hub {
     pub(crate) events: Arc<CmChannel>,
     pub(crate) pages: Arc<PageFile>,
     members: Mutex<Members>,
-    driver: Mutex<Option<Driver>>,
+    driving: Mutex<Driving>,
     last_tick: Mutex<Instant>,
+}
+
+/// The thread that wakes the device's tasks.
+#[derive(Default)]
+enum Driving {
+    #[default]
+    None,
+    /// While there are only listeners: one for all devices.
+    Shared,
+    Own(Driver),
 }
 
 /// Connections and listeners by the numbers in events.
@@ -53,7 +64,7 @@ impl Hub {
             pages: PageFile::new()
                 .map_err(|error| crate::Error::system("a memory file", &error))?,
             members: Mutex::default(),
-            driver: Mutex::new(None),
+            driving: Mutex::default(),
             last_tick: Mutex::new(Instant::now()),
         });
         let hub = Arc::downgrade(&this);
@@ -113,13 +124,30 @@ impl Hub {
         lock(&self.members).by_number.get(&number).cloned()
     }
 
-    /// Starts the thread that wakes tasks, unless it runs.
+    /// Starts the thread that wakes tasks, unless it runs. A device with connections has its own.
     pub(crate) fn drive(self: &Arc<Self>) -> io::Result<()> {
-        let mut driver = lock(&self.driver);
-        if driver.is_none() {
-            *driver = Some(Driver::start(self)?);
+        let mut driving = lock(&self.driving);
+        match *driving {
+            Driving::Own(_) => {}
+            Driving::None | Driving::Shared if self.has_connections() => {
+                let driver = Driver::start(self)?;
+                if let Driving::Shared = std::mem::replace(&mut *driving, Driving::Own(driver)) {
+                    shared_driver::remove(&self.events);
+                }
+            }
+            Driving::None => {
+                shared_driver::add(self)?;
+                *driving = Driving::Shared;
+            }
+            Driving::Shared => {}
         }
         Ok(())
+    }
+
+    fn has_connections(&self) -> bool {
+        let members = lock(&self.members);
+        let mut all = members.by_number.values();
+        all.any(|member| matches!(member, Member::Connection(_)))
     }
 
     /// Handles what happened during a sleep.
@@ -187,8 +215,10 @@ impl Hub {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        if let Some(driver) = lock(&self.driver).take() {
-            driver.stop();
+        match std::mem::take(&mut *lock(&self.driving)) {
+            Driving::Own(driver) => driver.stop(),
+            Driving::Shared => shared_driver::remove(&self.events),
+            Driving::None => {}
         }
     }
 }

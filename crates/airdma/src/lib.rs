@@ -64,6 +64,7 @@ mod operation;
 mod pages;
 mod region;
 mod remote;
+mod shared_driver;
 mod waiting;
 mod work;
 

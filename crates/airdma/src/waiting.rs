@@ -4,7 +4,7 @@ use crate::hub::Hub;
 use airdma_engine::{Channel, ChannelWait, CmChannel, EventWait, without_signals};
 use std::cell::OnceCell;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::task::Wake;
 use std::thread::JoinHandle;
@@ -17,7 +17,7 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 pub(crate) struct Signal(OwnedFd);
 
 impl Signal {
-    fn new() -> io::Result<Arc<Signal>> {
+    pub(crate) fn new() -> io::Result<Arc<Signal>> {
         // SAFETY: valid flags.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
@@ -39,6 +39,11 @@ impl Signal {
         };
         // A thread that is exiting has none.
         SIGNAL.try_with(of_cell).unwrap_or_else(|_| Signal::new())
+    }
+
+    /// The descriptor, readable while the signal is set.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 
     /// Discards signals so far.

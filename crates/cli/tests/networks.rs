@@ -150,6 +150,8 @@ fn a_receiver_may_exceed_the_soft_limit_of_descriptors() {
         let here = addresses(&recv.next("listening"));
         let of_others = here.iter().filter(|address| address.starts_with("10.9."));
         assert_eq!(of_others.count(), 30, "{here:?}");
+        let threads = std::fs::read_dir(format!("/proc/{}/task", recv.child.id())).unwrap();
+        assert!(threads.count() <= 10, "idle devices share their threads");
     });
 }
 

@@ -22,6 +22,7 @@ use crate::index::{DOORBELLS, Serial};
 use crate::inventory::Inventory;
 use crate::progress::eventfd::EventFd;
 use crate::progress::progress_thread::ProgressThread;
+use crate::progress::watcher::Device;
 use crate::progress::worker_lock::{
     Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Rounds, WorkerLock,
 };
@@ -39,7 +40,6 @@ use airdma_transport::Time;
 use airdma_wire::Neighbour;
 use airdma_wire::air::feature;
 use finish_time::FinishTime;
-use progress_loop::ProgressLoop;
 use state::{State, WhenGone, addresses_of, families_of, line_rate};
 use std::io;
 use std::os::fd::RawFd;
@@ -64,11 +64,9 @@ pub(crate) struct Core {
     /// Family of the last address of each row of the GID table, for threads that cannot wait for a
     /// lock: 0 for none, 4 or 6.
     families: Box<[AtomicU8; GIDS_MAX]>,
-    /// Says when to ask again; none where the port is not the kernel's.
+    /// Says when to ask again; none where the port is not the kernel's. The progress thread follows
+    /// the interface by the watcher's monitor.
     link_monitor: Option<LinkMonitor>,
-    /// The same for the progress thread, from when the port is bound: the one above stays readable
-    /// for a program that polls it.
-    progress_monitor: OnceLock<LinkMonitor>,
     pub(crate) arena: Arena,
     pub(crate) doorbells: Doorbells,
     worker_lock: WorkerLock<Worker>,
@@ -136,7 +134,6 @@ impl Core {
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
             link_monitor: None,
-            progress_monitor: OnceLock::new(),
             state: Mutex::new(State {
                 former: info.gids.iter().map(|entry| entry.address).collect(),
                 current: info.clone(),
@@ -389,7 +386,6 @@ impl Core {
         })?;
         drop(state);
         if is_first {
-            self.let_progress_thread_follow();
             self.notify_orphaned_peers();
         }
         self.start_progress_thread()
@@ -422,9 +418,8 @@ impl Core {
         if self.clock.is_moved() {
             return Ok(());
         }
-        let core = Arc::clone(self);
         self.progress_thread
-            .start(move || ProgressLoop::new(&core).run())
+            .start(Arc::clone(self) as Arc<dyn Device>)
             .map_err(|error| Error::system("starting the helper thread of the device", &error))
     }
 

@@ -41,6 +41,7 @@ mod worker;
 
 pub use airdma_port::impair::Impairment;
 pub use airdma_port::selftest;
+pub use airdma_preload::PerProcess;
 pub use airdma_shm::{Sge, memory_file};
 pub use airdma_transport::{
     Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, GrhHeader, InvalidAttribute,
@@ -74,6 +75,7 @@ pub use objects::qp::{Qp, QpInit};
 pub use objects::send_batch::SendBatch;
 pub use objects::srq::{Srq, SrqAttributes, SrqExtension, SrqPost};
 pub use objects::xrcd::Xrcd;
+pub use progress::poll_set::PollSet;
 pub use progress::progress_thread::without_signals;
 pub use queues::async_event::AsyncEvent;
 pub use queues::attached_counters::CountedOperations;

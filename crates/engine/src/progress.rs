@@ -6,4 +6,5 @@ pub(crate) mod poll_set;
 pub(crate) mod progress_thread;
 pub(crate) mod slice;
 pub(crate) mod wait;
+pub(crate) mod watcher;
 pub(crate) mod worker_lock;

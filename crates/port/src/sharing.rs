@@ -19,6 +19,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use airdma_wire::Gid;
 
@@ -118,27 +119,39 @@ fn head(kind: u8, place: u16, secret: u64) -> [u8; HEADER_LEN] {
     head
 }
 
-/// Sends messages.
-pub struct Messenger {
+/// Sockets that send messages; one pair suffices for all interfaces of a network namespace.
+pub struct MessengerSockets {
     v4: OwnedFd,
     /// None where there is no IPv6.
     v6: Option<OwnedFd>,
+}
+
+impl MessengerSockets {
+    /// # Errors
+    /// Those of the system (descriptors).
+    pub fn open() -> io::Result<Self> {
+        Ok(MessengerSockets {
+            v4: socket(libc::AF_INET)?,
+            v6: socket(libc::AF_INET6).ok(),
+        })
+    }
+}
+
+/// Sends messages.
+pub struct Messenger {
+    sockets: Arc<MessengerSockets>,
     interface_index: u32,
     port: u16,
 }
 
 impl Messenger {
     /// For the addresses of an interface, at which the processes have UDP port `port`.
-    ///
-    /// # Errors
-    /// Those of the system (descriptors).
-    pub fn new(interface_index: u32, port: u16) -> io::Result<Self> {
-        Ok(Messenger {
-            v4: socket(libc::AF_INET)?,
-            v6: socket(libc::AF_INET6).ok(),
+    pub fn new(sockets: Arc<MessengerSockets>, interface_index: u32, port: u16) -> Self {
+        Messenger {
+            sockets,
             interface_index,
             port,
-        })
+        }
     }
 
     /// Sends a probe to a place at the address `local`. What the kernel does not take is lost.
@@ -166,8 +179,8 @@ impl Messenger {
     }
 
     fn send(&self, to: IpAddr, head: &[u8], bytes: &[u8]) {
-        let fd = match (to, &self.v6) {
-            (IpAddr::V4(_), _) => &self.v4,
+        let fd = match (to, &self.sockets.v6) {
+            (IpAddr::V4(_), _) => &self.sockets.v4,
             (IpAddr::V6(_), Some(fd)) => fd,
             (IpAddr::V6(_), None) => return,
         };

@@ -27,14 +27,21 @@
 //! No thread is about to fetch if the count of polls stands still for [`GLANCE`], some times what a
 //! polling loop takes.
 //!
+//! A device without packets, timers and polls for [`IDLE_AFTER`] has no progress thread: the
+//! watcher sleeps for it ([`crate::progress::watcher`]).
+//!
 //! After `fork(2)` the child has no progress thread. Nothing hangs there: objects of the parent
 //! refuse control calls ([`crate::Error::Forked`]), and dropping them does nothing. A child that
 //! opens the device anew gets its own.
 
 use super::Core;
+use crate::host::link_monitor::LinkMonitor;
 use crate::progress::progress_thread::standby::Watch;
 use crate::progress::wait::{Descriptors, Waited};
+use crate::progress::watcher::{self, Monitor, roster::Token};
+use crate::progress::worker_lock::{NEVER, NO_ROOM_WANTED};
 use crate::worker::Work;
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -54,6 +61,8 @@ const LINGER: Duration = Duration::from_micros(50);
 /// get their turn: short beside the timers of connections, and long enough that a progress thread
 /// that stands by is not woken often.
 const THEIR_TIME: Duration = Duration::from_millis(4);
+/// A device without packets, timers and polls for this time is idle: the watcher sleeps for it.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Alarms are looked at in between, however fast packets come.
 const STAY_MAX: Duration = Duration::from_millis(5);
 const SCORE_MAX: u32 = 32;
@@ -70,24 +79,31 @@ pub(super) struct ProgressLoop<'a> {
     descriptors: Descriptors,
     /// Version of [`Core::list_sockets`] that was seen.
     sockets_seen: u64,
+    /// Whether the last sleep ended by [`IDLE_AFTER`].
+    idle: bool,
 }
 
 impl<'a> ProgressLoop<'a> {
     pub(super) fn new(core: &'a Core) -> Self {
         ProgressLoop {
             core,
-            polls_seen: 0,
+            polls_seen: core.polls.load(Ordering::Relaxed),
             pause: PAUSE_MIN,
             score: 0,
             descriptors: Descriptors::default(),
             sockets_seen: 0,
+            idle: false,
         }
     }
 
-    pub(super) fn run(&mut self) {
+    /// Runs until the device is closed, or the watcher sleeps for it.
+    pub(super) fn run(&mut self, token: Token) {
         while !self.core.progress_thread.exit.load(Ordering::SeqCst) {
             if self.core.wants_repair() {
                 self.core.repair();
+            }
+            if std::mem::take(&mut self.idle) && watcher::hand_over(token) {
+                return;
             }
             let polls = self.core.polls.load(Ordering::Relaxed);
             let polled = polls != self.polls_seen;
@@ -141,7 +157,10 @@ impl<'a> ProgressLoop<'a> {
         let alarm = self.core.progress_thread.alarm.fd();
         let start = Instant::now();
         // A signal cannot end it: they are blocked in this thread.
-        match self.core.sleep(&mut self.descriptors, alarm) {
+        match self
+            .core
+            .sleep_within(IDLE_AFTER, &mut self.descriptors, alarm)
+        {
             Ok(true) => self.alarmed(),
             Ok(false) => {}
             // The program has closed descriptors that are not its own, say.
@@ -153,6 +172,7 @@ impl<'a> ProgressLoop<'a> {
             self.nap(Some(GIVE_WAY));
         }
         let useful = round.is_some_and(|round| round.received > 0);
+        self.idle = !useful && slept >= IDLE_AFTER;
         if useful {
             self.stay(if !polled && slept < SLEEP_SHORT {
                 LINGER
@@ -209,14 +229,11 @@ impl<'a> ProgressLoop<'a> {
 
     /// Names the alarm and, if there are any, packets.
     fn list(&mut self) {
-        let packets = &self.core.progress_thread.packets;
-        // One that is there already is there.
-        let add = |fd| drop(packets.add(fd));
-        self.core.list_sockets(&mut self.sockets_seen, add);
+        self.core.list_packets(&mut self.sockets_seen);
         self.descriptors.clear();
         self.descriptors.add(self.core.progress_thread.alarm.fd());
         if !self.core.is_broken() {
-            self.descriptors.add(packets.fd());
+            self.descriptors.add(self.core.progress_thread.packets.fd());
         }
     }
 
@@ -233,6 +250,73 @@ impl<'a> ProgressLoop<'a> {
     }
 }
 
+impl watcher::Device for Core {
+    fn fall_asleep(&self) -> bool {
+        if self.is_broken() || self.is_gone() {
+            return false;
+        }
+        let is_rung = || !self.doorbells.is_empty();
+        let now = || self.now().as_nanos();
+        let Some(due) = self.worker_lock.fall_asleep(is_rung, now) else {
+            return false;
+        };
+        let is_idle = due == NEVER && self.worker_lock.unsent() == NO_ROOM_WANTED;
+        if is_idle {
+            self.list_packets(&mut 0);
+            self.will_sleep();
+        } else {
+            self.worker_lock.cancel_sleep();
+        }
+        is_idle
+    }
+
+    fn wake_up(&self) {
+        self.cancel_sleep();
+    }
+
+    fn descriptors(&self) -> [RawFd; 3] {
+        let thread = &self.progress_thread;
+        let everyone = self.worker_lock.wake();
+        [everyone.fd(), thread.alarm.fd(), thread.packets.fd()]
+    }
+
+    fn monitor(&self) -> Option<Box<dyn Monitor>> {
+        let monitor = LinkMonitor::of_all().ok()?;
+        Some(Box::new(monitor))
+    }
+
+    fn interface(&self) -> Option<u32> {
+        self.link_monitor
+            .as_ref()
+            .map(|_| self.info.interface_index)
+    }
+
+    fn note_change(&self) {
+        self.progress_thread.changed.store(true, Ordering::SeqCst);
+        self.progress_thread.wake();
+    }
+
+    fn serve(&self, token: Token) {
+        ProgressLoop::new(self).run(token);
+    }
+
+    fn serve_once(&self) {
+        self.progress_thread.wake.clear();
+        self.apply_changes();
+        self.try_progress(Work::All);
+    }
+}
+
+impl Monitor for LinkMonitor {
+    fn fd(&self) -> RawFd {
+        self.fd()
+    }
+
+    fn drain(&self, changed: &mut dyn FnMut(u32)) -> bool {
+        self.drain_by_interface(changed)
+    }
+}
+
 impl Watch for ProgressLoop<'_> {
     fn give_time(&mut self) -> bool {
         self.nap(Some(THEIR_TIME))
@@ -242,9 +326,14 @@ impl Watch for ProgressLoop<'_> {
         self.list();
         let until = self.until_due();
         self.core.will_sleep();
-        let called = self.wait(until);
+        let waited = self.descriptors.wait(until.or(Some(IDLE_AFTER)));
         self.core.woke();
-        called
+        self.idle = until.is_none() && matches!(waited, Ok(Waited::TimedOut));
+        let called = matches!(waited, Ok(Waited::Ready)) && self.descriptors.is_ready(0);
+        if called {
+            self.alarmed();
+        }
+        called || self.idle
     }
 
     fn run(&mut self) -> bool {

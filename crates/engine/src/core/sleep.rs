@@ -19,23 +19,29 @@ impl Core {
         self.worker_lock.has_sleepers()
     }
 
-    /// Sleeps until the port has something, a timer is due, a doorbell rings, or `also` is
-    /// readable. Does not sleep if there is work already. Returns whether `also` is readable.
+    /// Sleeps until the port has something, a timer is due, a doorbell rings, `also` is readable,
+    /// or, if no timer runs, `limit` has passed. Does not sleep if there is work already. Returns
+    /// whether `also` is readable.
     ///
     /// # Errors
     /// `EINTR`.
-    pub(crate) fn sleep(&self, descriptors: &mut Descriptors, also: RawFd) -> io::Result<bool> {
+    pub(crate) fn sleep_within(
+        &self,
+        limit: Duration,
+        descriptors: &mut Descriptors,
+        also: RawFd,
+    ) -> io::Result<bool> {
         match self.fall_asleep(descriptors, also) {
             Some(timeout) => {
-                let waited = descriptors.wait(timeout);
+                let waited = descriptors.wait(timeout.or(Some(limit)));
                 self.wake_up(descriptors, waited)
             }
             None => Ok(false),
         }
     }
 
-    /// The first half of [`Core::sleep`]: names the descriptors to sleep on, and the time after
-    /// which to wake (`None`: never). The caller must call [`Core::wake_up`] or
+    /// The first half of [`Core::sleep_within`]: names the descriptors to sleep on, and the time
+    /// after which to wake (`None`: never). The caller must call [`Core::wake_up`] or
     /// [`Core::cancel_sleep`] afterwards. `None` if there is something to do.
     pub(crate) fn fall_asleep(
         &self,
@@ -52,7 +58,7 @@ impl Core {
         Some(timeout)
     }
 
-    /// The second half of [`Core::sleep`].
+    /// The second half of [`Core::sleep_within`].
     pub(crate) fn wake_up(
         &self,
         descriptors: &Descriptors,
@@ -133,7 +139,9 @@ impl Core {
         drop(descriptors);
         self.sockets.fetch_add(1, Ordering::Relaxed);
         // It may stand by, and sleep on the former descriptors.
-        self.progress_thread.wake();
+        if self.progress_thread.is_started() {
+            self.progress_thread.wake();
+        }
     }
 
     /// Calls `add` with each of the port's descriptors, if they are others than when this was
@@ -147,5 +155,12 @@ impl Core {
                 .unwrap_or_else(PoisonError::into_inner);
             descriptors.iter().copied().for_each(add);
         }
+    }
+
+    /// Adds the port's descriptors to those of the progress thread, as [`Core::list_sockets`] does.
+    pub(super) fn list_packets(&self, seen: &mut u64) {
+        let packets = &self.progress_thread.packets;
+        // One that is there already is there.
+        self.list_sockets(seen, |fd| drop(packets.add(fd)));
     }
 }

@@ -93,23 +93,10 @@ impl Core {
         said_something
     }
 
-    /// Lets the progress thread follow the interface while the program makes no calls. Where that
-    /// is refused, the next call of the program does.
-    pub(super) fn let_progress_thread_follow(&self) {
-        if self.link_monitor.is_none() {
-            return;
-        }
-        if let Ok(monitor) = LinkMonitor::new(self.info.interface_index)
-            && self.progress_thread.watch(monitor.fd()).is_ok()
-        {
-            // The port is bound once.
-            let _ = self.progress_monitor.set(monitor);
-        }
-    }
-
-    /// As [`Core::take_link_changes`], by the progress thread.
+    /// As [`Core::take_link_changes`], by the progress thread, which the watcher woke for that. The
+    /// program's own notifications stay, as it may poll their descriptor.
     pub(super) fn apply_link_changes(&self) {
-        if self.progress_monitor.get().is_some_and(LinkMonitor::drain) {
+        if self.progress_thread.changed.swap(false, Ordering::SeqCst) {
             let events = self.refresh(&mut self.state());
             for event in events {
                 self.notify_listeners(event);

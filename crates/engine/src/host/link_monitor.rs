@@ -77,23 +77,33 @@ impl LinkMonitor {
     /// Discards the messages; returns whether there were any.
     pub fn drain(&self) -> bool {
         let mut any = false;
+        let lost = self.drain_by_interface(|_| any = true);
+        any || lost
+    }
+
+    /// Discards the messages, and calls `changed` with the index of the interface of each. True if
+    /// messages were lost: then any interface may have changed.
+    pub(crate) fn drain_by_interface(&self, mut changed: impl FnMut(u32)) -> bool {
+        let mut lost = false;
         for _ in 0..MESSAGES_MAX {
-            let mut byte = 0_u8;
+            let mut head = [0_u8; INDEX_AT as usize + size_of::<u32>()];
             let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-            // SAFETY: one byte may be written; the rest of the message is cut off.
-            let got = unsafe { libc::recv(self.fd(), (&raw mut byte).cast(), 1, flags) };
-            if got >= 0 {
-                any = true;
+            // SAFETY: the bytes of `head` may be written; the rest of the message is cut off.
+            let got = unsafe { libc::recv(self.fd(), head.as_mut_ptr().cast(), head.len(), flags) };
+            if let Ok(got) = usize::try_from(got) {
+                match head.last_chunk() {
+                    Some(&index) if got >= head.len() => changed(u32::from_ne_bytes(index)),
+                    Some(_) | None => lost = true,
+                }
                 continue;
             }
             match io::Error::last_os_error().raw_os_error() {
-                // Messages were lost: a change all the same.
-                Some(libc::ENOBUFS) => any = true,
+                Some(libc::ENOBUFS) => lost = true,
                 Some(libc::EINTR) => {}
                 _ => break,
             }
         }
-        any
+        lost
     }
 
     /// Installs a filter, so that messages about other interfaces wake no thread.

@@ -4,8 +4,11 @@ use airdma_port::descriptors;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+/// Most descriptors that one [`PollSet::wait`] returns.
+const EVENTS_MAX: usize = 64;
+
 /// An `epoll(7)` set: readable while one of its descriptors is.
-pub(crate) struct PollSet(OwnedFd);
+pub struct PollSet(OwnedFd);
 
 impl PollSet {
     pub(crate) fn new() -> io::Result<Self> {
@@ -19,7 +22,10 @@ impl PollSet {
     }
 
     /// A set that no program sees.
-    pub(crate) fn out_of_sight() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The system's: descriptors.
+    pub fn out_of_sight() -> io::Result<Self> {
         let Self(fd) = Self::new()?;
         Ok(Self(descriptors::keep_away(fd)))
     }
@@ -29,9 +35,17 @@ impl PollSet {
     }
 
     pub(crate) fn add(&self, fd: RawFd) -> io::Result<()> {
+        self.add_as(fd, 0)
+    }
+
+    /// Adds a descriptor under a number that [`PollSet::wait`] returns.
+    ///
+    /// # Errors
+    /// The system's: memory, a descriptor that is in the set.
+    pub fn add_as(&self, fd: RawFd, number: u64) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN.cast_unsigned(),
-            u64: 0,
+            u64: number,
         };
         // SAFETY: `event` is one epoll_event.
         let result = unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
@@ -40,5 +54,33 @@ impl PollSet {
         } else {
             Err(io::Error::last_os_error())
         }
+    }
+
+    /// Removes a descriptor, if it is in the set.
+    pub fn remove(&self, fd: RawFd) {
+        // SAFETY: plain integers; this operation reads no event.
+        unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+    }
+
+    /// Sleeps until descriptors are ready; returns the numbers of some of them. A signal returns
+    /// none.
+    ///
+    /// # Errors
+    /// The system's: a program that closed the set.
+    pub fn wait(&self) -> io::Result<impl Iterator<Item = u64> + use<>> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        // SAFETY: `events` has room for that many, and the call fills in those that it counts.
+        let count = unsafe {
+            let most = EVENTS_MAX as libc::c_int;
+            libc::epoll_wait(self.fd(), events.as_mut_ptr(), most, -1)
+        };
+        let count = match usize::try_from(count) {
+            Ok(count) => count,
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => 0,
+                error => return Err(error),
+            },
+        };
+        Ok(events.into_iter().take(count).map(|event| event.u64))
     }
 }

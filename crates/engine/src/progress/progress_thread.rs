@@ -6,18 +6,23 @@ pub(crate) mod standby;
 use crate::progress::eventfd::EventFd;
 use crate::progress::poll_set::PollSet;
 use crate::progress::progress_thread::standby::Standby;
-use crate::progress::slice::shorten;
+use crate::progress::watcher::{self, Device};
+use crate::sharing::runtime_dir::network_namespace;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The application's side of the progress thread.
 pub(crate) struct ProgressThread {
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Number by which the watcher knows the device; 0 before the thread is started.
+    token: AtomicU64,
+    /// Held while it is started.
+    starting: Mutex<()>,
     pub(crate) exit: AtomicBool,
+    /// Whether the interface changed since the progress thread last looked at it.
+    pub(crate) changed: AtomicBool,
     /// Threads that run the worker while they are blocked.
     pub(crate) standby: Standby,
     /// Wakes the progress thread, and no other one.
@@ -36,28 +41,35 @@ impl ProgressThread {
         alarm.add(wake.fd())?;
         Ok(ProgressThread {
             alarm,
-            packets: PollSet::new()?,
+            packets: PollSet::out_of_sight()?,
             wake,
-            thread: Mutex::default(),
+            token: AtomicU64::new(0),
+            starting: Mutex::default(),
             exit: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
             standby: Standby::new(),
         })
     }
 
-    /// Starts the thread, which calls `run`, unless it is running.
-    pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_none() {
-            *thread = Some(without_signals(|| {
-                std::thread::Builder::new()
-                    .name("airdma-helper".into())
-                    .spawn(move || {
-                        shorten();
-                        run();
-                    })
-            })?);
+    /// Serves the device from now on, if it is not served: by a thread of its own while it is busy,
+    /// by the watcher while it is idle.
+    pub(crate) fn start(&self, device: Arc<dyn Device>) -> io::Result<()> {
+        if self.is_started() {
+            return Ok(());
+        }
+        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_started() {
+            // Where /proc does not tell, all devices have one watcher.
+            let namespace = network_namespace().unwrap_or_default();
+            let token = watcher::enter(device, namespace)?;
+            self.token.store(token, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// Whether the device is served: before that, nothing needs to be woken.
+    pub(crate) fn is_started(&self) -> bool {
+        self.token.load(Ordering::SeqCst) != 0
     }
 
     /// Wakes the thread when `fd` is readable: [`apply_changes`] handles it.
@@ -76,16 +88,9 @@ impl ProgressThread {
     pub(crate) fn stop(&self) {
         self.exit.store(true, Ordering::SeqCst);
         self.wake.signal();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        // If the interface is gone, the thread itself may drop the device's last reference.
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            thread.join().ok();
+        let token = self.token.load(Ordering::SeqCst);
+        if token != 0 {
+            watcher::leave(token);
         }
     }
 }

@@ -19,8 +19,9 @@ mod rows;
 
 use crate::Error;
 use crate::sharing::runtime_dir::network_namespace;
-use airdma_port::sharing::{Messenger, Sharing};
+use airdma_port::sharing::{Messenger, MessengerSockets, Sharing};
 use airdma_port::{BindError, Received, SharedPort, UdpPort};
+use airdma_preload::PerProcess;
 use airdma_transport::Time;
 use airdma_wire::{Gid, Neighbour, Qpn};
 use departures::Departures;
@@ -33,7 +34,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Shortest pause between two repairs; it doubles each time that nothing was wrong.
@@ -140,6 +141,19 @@ impl Drop for Change<'_> {
     }
 }
 
+/// The sockets of all messengers of this process in a network namespace, in which the calling
+/// thread is.
+fn sockets(namespace: u64) -> io::Result<Arc<MessengerSockets>> {
+    static OPEN: PerProcess<HashMap<u64, Weak<MessengerSockets>>> = PerProcess::new();
+    let mut open = OPEN.lock();
+    if let Some(sockets) = open.get(&namespace).and_then(Weak::upgrade) {
+        return Ok(sockets);
+    }
+    let sockets = Arc::new(MessengerSockets::open()?);
+    open.insert(namespace, Arc::downgrade(&sockets));
+    Ok(sockets)
+}
+
 impl Sharing for Steering {
     fn secret(&self) -> u64 {
         self.registry.secret()
@@ -159,18 +173,19 @@ impl Steering {
     pub(crate) fn join(interface_index: u32, port: u16) -> Result<Arc<Self>, JoinError> {
         let namespace = network_namespace()?;
         let registry = Registry::join(interface_index, namespace)?;
-        Ok(Self::with_registry(registry, interface_index, port)?)
+        let messenger = Messenger::new(sockets(namespace)?, interface_index, port);
+        Ok(Self::with_registry(registry, messenger, port))
     }
 
-    fn with_registry(registry: Registry, interface_index: u32, port: u16) -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Steering {
+    fn with_registry(registry: Registry, messenger: Messenger, port: u16) -> Arc<Self> {
+        Arc::new(Steering {
             registry,
-            messenger: Messenger::new(interface_index, port)?,
+            messenger,
             port,
             inner: Mutex::default(),
             wanted: AtomicBool::new(false),
             not_before: AtomicU64::new(0),
-        }))
+        })
     }
 
     /// The descriptor whose lock shows the others that this process lives.

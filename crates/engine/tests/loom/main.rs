@@ -18,6 +18,8 @@ mod error;
 mod event_queue;
 #[path = "../../src/queues/qp_state.rs"]
 mod qp_state;
+#[path = "../../src/progress/watcher/roster.rs"]
+mod roster;
 #[path = "../../src/sharing/steering/rows.rs"]
 mod rows;
 #[path = "../../src/progress/progress_thread/standby.rs"]
@@ -41,6 +43,7 @@ mod counts;
 mod emptying;
 mod eventfd;
 mod events;
+mod handing_over;
 mod posting;
 mod sharing;
 mod sleeping;

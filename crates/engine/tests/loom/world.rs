@@ -189,6 +189,25 @@ impl World {
         }
     }
 
+    /// Falls asleep as [`World::sleep`] does, if there is no work and no timer, for a thread that
+    /// sleeps instead of this one.
+    pub fn fall_asleep_idle(&self) -> bool {
+        let is_rung = || !self.bells().is_empty();
+        let Some(due) = self.worker_lock.fall_asleep(is_rung, || self.now()) else {
+            return false;
+        };
+        let is_idle = due == NEVER && self.worker_lock.unsent() == NO_ROOM_WANTED;
+        if !is_idle {
+            self.worker_lock.cancel_sleep();
+        }
+        is_idle
+    }
+
+    /// Whether the progress thread must end.
+    pub fn is_stopped(&self) -> bool {
+        self.exit.load(Ordering::SeqCst)
+    }
+
     /// Ends [`World::help`].
     pub fn stop_helper(&self) {
         self.exit.store(true, Ordering::SeqCst);

@@ -6,7 +6,7 @@ mod common;
 mod host;
 mod role;
 
-use airdma_port::sharing::Messenger;
+use airdma_port::sharing::{Messenger, MessengerSockets};
 use common::{isolated, isolated_alone};
 use host::*;
 use std::collections::HashSet;
@@ -70,7 +70,11 @@ fn what_processes_say_to_each_other_does_not_leave_the_host() {
     isolated(name, setup, || {
         // SAFETY: a string with its end.
         let interface_index = unsafe { libc::if_nametoindex(c"veth0".as_ptr()) };
-        let messenger = Messenger::new(interface_index, 4791).unwrap();
+        let messenger = Messenger::new(
+            MessengerSockets::open().unwrap().into(),
+            interface_index,
+            4791,
+        );
         for (ours, gone) in [
             ("10.9.0.1", "10.9.0.7"),
             ("2001:db8::1", "2001:db8::7"),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Port, SharedPort, UdpConfig, UdpPort};
 use airdma_wire::Neighbour;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const SECRET: u64 = 0x0123_4567_89ab_cdef;
@@ -19,6 +19,10 @@ impl Sharing for Heard {
     fn probed(&self, local: IpAddr, place: u16, epoch: u64) {
         self.0.lock().unwrap().push((local, place, epoch));
     }
+}
+
+fn messenger(port: u16) -> Messenger {
+    Messenger::new(MessengerSockets::open().unwrap().into(), 1, port)
 }
 
 struct Member {
@@ -112,7 +116,7 @@ fn a_probe_reaches_the_place_it_names() {
     for address in ["127.0.0.41", "::1"] {
         let address: IpAddr = address.parse().unwrap();
         let mut members = members(address);
-        let messenger = Messenger::new(1, members[0].port.port()).unwrap();
+        let messenger = messenger(members[0].port.port());
         for place in 0..3 {
             messenger.probe(address, place, 77, SECRET);
         }
@@ -139,7 +143,7 @@ fn a_probe_reaches_the_place_it_names() {
 fn a_packet_that_is_handed_on_arrives_as_it_came() {
     let address: IpAddr = "127.0.0.42".parse().unwrap();
     let mut members = members(address);
-    let messenger = Messenger::new(1, members[0].port.port()).unwrap();
+    let messenger = messenger(members[0].port.port());
     let bytes = [0x64, 0, 0xff, 0xff, 0, 1, 2, 3, 0, 0, 0, 1, 9, 9, 9, 9];
     for (source, bundled) in [("192.0.2.9", true), ("2001:db8::9", false)] {
         let packet = Received {

@@ -30,10 +30,14 @@ fn config() -> UdpConfig {
     }
 }
 
+fn messenger() -> Messenger {
+    Messenger::new(MessengerSockets::open().unwrap().into(), 1, PORT)
+}
+
 impl Member {
     fn new(file: &std::path::Path, address: IpAddr) -> Self {
         let registry = Registry::join_at(file).unwrap();
-        let steering = Steering::with_registry(registry, 1, PORT).unwrap();
+        let steering = Steering::with_registry(registry, messenger(), PORT);
         let open = || UdpPort::bind(&[address], 1, config());
         let port = steering.bind(&[Some(address)], open).unwrap();
         let mut this = Member {
@@ -382,7 +386,7 @@ fn a_stranger_at_the_address_is_an_error() {
     let (ours, theirs) = (file("ours"), file("theirs"));
     let stranger = Member::new(&theirs, address);
     let registry = Registry::join_at(&ours).unwrap();
-    let steering = Steering::with_registry(registry, 1, PORT).unwrap();
+    let steering = Steering::with_registry(registry, messenger(), PORT);
     let open = || UdpPort::bind(&[address], 1, config());
     let error = steering.bind(&[Some(address)], open).err().unwrap();
     assert_eq!(error.errno(), libc::EADDRINUSE);
