@@ -18,6 +18,7 @@ import host_programs
 import interface_changes
 import ip_layer
 import matrix
+import narrow_path
 import odd_disks
 import one_host
 import packet_port
@@ -102,6 +103,7 @@ SUITES = (
     _own(wireless_link, wireless_link.run),
     _own(controller_box, controller_box.run),
     _own(interface_changes, lambda tally, _: interface_changes.run(tally)),
+    _own(narrow_path, lambda tally, _: narrow_path.run(tally)),
     _own(scenarios, lambda tally, _: scenarios.run(tally)),
 )
 

@@ -91,7 +91,7 @@ impl Connection {
         this.ask(Asked {
             to,
             source,
-            path_mtu: hub.engine.current().path_mtu,
+            path_mtu: hub.engine.path_mtu_to(source, to.ip()),
         })?;
         Ok(this)
     }

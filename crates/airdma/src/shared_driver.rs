@@ -1,8 +1,8 @@
 //! One thread wakes the tasks of all devices that have listeners and no connections.
 //!
 //! A program that listens on each of 200 interfaces has 200 devices. A device with a connection has
-//! a thread of its own ([`crate::waiting::Driver`]), which runs the device while it waits; for
-//! others the engine does, and only events of the connection manager are to be distributed.
+//! a thread of its own ([`crate::waiting::Driver`]), which runs the device while it waits. The
+//! engine runs all others, and this thread distributes their events of the connection manager.
 
 use crate::hub::Hub;
 use crate::waiting::{Signal, TICK};

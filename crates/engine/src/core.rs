@@ -524,6 +524,9 @@ impl Rounds<Worker> for CoreRounds<'_> {
         if round.misrouted {
             self.core.progress_thread.wake();
         }
+        if round.unanswered {
+            self.core.check_unanswered();
+        }
     }
 
     fn is_rung(&self) -> bool {

@@ -52,6 +52,9 @@ counters! {
     /// Packets to send that waited too long for the keys of their connection, and sealed packets
     /// that arrived before the keys.
     DropUnkeyed = "drop_unkeyed",
+    /// Times that a peer stopped answering while the kernel knew that packets of the path MTU do
+    /// not reach it.
+    NarrowPaths = "narrow_paths",
 }
 
 pub(crate) const TRANSPORT_START: usize = ENGINE_NAMES.len();

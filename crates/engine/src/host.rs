@@ -5,3 +5,4 @@ pub(crate) mod gids;
 pub(crate) mod interface;
 pub(crate) mod link_monitor;
 pub(crate) mod neighbour;
+pub(crate) mod path;

@@ -22,6 +22,7 @@ use crate::limits::PACKET_LEN_MAX;
 use crate::random::Random;
 use crate::sharing::steering::{Ground, Steering};
 use crate::worker::gsi::Gsi;
+pub(crate) use crate::worker::state::Unanswered;
 use crate::worker::state::WorkerState;
 use crate::worker::transmit::{ROUND_BYTES, ROUND_REST_BYTES_MAX};
 use crate::{Error, PathMtu};
@@ -102,6 +103,8 @@ pub(crate) struct Round {
     pub(crate) broke: bool,
     /// [`Worker::repair`] should be called.
     pub(crate) misrouted: bool,
+    /// There is a [`WorkerState::unanswered`].
+    pub(crate) unanswered: bool,
 }
 
 impl Worker {
@@ -328,6 +331,7 @@ impl Worker {
             self.state.fail_all(now);
         }
         round.misrouted = std::mem::take(&mut self.state.misrouted);
+        round.unanswered = self.state.unanswered.is_some();
         round.more = self.state.has_active() && !round.unsent && !self.broken;
         round.deadline = self.state.deadline(!round.unsent);
         self.port_moved |= round.received > 0;

@@ -6,6 +6,7 @@ mod common;
 
 use airdma_engine::*;
 use common::*;
+use std::net::IpAddr;
 
 const SETUP: &str = "ip link set lo mtu 1500\n\
                      ip address add fd00::1/128 dev lo nodad\n\
@@ -100,5 +101,39 @@ fn a_path_mtu_above_the_ports_is_refused() {
         assert_eq!(to_receive(PathMtu::M4096), Err(libc::EINVAL));
         assert_eq!(left.qp.state(), QpState::Init);
         assert_eq!(to_receive(PathMtu::M1024), Ok(()));
+    });
+}
+
+/// Behind a router is a narrower link, of which the kernel knows.
+const ROUTED: &str = "ip link add here mtu 9000 type veth peer name there mtu 9000
+    ip address add 192.0.2.1/24 dev here
+    ip link set here up; ip link set there up
+    ip route add 198.51.100.7 via 192.0.2.2 mtu 1500
+    ip neighbour add 192.0.2.2 lladdr 02:00:00:00:00:02 dev here nud permanent";
+
+#[test]
+fn a_path_that_is_known_to_be_narrow_is_used_and_counted() {
+    let name = "a_path_that_is_known_to_be_narrow_is_used_and_counted";
+    isolated(name, ROUTED, || {
+        let all = devices().unwrap();
+        let here = all.iter().find(|info| info.interface == "here");
+        let device = Device::open(here.unwrap()).unwrap();
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (here, router, far) = ("192.0.2.1", "192.0.2.2", "198.51.100.7");
+        let path_mtu = |to| device.path_mtu_to(address(here), address(to));
+        assert_eq!(path_mtu(router), PathMtu::M4096);
+        assert_eq!(path_mtu(far), PathMtu::M1024);
+        for (path_mtu, narrow) in [(PathMtu::M1024, 0), (PathMtu::M4096, 1)] {
+            let end = End::new(&device, QpType::Rc, 1 << 16);
+            let path = Path {
+                gid: Gid::from(address(far)),
+                ..Path::default()
+            };
+            to_rtr_with(&end.qp, Qpn::new(0x1234), path, path_mtu);
+            to_rts(&end.qp, 8);
+            end.send(Operation::Send, 0, 1 << 16);
+            assert_eq!(end.complete().status, Status::RetryExceeded);
+            assert_eq!(counter(&device, "narrow_paths"), narrow, "{path_mtu:?}");
+        }
     });
 }

@@ -5,11 +5,13 @@
 //! [`crate::host::link_monitor`], which row an address gets in [`crate::host::gids`].
 
 use super::Core;
+use crate::counter_names::EngineCounter;
 use crate::host::devices::{look_at, name_of};
 use crate::host::gids::{GIDS_MAX, GidEntry, changes};
 use crate::host::link_monitor::LinkMonitor;
-use crate::host::neighbour;
-use crate::{AsyncEvent, AttrMask, DeviceInfo, Path};
+use crate::host::{neighbour, path};
+use crate::worker::Unanswered;
+use crate::{AsyncEvent, AttrMask, DeviceInfo, Path, PathMtu};
 use airdma_transport::rate::Rate;
 use airdma_wire::Neighbour;
 use std::net::IpAddr;
@@ -71,6 +73,42 @@ impl Core {
         mask.contains(AttrMask::AV)
             && self.control(|worker, _| worker.state.air.offers_more())
             && neighbour::is_on_link(self.info.interface_index, local, remote)
+    }
+
+    /// The path MTU to a peer, if the port's is `of_port`.
+    pub(crate) fn path_mtu_to(
+        &self,
+        of_port: PathMtu,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> PathMtu {
+        // A path MTU of the configuration may exceed the interface's, and leave in fragments.
+        if self.link_monitor.is_none() || self.config.path_mtu.is_some() {
+            return of_port;
+        }
+        let index = self.info.interface_index;
+        match path::mtu(index, source, destination) {
+            Ok(mtu) => of_port.min(PathMtu::for_interface_mtu(mtu).unwrap_or(PathMtu::M256)),
+            Err(_) => of_port,
+        }
+    }
+
+    /// Counts a peer that does not answer if the kernel knows why: packets of the path MTU do not
+    /// reach it.
+    pub(super) fn check_unanswered(&self) {
+        let unanswered = self.visit(|worker| worker.state.unanswered.take());
+        let Some(Unanswered {
+            local,
+            remote,
+            packet_bytes,
+        }) = unanswered.filter(|_| self.link_monitor.is_some())
+        else {
+            return;
+        };
+        let index = self.info.interface_index;
+        if path::mtu(index, local, remote).is_ok_and(|mtu| mtu < packet_bytes) {
+            self.visit(|worker| worker.state.counters.count(EngineCounter::NarrowPaths));
+        }
     }
 
     /// Applies the changes of the interface that the kernel has reported, and raises their events.

@@ -2,13 +2,14 @@
 //! `rtnetlink(7)` without privilege.
 //!
 //! For a destination that is not in the table an empty datagram is sent, so that the kernel
-//! resolves it.
+//! resolves it. RoCEv2 peers drop it without a response.
 
 use crate::Error;
 use crate::host::devices::name_of;
 use crate::host::interface::InterfaceQuery;
 use airdma_port::own_link::OwnLink;
 use airdma_port::packet::Resolver;
+use airdma_wire::ROCE_PORT;
 use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -24,9 +25,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// and interval of the checks; most neighbours answer within a millisecond.
 const PATIENCE_OF_PATHS: Duration = Duration::from_secs(1);
 const LOOK_SOON: Duration = Duration::from_micros(200);
-
-/// The discard port (RFC 863), destination of the empty datagram.
-const DISCARD: u16 = 9;
 
 /// Most messages in answer to one request: an endless answer is not the kernel's.
 const MESSAGES_MAX: usize = 1 << 20;
@@ -163,20 +161,34 @@ pub(crate) fn is_on_link(interface: u32, source: IpAddr, destination: IpAddr) ->
 
 /// Makes the kernel resolve `destination`, without waiting for the answer.
 pub(crate) fn ask(interface: u32, source: IpAddr, destination: IpAddr) {
+    let sent = socket_towards(interface, source, destination).and_then(|(socket, to)| {
+        if is_own_link(interface, source, destination) {
+            leave_by(&socket, interface, source)?;
+        }
+        if destination.is_ipv6() {
+            // A host without a RoCEv2 port drops it for this reason, without an ICMP error.
+            set(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1)?;
+        }
+        socket.send_to(&[], to)
+    });
+    // If it cannot be sent, no answer comes, and the wait for it ends.
+    drop(sent);
+}
+
+/// A socket that is bound to a source, and the RoCEv2 port of a destination.
+pub(super) fn socket_towards(
+    interface: u32,
+    source: IpAddr,
+    destination: IpAddr,
+) -> io::Result<(UdpSocket, SocketAddr)> {
     let at = |ip: IpAddr, port| match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
             SocketAddr::from(SocketAddrV6::new(v6, port, 0, interface))
         }
         IpAddr::V4(_) | IpAddr::V6(_) => SocketAddr::new(ip, port),
     };
-    let sent = UdpSocket::bind(at(source, 0)).and_then(|socket| {
-        if is_own_link(interface, source, destination) {
-            leave_by(&socket, interface, source)?;
-        }
-        socket.send_to(&[], at(destination, DISCARD))
-    });
-    // If it cannot be sent, no answer comes, and the wait for it ends.
-    drop(sent);
+    let socket = UdpSocket::bind(at(source, 0))?;
+    Ok((socket, at(destination, ROCE_PORT)))
 }
 
 /// Whether packets leave by the interface although others have the subnet.
@@ -190,14 +202,17 @@ fn leave_by(socket: &UdpSocket, interface: u32, source: IpAddr) -> io::Result<()
         IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF),
     };
     // The kernel wants the network's byte order.
-    let index = interface.to_be();
+    set(socket, level, option, interface.to_be())
+}
+
+fn set(socket: &UdpSocket, level: libc::c_int, option: libc::c_int, value: u32) -> io::Result<()> {
     // SAFETY: an integer of that size.
     let set = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             level,
             option,
-            (&raw const index).cast(),
+            (&raw const value).cast(),
             size_of::<u32>() as libc::socklen_t,
         )
     };
@@ -551,7 +566,7 @@ mod tests {
             ip route add 198.51.100.0/25 via 192.0.2.2
             ip route add 198.51.100.128/25 via inet6 fd00::2 dev here
             ip -6 route add fd01::/64 via fd00::2";
-        let test = "neighbour::tests::what_may_be_behind_a_router_is_not_on_the_link";
+        let test = "host::neighbour::tests::what_may_be_behind_a_router_is_not_on_the_link";
         isolated(test, setup, || {
             let on_link = |source: &str, destination: &str| {
                 is_on_link(70, source.parse().unwrap(), destination.parse().unwrap())
@@ -568,6 +583,32 @@ mod tests {
             assert!(!on_link("fd00::1", "fd01::7"));
             assert!(!on_link(here, "203.0.113.7"), "on another interface");
             assert!(!on_link(here, "10.9.9.9"), "nowhere");
+        });
+    }
+
+    /// The values of a counter of UDP and one of ICMP in /proc/net.
+    fn refused() -> Vec<String> {
+        let tables = ["/proc/net/snmp", "/proc/net/snmp6"].map(std::fs::read_to_string);
+        let lines = tables.map(Result::unwrap);
+        let lines = lines.iter().flat_map(|table| table.lines());
+        let of_icmp = |line: &&str| line.starts_with("Icmp:") || line.contains("Icmp6OutDest");
+        lines.filter(of_icmp).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_resolves_an_address_provokes_no_response() {
+        let setup = "ip -6 address add fd00::1/128 dev lo nodad
+            ip -6 address add fd00::2/128 dev lo nodad";
+        let test = "host::neighbour::tests::what_resolves_an_address_provokes_no_response";
+        isolated(test, setup, || {
+            // An IPv4 peer has a RoCEv2 port; of IPv6 hosts none needs one.
+            let peer = UdpSocket::bind("127.0.0.2:4791").unwrap();
+            let before = refused();
+            for (source, destination) in [("127.0.0.1", "127.0.0.2"), ("fd00::1", "fd00::2")] {
+                ask(1, source.parse().unwrap(), destination.parse().unwrap());
+            }
+            assert_eq!(peer.recv(&mut [0; 64]).unwrap(), 0, "it was sent");
+            assert_eq!(refused(), before);
         });
     }
 

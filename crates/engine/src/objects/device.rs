@@ -1,5 +1,6 @@
 //! An opened device.
 
+use crate::PathMtu;
 use crate::clock::Clock;
 use crate::control::{Beside, Control, NewCompletionQueue, QueueControl, Reply, WRONG_REPLY};
 use crate::core::Core;
@@ -406,6 +407,14 @@ impl Device {
         let interface = self.info().interface_index;
         neighbour::is_known(interface, source, destination)
             .map_err(|error| Error::system("asking the kernel for the way", &error))
+    }
+
+    /// Path MTU for a new connection: the port's, or less where the kernel knows that a longer
+    /// packet does not reach the peer (a route's MTU, a router's ICMP error). If the configuration
+    /// sets the path MTU (`AIRDMA_MTU`), that one.
+    pub fn path_mtu_to(&self, source: IpAddr, destination: IpAddr) -> PathMtu {
+        self.core()
+            .path_mtu_to(self.current().path_mtu, source, destination)
     }
 
     /// Lets the kernel ask on the link for the way to `destination`. Does not wait.

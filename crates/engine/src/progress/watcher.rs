@@ -86,7 +86,7 @@ struct Shared {
     set: PollSet,
     wake: EventFd,
     exit: AtomicBool,
-    /// Of all interfaces.
+    /// The monitor of all interfaces; none in a sandbox that forbids it.
     monitor: Option<Box<dyn Monitor>>,
 }
 

@@ -6,7 +6,7 @@
 
 use super::gsi::Gsi;
 use super::rate_limit::is_sending_raw;
-use super::state::WorkerState;
+use super::state::{Unanswered, WorkerState};
 use crate::config::Window;
 use crate::counter_names::EngineCounter;
 use crate::index::{PeerIndex, QpIndex};
@@ -16,6 +16,7 @@ use crate::tables::qp_table::{Connection, QpTable};
 use crate::tables::round_robin::RoundRobin;
 use crate::tables::timers::Timers;
 use airdma_transport::{Loss, QpState, QueuePair, Time};
+use airdma_wire::Neighbour;
 
 /// The line of queue pairs that send, their timers, and the windows to their peers.
 pub(crate) struct Scheduler {
@@ -198,7 +199,13 @@ impl WorkerState {
         slot.side.shared.urgency.set_busy(after > 0);
         let state = slot.qp.state();
         let entered = slot.side.shared.state.set(state);
-        if let Some(Connection { peer, air, .. }) = slot.connection
+        if let Some(Connection {
+            peer,
+            air,
+            local,
+            remote,
+            ..
+        }) = slot.connection
             && (lost.is_some() || before != after)
         {
             if let Some(air) = air
@@ -209,6 +216,9 @@ impl WorkerState {
             let acknowledged = lost.is_none() && state.sends();
             let mtu = slot.qp.attributes().path_mtu.bytes();
             if let Some(loss) = lost {
+                if loss == Loss::Timeout && before >= mtu && !self.scheduler.peers.is_silent(peer) {
+                    self.unanswered = unanswered(local, remote, mtu);
+                }
                 self.note_loss(peer, loss, now);
                 if loss == Loss::Timeout
                     && let Some(next) = air.and_then(|air| self.air.ask_again(air))
@@ -246,4 +256,17 @@ impl WorkerState {
             }
         }
     }
+}
+
+/// A peer that stopped answering packets with `payload` bytes; none without IP addresses.
+#[cold]
+fn unanswered(local: Neighbour, remote: Neighbour, payload: u32) -> Option<Unanswered> {
+    let (local, remote) = (local.ip()?, remote.ip()?);
+    // Headers of IP, UDP and InfiniBand, and the ICRC.
+    let others = if remote.is_ipv4() { 20 } else { 40 } + 8 + 12 + 4;
+    Some(Unanswered {
+        local,
+        remote,
+        packet_bytes: payload + others,
+    })
 }

@@ -27,6 +27,16 @@ use crate::tables::qp_table::{QpSlot, QpTable};
 use airdma_port::CopySum;
 use airdma_transport::{QueuePair, Time};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// A peer that stopped answering.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    /// Bytes of the IP packets of the path MTU.
+    pub(crate) packet_bytes: u32,
+}
 
 /// The state of a worker.
 pub(crate) struct WorkerState {
@@ -46,6 +56,8 @@ pub(crate) struct WorkerState {
     pub(crate) counters: Counters,
     /// A packet came that is for another process, and the reason must be found.
     pub(super) misrouted: bool,
+    /// The last peer that stopped answering while packets of the path MTU were in flight to it.
+    pub(crate) unanswered: Option<Unanswered>,
     /// The source of the packet in hand, if it is not the connection's yet.
     pub(super) candidate: Option<Candidate>,
     /// Room for a packet that was sealed.
@@ -70,6 +82,7 @@ impl WorkerState {
             multicast: Multicast::default(),
             counters: Counters::new(),
             misrouted: false,
+            unanswered: None,
             candidate: None,
             opened: vec![0; OPENED_LEN_MAX].into_boxed_slice(),
             copy_sum: CopySum::new(),

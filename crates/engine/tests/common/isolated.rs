@@ -60,5 +60,4 @@ fn in_a_namespace(name: &str, setup: &str, body: impl FnOnce()) {
         "{said}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.contains(" 1 passed"), "no test has the name {name}");
 }

@@ -54,7 +54,7 @@ impl Process {
     /// The device's own thread, which finds it idle whenever there is no work.
     fn serve(&self, token: Token, hands_over: bool) {
         loop {
-            // The call is taken before the reason is looked for.
+            // A call that comes after this is taken by the next round.
             self.world.helper.clear();
             if self.world.is_stopped() {
                 return;

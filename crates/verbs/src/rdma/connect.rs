@@ -287,7 +287,9 @@ pub unsafe fn connect(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resu
     } else {
         // SAFETY: the caller's queue pair.
         let (qpn, srq) = unsafe { parameters.queue_pair(id) };
-        let path_mtu = place.device.current().path_mtu;
+        let path_mtu = place
+            .device
+            .path_mtu_to(route.local.to_ip(), route.remote.to_ip());
         let wanted = Connect {
             route,
             service_id,

@@ -329,10 +329,13 @@ impl Id {
         path.numb_path = 1;
         path.pkey = PKEY.to_be();
         path.mtu_selector = EXACTLY;
-        let mtu = state
-            .place
-            .as_ref()
-            .map(|place| place.device.current().path_mtu);
+        let place = state.place.as_ref();
+        let mtu = place.map(|place| match (&state.source, &state.destination) {
+            (Some(source), Some(destination)) => {
+                place.device.path_mtu_to(source.ip(), destination.ip())
+            }
+            (Some(_), None) | (None, _) => place.device.current().path_mtu,
+        });
         path.mtu = mtu.map_or(0, |mtu| mtu as u8);
         path.rate_selector = EXACTLY;
         path.rate = RATE_10_GBPS;
