@@ -4,10 +4,10 @@
 //! | the peer is | what that means |
 //! |---|---|
 //! | plain | unknown, silent (as other implementations are) or without these features: RoCEv2 |
-//! | agreed | reliable connections repeat selectively, and reports acknowledge in place of ACK packets |
+//! | agreed | reliable connections repeat selectively, and their packets may be long; reports acknowledge in place of ACK packets if one end is on the air, else ACK packets report what is missing |
 //!
-//! A process whose interface is wireless, or whose user requests it, sends Hello first; others
-//! answer, and then send theirs ([`AirMode`]).
+//! Every process sends Hello. A peer that never answers, nor asks, leaves no trace at its queue
+//! pairs: they cost what they cost without Hello.
 //!
 //! Hello is sent to a peer when a queue pair is connected to it, again after each of
 //! [`peer::HELLO_AGAIN`], and when the peer sends Hello or a report. An answer to a Hello causes
@@ -28,20 +28,23 @@
 //!
 //! This module keeps the peers, their queue pairs, and the time of the next call. [`exchange`] has
 //! the messages and their effects, [`peer`] their times, [`pace`] the rate to a peer, [`bundling`]
-//! the use of bundles, [`congestion`] the congestion notifications, and [`application`] the
-//! programs' reports of their own buffers.
+//! the use of bundles, [`congestion`] the congestion notifications, [`application`] the programs'
+//! reports of their own buffers, [`narrow`] paths on which long packets vanish, and [`assembly`]
+//! packets that arrive in pieces.
 
 mod application;
+mod assembly;
 mod bundling;
 mod congestion;
 mod exchange;
 mod identity;
+mod narrow;
 mod pace;
 mod peer;
 mod peer_proof;
 mod view;
 
-pub(crate) use exchange::RANGES_MAX;
+pub(crate) use exchange::{NotAgreed, RANGES_MAX};
 pub(crate) use pace::Weight;
 pub(crate) use peer::Arrived;
 pub(crate) use view::AirView;
@@ -58,6 +61,7 @@ use airdma_transport::{ReorderMemory, Time};
 use airdma_wire::mad::MAD_LEN;
 use airdma_wire::{Neighbour, Psn, Qpn};
 use identity::Identity;
+use narrow::NarrowPaths;
 use pace::Pace;
 use peer::{AirPeer, Asking};
 use std::collections::VecDeque;
@@ -71,23 +75,10 @@ const REORDER_BYTES_MAX: usize = 32 << 20;
 /// Rate of an interface that does not report its own.
 const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
 
-/// Most processes remembered that sent Hello without a connected queue pair.
-const CALLERS_MAX: usize = 16;
 /// Time after which a host that does not keep up with arriving packets reports all the same.
 const TAKING_IN_MAX: Duration = Duration::from_millis(1);
 /// Shortest interval between two searches of the queue pairs for a caller.
 const SEEKING_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Which end sends the first Hello.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum AirMode {
-    /// None: nothing is offered.
-    Off,
-    /// The peer.
-    Answers,
-    /// This process.
-    Asks,
-}
 
 /// A process, as seen from one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,14 +94,12 @@ pub(crate) struct Air {
     identity: Option<Identity>,
     /// Peers with users that are not proven to be there.
     unproven: u32,
-    mode: AirMode,
     /// Offered features, without those of the rate control.
     offers: u64,
-    /// Last senders of Hello, while only answers are sent.
-    callers: VecDeque<Caller>,
     /// Time of the next search of the queue pairs for a caller.
     sought_again_at: Time,
     memory: ReorderMemory,
+    narrow: NarrowPaths,
     rate_control: RateControl,
     /// Rate of the interface.
     line_rate: Rate,
@@ -134,11 +123,10 @@ impl Air {
             peers: Vec::new(),
             identity: None,
             unproven: 0,
-            mode: AirMode::Off,
             offers: 0,
-            callers: VecDeque::new(),
             sought_again_at: Time::ZERO,
             memory: ReorderMemory::new(REORDER_BYTES_MAX),
+            narrow: NarrowPaths::default(),
             rate_control: RateControl::default(),
             line_rate: LINE_RATE_UNKNOWN,
             interface_mtu: 0,
@@ -211,6 +199,13 @@ impl Air {
         bytes
     }
 
+    /// Whether the pacer of the peer decides on packets to it.
+    #[inline]
+    pub(crate) fn paces(&self, index: AirIndex) -> bool {
+        let peer = &self.peers[index.place()];
+        peer.pace.is_some() || peer.bundling.is_some()
+    }
+
     /// The traffic class of a packet to the peer that would have `wanted`.
     pub(crate) fn traffic_class(&self, index: AirIndex, wanted: u8) -> u8 {
         let peer = &self.peers[index.place()];
@@ -276,23 +271,13 @@ impl Air {
         is_there: bool,
     ) -> Option<AirIndex> {
         let (address, local) = (connection.remote, connection.local);
-        let offers = self.identity.is_some() && number.is_some();
-        let range = number.filter(|_| offers).map(range_of);
-        let caller = range.map(|range| Caller {
-            address,
-            local,
-            range,
-        });
-        let own = self.find(address, local, range);
-        let has_called = caller.is_some_and(|caller| self.callers.contains(&caller));
-        let called = self.mode == AirMode::Asks || own.is_some() || has_called;
-        let controls = self.rate_control == RateControl::Dcqcn;
-        let speaks = offers && called;
+        let speaks = self.identity.is_some() && number.is_some();
         // A host that only has a rate does not speak.
-        let rated = self.find(address, local, None).filter(|_| !speaks);
-        let index = match own.or(rated) {
+        let range = number.filter(|_| speaks).map(range_of);
+        let controls = self.rate_control == RateControl::Dcqcn;
+        let index = match self.find(address, local, range) {
             Some(index) => index,
-            None if speaks || controls => self.add(connection, range),
+            None if speaks || controls => self.add(connection, range, now),
             None => return None,
         };
         let line_rate = self.line_rate;
@@ -305,28 +290,21 @@ impl Air {
         if controls && peer.pace.is_none() {
             peer.pace = Some(Pace::dcqcn(line_rate, now));
         }
-        if speaks && peer.range == range {
+        if speaks {
             self.ask(index, now);
         }
         Some(index)
     }
 
-    /// Remembers a sender of Hello, to which Hello is sent once a queue pair is connected to it.
-    /// The oldest is forgotten first.
-    fn note_caller(&mut self, caller: Caller) {
-        self.callers.retain(|other| *other != caller);
-        self.callers.truncate(CALLERS_MAX - 1);
-        self.callers.push_front(caller);
-    }
-
     /// Adds a peer without users.
-    fn add(&mut self, connection: &Connection, range: Option<u8>) -> AirIndex {
+    fn add(&mut self, connection: &Connection, range: Option<u8>, now: Time) -> AirIndex {
         let ends = (connection.remote, connection.local);
         // A host has one share, however many processes it claims to have.
         let mut used = self.peers.iter().filter(|peer| !peer.users.is_empty());
         let other = used.find(|peer| peer.address == connection.remote);
         let memory = other.map_or_else(|| self.memory.for_peer(), |peer| peer.memory.clone());
-        let peer = AirPeer::new(ends, range, connection.source_index, memory);
+        let mut peer = AirPeer::new(ends, range, connection.source_index, memory);
+        peer.narrow_until = self.narrow.until(ends, now).filter(|_| range.is_some());
         self.unproven += 1;
         let free = self.peers.iter().position(|peer| peer.users.is_empty());
         let index = free.unwrap_or(self.peers.len());
@@ -381,8 +359,7 @@ impl Air {
     }
 
     /// Offers these features beyond RoCEv2 to peers from now on.
-    pub(crate) fn offer(&mut self, features: u64, mode: AirMode, random: &mut Random) {
-        self.mode = self.mode.max(mode);
+    pub(crate) fn offer(&mut self, features: u64, random: &mut Random) {
         self.offers |= features;
         (self.identity).get_or_insert_with(|| Identity::draw(random));
     }
@@ -394,9 +371,9 @@ impl Air {
         };
         let number = slot.qp.attributes().dest_qpn;
         slot.qp.set_selective(None);
+        slot.cut_above = usize::MAX;
         // Features are offered to reliable connections only.
         let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
-        let joins = number.is_some() || self.mode != AirMode::Asks;
         let (connection, local) = (slot.connection, slot.qp.qpn());
         let is_there = connection.is_some_and(|connection| {
             number.is_none_or(|number| self.is_there(view, &connection, local, number))
@@ -404,7 +381,7 @@ impl Air {
         let Some(slot) = view.qps.slot(index) else {
             return;
         };
-        if joins && let Some(connection) = &mut slot.connection {
+        if let Some(connection) = &mut slot.connection {
             connection.air = self.join(now, index, connection, number, is_there);
             if let Some(air) = connection.air
                 && slot.seal.is_some()
@@ -423,7 +400,7 @@ impl Air {
     /// A process without connected queue pairs sent Hello: those connected to it join it. Limited
     /// in rate, since callers can be forged in any number.
     fn join_caller(&mut self, view: &mut AirView<'_>, caller: Caller, now: Time) {
-        if self.mode != AirMode::Answers || self.sought_again_at > now {
+        if self.sought_again_at > now {
             return;
         }
         self.sought_again_at = now + SEEKING_INTERVAL;
@@ -443,10 +420,38 @@ impl Air {
             {
                 continue;
             }
-            // A CNP may have come before, which gave the host a rate, and nothing else.
+            // It may have a rate, as a host that sent CNPs.
             self.leave_air(view, index, &connection);
             self.join_air(view, index, now);
             view.give_turn(index);
+        }
+    }
+
+    /// A peer did not answer: it is no airdma process, so it costs its queue pairs nothing more. A
+    /// rate by its CNPs stays, for its host as a whole. A message of it makes them join again.
+    fn let_go(&mut self, view: &mut AirView<'_>, index: AirIndex) {
+        let peer = &self.peers[index.place()];
+        if peer.has_spoken || peer.known.is_some() || peer.is_sealed {
+            return;
+        }
+        let host = self.find(peer.address, peer.local, None);
+        let peer = self.peer(index);
+        if host.is_none() && peer.pace.is_some() {
+            peer.range = None;
+            return;
+        }
+        for user in peer.users.clone() {
+            let next = self.leave(index, user);
+            if let Some(host) = host {
+                self.peer(host).users.push(user);
+            }
+            let slot = view.qps.slot(user);
+            if let Some(connection) = slot.and_then(|slot| slot.connection.as_mut()) {
+                connection.air = host;
+            }
+            for next in next.into_iter().chain([user]) {
+                view.give_turn(next);
+            }
         }
     }
 
@@ -478,9 +483,10 @@ impl Air {
             return;
         };
         if let Some(air) = slot.connection.and_then(|connection| connection.air) {
-            let missed = slot.qp.take_missed();
-            let peer = self.peer(air);
-            peer.arrivals.note(now, arrived, missed);
+            let peer = &mut self.peers[air.place()];
+            if peer.gets_reports() {
+                peer.arrivals.note(now, arrived, slot.qp.take_missed());
+            }
             if !peer.is_proven {
                 self.note_unproven(qps, index, air, now);
             }
@@ -540,6 +546,7 @@ impl Air {
             }
             let index = AirIndex::from_place(index);
             self.keep_pace(view, index, now, port);
+            self.try_again(view, index, now);
             if let Some(mad) = self.next_message(view, index, now, port) {
                 let peer = self.peer(index);
                 let destination = Destination {
@@ -635,25 +642,5 @@ fn occupancy(fill: QueueFill) -> Occupancy {
     Occupancy {
         bytes: fill.bytes,
         capacity: fill.capacity,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_very_many_that_ask_the_last_ones_are_known() {
-        let mut air = Air::new();
-        let caller = |range: u32| Caller {
-            address: Neighbour::from(range.to_be_bytes()),
-            local: Neighbour::from([192, 0, 2, 1]),
-            range: range as u8,
-        };
-        for range in 0..10_000 {
-            air.note_caller(caller(range));
-        }
-        assert_eq!(air.callers.len(), CALLERS_MAX);
-        assert!(air.callers.contains(&caller(9_999)));
     }
 }

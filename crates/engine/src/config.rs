@@ -34,14 +34,14 @@ pub struct DeviceConfig {
     /// Ceiling of the window to one peer (`AIRDMA_WINDOW_BYTES`: bytes, or `none`). Default:
     /// 262,144 bytes.
     pub window: Window,
-    /// Whether air mode is offered to peers that are airdma's (`AIRDMA_AIR`: `auto`, `1` or `0`).
-    /// Default: by the interface.
+    /// What peers that are airdma's are offered (`AIRDMA_AIR`: `auto`, `1` or `0`). Default: by the
+    /// interface.
     pub air: Air,
     /// What decides how fast peers are sent to whose rate is controlled (`AIRDMA_RATE`: the name).
     /// Default: the path's buffers.
     pub rate_control: RateControl,
-    /// Whether ACKs that say what is missing are offered, without the rest of air mode
-    /// (`AIRDMA_SACK=1`). Default: no.
+    /// Whether ACKs that say what is missing are offered, and no air mode (`AIRDMA_SACK=1`).
+    /// Default: no.
     pub sack: bool,
     /// Whether packets of air mode may leave together in one datagram (`AIRDMA_AGGREGATE`:
     /// `datagrams` or `segments`). Default: no.
@@ -76,17 +76,18 @@ pub enum PortKind {
     Packet,
 }
 
-/// Whether a device offers its peers air mode: selective repeat, sparse acknowledgements, a rate by
-/// the buffers of the path.
+/// What a device offers its peers beyond RoCEv2: selective repeat and long packets; on the air, air
+/// mode, with sparse acknowledgements and a rate by the buffers of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Air {
-    /// It asks on a wireless interface and answers on others. With [`DeviceConfig::sack`] or
-    /// [`RateControl::Dcqcn`], which air mode would take precedence over, it does neither.
+    /// Air mode on a wireless interface; on others that, if the peer asks for it, or else what
+    /// suits a wire. With [`DeviceConfig::sack`] or [`RateControl::Dcqcn`], which air mode would
+    /// take precedence over, it is not offered.
     #[default]
     Auto,
-    /// It asks each peer.
+    /// Air mode on any interface.
     Ask,
-    /// It neither asks nor answers.
+    /// Nothing: it neither asks nor answers.
     Off,
 }
 
@@ -198,7 +199,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Whether the device asks for air mode, or answers.
+    /// Whether the device offers air mode.
     pub(crate) fn has_air(&self) -> bool {
         match self.air {
             Air::Ask => true,

@@ -12,7 +12,6 @@ pub(crate) mod progress_loop;
 mod sleep;
 mod state;
 
-use crate::air::AirMode;
 use crate::clock::Clock;
 use crate::control::{Beside, Control, Reply};
 use crate::host::gids::{GIDS_MAX, GidEntry};
@@ -121,15 +120,9 @@ impl Core {
             .control_rate(config.rate_control, line_rate(&info));
         tables.note_interface_mtu(info.mtu, Time::ZERO);
         tables.device.secret = config.secret.clone();
-        let mode = air_mode(&config, &info.interface);
-        if mode != AirMode::Off {
-            tables.offer(feature::SELECTIVE, mode);
-            if config.bundles {
-                tables.offer(feature::BUNDLES, mode);
-            }
-        }
-        if config.sack {
-            tables.offer(feature::SACK, AirMode::Asks);
+        let features = features_of(&config, &info.interface);
+        if features != 0 {
+            tables.offer(features);
         }
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
@@ -239,8 +232,8 @@ impl Core {
     }
 
     /// From now on peers are offered these features beyond RoCEv2.
-    pub(crate) fn offer(&self, features: u64, mode: AirMode) {
-        self.visit(|worker| worker.state.offer(features, mode));
+    pub(crate) fn offer(&self, features: u64) {
+        self.visit(|worker| worker.state.offer(features));
     }
 
     /// From now on all connections of new queue pairs are sealed with this secret.
@@ -466,14 +459,21 @@ impl Core {
     }
 }
 
-/// Which end begins to ask for air mode. On a wire it costs more than it brings, unless the peer is
-/// on the air.
-fn air_mode(config: &DeviceConfig, interface: &str) -> AirMode {
-    match config.air {
-        _ if !config.has_air() => AirMode::Off,
-        Air::Auto if !interface::is_wireless(interface) => AirMode::Answers,
-        Air::Auto | Air::Ask | Air::Off => AirMode::Asks,
+/// What peers are offered. Reports cost more than they bring on a wire, unless the peer is on the
+/// air.
+fn features_of(config: &DeviceConfig, interface: &str) -> u64 {
+    if !config.has_air() {
+        return if config.sack { feature::SACK } else { 0 };
     }
+    let reports = config.air == Air::Ask || interface::is_wireless(interface);
+    let optional = [
+        (reports, feature::REPORTS),
+        (config.bundles, feature::BUNDLES),
+    ];
+    let optional = optional.into_iter().filter(|(wanted, _)| *wanted);
+    optional.fold(feature::SELECTIVE | feature::SACK, |all, (_, one)| {
+        all | one
+    })
 }
 
 /// Rounds of one caller.

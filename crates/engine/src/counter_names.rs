@@ -44,6 +44,8 @@ counters! {
     CnpsSent = "cnps_sent",
     /// Times that bundles to a peer were abandoned because of losses.
     AirBundlesStopped = "air_bundles_stopped",
+    /// Paths on which packets longer than the path MTU vanished.
+    AirNarrowPaths = "air_narrow_paths",
     /// Packets to a connection that seals, not sealed, forged or replayed; offers of keys that do
     /// not count.
     DropUnsealed = "drop_unsealed",

@@ -4,7 +4,6 @@
 //! numbers come from a seed: so everything that it does can be repeated. All the rest is the device
 //! that programs use.
 
-use crate::air::AirMode;
 use crate::clock::Clock;
 use crate::config::RateControl;
 use crate::core::Core;
@@ -70,28 +69,28 @@ impl Simulated {
     /// (`AIRDMA_AIR=1` and `AIRDMA_RATE` for programs).
     pub fn offer_air(&self, rate_control: RateControl) {
         self.control_rate(rate_control);
-        self.device.core().offer(feature::SELECTIVE, AirMode::Asks);
+        let features = feature::SELECTIVE | feature::SACK | feature::REPORTS;
+        self.device.core().offer(features);
     }
 
-    /// As [`Simulated::offer_air`], but only to peers that ask (`AIRDMA_AIR=auto` for programs, on
-    /// an interface that is not wireless).
-    pub fn offer_air_to_who_asks(&self, rate_control: RateControl) {
+    /// From now on peers are offered what goes beyond RoCEv2 on a wire, and the rest if they ask
+    /// for it (the default of programs, on an interface that is not wireless).
+    pub fn offer_wired(&self, rate_control: RateControl) {
         self.control_rate(rate_control);
-        self.device
-            .core()
-            .offer(feature::SELECTIVE, AirMode::Answers);
+        let features = feature::SELECTIVE | feature::SACK;
+        self.device.core().offer(features);
     }
 
     /// From now on peers are offered ACK packets that say what is missing (`AIRDMA_SACK=1` for
     /// programs).
     pub fn offer_sack(&self) {
-        self.device.core().offer(feature::SACK, AirMode::Asks);
+        self.device.core().offer(feature::SACK);
     }
 
     /// From now on peers are offered bundles of packets, beside what [`offer_air`](Self::offer_air)
     /// says (`AIRDMA_AGGREGATE=datagrams` for programs).
     pub fn offer_bundles(&self) {
-        self.device.core().offer(feature::BUNDLES, AirMode::Answers);
+        self.device.core().offer(feature::BUNDLES);
     }
 
     /// From now on peers whose rate is controlled are sent to as fast as this says (`AIRDMA_RATE`

@@ -45,7 +45,7 @@ impl Siege {
     fn with(access: Access, wrap: impl FnOnce(sim::SimPort) -> Box<dyn Port>) -> Self {
         let left = IpAddr::from(LEFT);
         let (a, b) = sim::pair(&[left], &[IpAddr::from(RIGHT), IpAddr::from(OTHER)]).unwrap();
-        let device = Device::with_port(info("left", left), Box::new(a)).unwrap();
+        let device = Device::plain_with_port(info("left", left), Box::new(a)).unwrap();
         let end = End::new(&device, QpType::Rc, BYTES);
         let path = Path {
             gid: Gid::from(IpAddr::from(RIGHT)),

@@ -17,7 +17,7 @@ use std::time::Duration;
 fn against_a_port() -> (End, SimPort) {
     let (left, right) = (IpAddr::from(LEFT), IpAddr::from(RIGHT));
     let (a, b) = sim::pair(&[left], &[right]).unwrap();
-    let device = Device::with_port(info("left", left), Box::new(a)).unwrap();
+    let device = Device::plain_with_port(info("left", left), Box::new(a)).unwrap();
     let end = End::new(&device, QpType::Rc, 256);
     to_rtr(
         &end.qp,

@@ -115,6 +115,8 @@ pub(crate) struct Requester {
     long_reads: bool,
     /// Whether the peer accepts long messages in packets of one length.
     equal_lengths: bool,
+    /// Whether the peer reports its progress on its own, so that it is asked rarely.
+    is_reported: bool,
 }
 
 impl Requester {
@@ -144,12 +146,14 @@ impl Requester {
             long_payload: 0,
             long_reads: false,
             equal_lengths: false,
+            is_reported: false,
         }
     }
 
     /// Starts at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         let memory = self.repair.take().map(|repair| repair.into_memory());
+        let is_reported = self.is_reported;
         *self = Requester {
             long_payload: self.long_payload,
             long_reads: self.long_reads,
@@ -157,6 +161,7 @@ impl Requester {
             ..Requester::new()
         };
         self.set_selective(memory.as_ref());
+        self.is_reported = is_reported;
         self.first_psn = attributes.sq_psn;
         self.refill_retries(attributes);
     }
@@ -407,8 +412,11 @@ impl Requester {
             credit,
             ..
         } = *turn;
-        if self.wants_repair() {
-            return self.poll_repair(turn, attributes, host, out);
+        // What was missing may have come since.
+        if self.wants_repair()
+            && let Some(sequence) = self.next_repair()
+        {
+            return self.poll_repair(sequence, turn, attributes, host, out);
         }
         let sendable = self.sendable(attributes, draining).copied();
         let held_back = if sendable.is_some() {
@@ -467,14 +475,14 @@ impl Requester {
     /// pairs share it, and because the sender must never wait for an acknowledgement that it did
     /// not ask for.
     ///
-    /// A peer with selective repeat reports its progress on its own, but not often: it is asked
-    /// when nothing more can be sent until it answers.
+    /// A peer that reports does so on its own, but not often: it is asked when nothing more can be
+    /// sent until it answers.
     ///
     /// `credit_left` is what the window allows after this packet, which counts as a full one
     /// whatever its size.
     fn asks_for_ack(&self, entry: &Entry, packet: &RequestPacket, credit_left: u32) -> bool {
         let end = self.next + u64::from(packet.packets);
-        let waited_for = entry.request.signalled && self.repair.is_none()
+        let waited_for = entry.request.signalled && !self.is_reported
             || end == self.posted
             || self.next < self.sent_max;
         (packet.ends_message && waited_for)
@@ -484,9 +492,8 @@ impl Requester {
 
     fn much_is_unanswered(&self, end: u64, credit_left: u32, payload: u32) -> bool {
         let unasked = self.bytes_since_ack_request + payload;
-        let is_asked_rarely = self.repair.is_some();
         (unasked >= ACK_INTERVAL_BYTES.min(credit_left / 4)
-            && (!is_asked_rarely || credit_left == 0))
+            && (!self.is_reported || credit_left == 0))
             || end - self.acked >= IN_FLIGHT_PACKETS_MAX
     }
 
@@ -524,6 +531,7 @@ impl Requester {
         host: &mut H,
     ) {
         let is_new = self.next == self.sent_max;
+        let is_first = self.next == self.acked;
         if !is_new {
             host.count(Counter::Retransmits);
         }
@@ -541,6 +549,9 @@ impl Requester {
         }
         let asks = packet.headers.bth.ack_request;
         if let Some(repair) = &mut self.repair {
+            if is_new && is_first {
+                repair.note_progress(now);
+            }
             if is_new && asks {
                 repair.time(self.next, now);
             }

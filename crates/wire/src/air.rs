@@ -70,9 +70,12 @@ pub mod feature {
     pub const SACK: u64 = 1 << 2;
     /// Accepts packets in bundles ([`crate::bundle`]) in air mode.
     pub const BUNDLES: u64 = 1 << 3;
-    /// Answers READs in packets as long as their requests ask for ([`Lreth`](crate::Lreth)) in air
-    /// mode.
+    /// Answers READs in packets as long as their requests ask for ([`Lreth`](crate::Lreth)).
     pub const LONG_READS: u64 = 1 << 4;
+    /// Prefers [`SELECTIVE`] to [`SACK`]: on the air, where ACK packets take from the data.
+    pub const REPORTS: u64 = 1 << 5;
+    /// Accepts packets in [pieces](crate::piece).
+    pub const PIECES: u64 = 1 << 6;
     /// Accepts long packets shorter than stated, and [padded](crate::padded) ones, so that those of
     /// a message have one length; answers READs in such if asked.
     pub const EQUAL_LENGTHS: u64 = 1 << 7;

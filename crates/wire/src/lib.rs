@@ -52,6 +52,7 @@ pub mod opcode;
 pub mod packet;
 pub mod padded;
 pub mod pfc;
+pub mod piece;
 pub mod reth;
 pub mod rnr;
 pub mod sealed;

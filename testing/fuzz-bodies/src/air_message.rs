@@ -61,7 +61,7 @@ struct Siege {
 
 impl Siege {
     fn new(input: &mut Input<'_>) -> Self {
-        let offers = [Air::Asks, Air::Answers];
+        let offers = [Air::Radio, Air::Wired];
         let ends = [0, 1].map(|index| {
             let host = Host::new(
                 index,

@@ -179,12 +179,12 @@ pub struct Host {
 /// Features that a host offers its peers beyond RoCEv2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Air {
-    /// None.
+    /// None (`AIRDMA_AIR=0`).
     Nothing,
-    /// Air mode, if the peer asks.
-    Answers,
-    /// Air mode, and it asks its peers.
-    Asks,
+    /// What hosts on a wire offer: all, of which air mode only to peers that ask for it.
+    Wired,
+    /// Air mode.
+    Radio,
 }
 
 impl Host {
@@ -195,8 +195,8 @@ impl Host {
         let simulated = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
         match air {
             Air::Nothing => {}
-            Air::Answers => simulated.offer_air_to_who_asks(RateControl::Buffers),
-            Air::Asks => simulated.offer_air(RateControl::Buffers),
+            Air::Wired => simulated.offer_wired(RateControl::Buffers),
+            Air::Radio => simulated.offer_air(RateControl::Buffers),
         }
         let nothing = simulated.inventory();
         let device = simulated.device();

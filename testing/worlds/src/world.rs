@@ -113,12 +113,13 @@ impl World {
                 network.capture_at(host);
             }
         }
-        // In a third of the worlds no host offers more than RoCEv2, in a third all do, and in the
-        // others each by chance.
-        let air = |seed: u64| match plan.seed % 3 {
+        // In a sixth of the worlds no host offers more than RoCEv2, in a third all are on a wire,
+        // in a sixth on the air, and in the others each host is any of these by chance.
+        let air = |seed: u64| match plan.seed % 6 {
             0 => Air::Nothing,
-            1 => Air::Asks,
-            _ => [Air::Asks, Air::Answers, Air::Nothing, Air::Asks][(seed % 4) as usize],
+            1 | 4 => Air::Wired,
+            3 => Air::Radio,
+            _ => [Air::Radio, Air::Wired, Air::Nothing, Air::Wired][(seed % 4) as usize],
         };
         let hosts = (0..plan.hosts).map(|index| {
             let seed = random.next_u64();
@@ -390,7 +391,7 @@ impl World {
 impl World {
     /// Whether any host may offer its peers more than RoCEv2.
     pub fn offers_air(&self) -> bool {
-        !self.plan.seed.is_multiple_of(3) || offers_sack(self.plan.seed)
+        !self.plan.seed.is_multiple_of(6) || offers_sack(self.plan.seed)
     }
 
     /// Whether packets of an end are sealed.

@@ -6,7 +6,7 @@
 //! limited.
 
 use super::pace::{ECT_0, Pace};
-use super::{Air, AirIndex, AirMode, AirView};
+use super::{Air, AirIndex, AirView};
 use crate::config::RateControl;
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
@@ -95,12 +95,8 @@ impl Air {
         let Some(connection) = slot.and_then(|slot| slot.connection) else {
             return;
         };
-        let air = connection
-            .air
-            .or_else(|| self.control(view, index, &connection));
-        let Some(air) = air else {
-            return;
-        };
+        let air = connection.air;
+        let air = air.unwrap_or_else(|| self.control(view, index, &connection, now));
         let line_rate = self.line_rate;
         let peer = self.peer(air);
         if peer.pace.is_none() {
@@ -109,18 +105,15 @@ impl Air {
         self.with_pace(view, air, |pace| pace.take_cnp(now));
     }
 
-    /// Gives this peer a rate, for all queue pairs connected to it. `None`: this service has none.
+    /// Gives a host a rate, for all queue pairs connected to it that have none.
     fn control(
         &mut self,
         view: &mut AirView<'_>,
         index: QpIndex,
         connection: &Connection,
-    ) -> Option<AirIndex> {
-        if self.mode == AirMode::Asks {
-            // Other features are offered to reliable connections only.
-            return None;
-        }
-        let air = self.add(connection, None);
+        now: Time,
+    ) -> AirIndex {
+        let air = self.add(connection, None, now);
         let ends = (connection.remote, connection.local);
         for other in view.qps.indices() {
             let slot = view.qps.slot(other);
@@ -133,6 +126,6 @@ impl Air {
             }
         }
         debug_assert!(self.peer(air).users.contains(&index));
-        Some(air)
+        air
     }
 }

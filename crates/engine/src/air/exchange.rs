@@ -12,7 +12,7 @@ use super::bundling::Bundling;
 use super::identity::tags;
 use super::pace::{Pace, Told};
 use super::peer::Asked;
-use super::{Air, AirIndex, AirMode, AirView, Caller};
+use super::{Air, AirIndex, AirView, Caller};
 use crate::config::RateControl;
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
@@ -23,8 +23,9 @@ use airdma_transport::rate::{Feedback, Occupancy, Reading};
 use airdma_transport::{Arrival, PsnRange, Time};
 use airdma_wire::air::{self, Hello, Report, ReportWriter, feature};
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
+use airdma_wire::piece::Piece;
 use airdma_wire::sealed::SEALED_OVERHEAD;
-use airdma_wire::{Bth, Deth, Headers, Neighbour, Opcode, PathMtu, Psn, Qpn};
+use airdma_wire::{Bth, Deth, Headers, IMMEDIATE_LEN, Neighbour, Opcode, PathMtu, Psn, Qpn, Reth};
 use std::time::Duration;
 
 /// Without any of these features there is nothing to agree on.
@@ -38,6 +39,24 @@ const ASK_BY_HELLO_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const RANGES_MAX: usize = 23;
 
 impl Air {
+    /// A piece of a packet for a queue pair came. Returns the packet that it completes.
+    #[cold]
+    pub(crate) fn take_piece(
+        &mut self,
+        qps: &mut QpTable,
+        index: QpIndex,
+        piece: &Piece<'_>,
+    ) -> Result<Option<Vec<u8>>, NotAgreed> {
+        let slot = qps.slot(index).ok_or(NotAgreed)?;
+        let air = slot.connection.and_then(|connection| connection.air);
+        let has_tag = piece.header().is_ok_and(|bth| slot.qp.takes(&bth));
+        let peer = self.peer(air.ok_or(NotAgreed)?);
+        if !has_tag || peer.known.is_none() {
+            return Err(NotAgreed);
+        }
+        Ok(peer.assembly.add(piece))
+    }
+
     pub(super) fn next_message(
         &mut self,
         view: &mut AirView<'_>,
@@ -52,7 +71,7 @@ impl Air {
         let sender = id_of(range_of(view.qps.slot(user)?.qp.qpn()));
         let hello = Hello {
             asks: false,
-            long_payload: self.long_payload(self.peers[index.place()].address) as u16,
+            long_payload: self.offered_payload(index) as u16,
             features: self.features(),
             sender,
             instance: ours,
@@ -80,6 +99,7 @@ impl Air {
             if !peer.ask_again(now) {
                 peer.asking = None;
                 self.agree(view, index, None, now);
+                self.let_go(view, index);
                 return None;
             }
             let question = Hello {
@@ -123,16 +143,17 @@ impl Air {
         let agreed = answer.map(|answer| answer.instance);
         let memory = agreed.map(|_| self.peer(index).memory.clone());
         let instances = self.instance(index).zip(agreed);
-        let both = answer.map_or(0, |answer| answer.features) & self.features();
-        let by_acks = agreed.is_some() && both & feature::SELECTIVE == 0;
-        let paces = agreed.is_some() && both & feature::BUFFERS != 0;
+        let offers = [answer.map_or(0, |answer| answer.features), self.features()];
+        let both = offers[0] & offers[1];
+        let by_acks = agreed.is_some() && !are_reported(offers);
+        let paces = agreed.is_some() && !by_acks && both & feature::BUFFERS != 0;
         let bundles = agreed.is_some() && both & feature::BUNDLES != 0;
         let rate_control = self.rate_control;
-        let takes = answer.filter(|_| !by_acks);
         let peer = self.peer(index);
-        peer.long_payload = takes.map_or(0, |answer| answer.long_payload.into());
+        peer.long_payload = answer.map_or(0, |answer| answer.long_payload.into());
         peer.answers_long_reads = both & feature::LONG_READS != 0;
         peer.takes_equal_lengths = both & feature::EQUAL_LENGTHS != 0;
+        peer.takes_pieces = both & feature::PIECES != 0;
         let payload = self.payload_to(view.qps, index);
         let peer = self.peer(index);
         let is_new = peer.agreed != agreed;
@@ -195,7 +216,8 @@ impl Air {
         let peer = &self.peers[index.place()];
         let ours = self.long_payload(peer.address);
         // In whole words, so that consecutive packets have no padding.
-        let both = ours.min(peer.long_payload) & !3;
+        let both = self.offered_payload(index).min(peer.long_payload) & !3;
+        let takes_pieces = peer.takes_pieces;
         let answers = peer.answers_long_reads;
         let equal = peer.takes_equal_lengths;
         let usual = PathMtu::for_interface_mtu(self.interface_mtu);
@@ -207,6 +229,11 @@ impl Air {
             let sent = if on_link && is_usual { both } else { 0 };
             slot.qp.set_equal_lengths(equal);
             slot.qp.set_long_payloads(ours, sent, answers);
+            slot.cut_above = if takes_pieces && both < ours {
+                cut_above(slot.qp.attributes().path_mtu, both)
+            } else {
+                usize::MAX
+            };
         }
     }
 
@@ -233,12 +260,18 @@ impl Air {
     }
 
     /// Starts a new agreement on the payload.
-    fn ask_anew(&mut self, qps: &mut QpTable, index: AirIndex, now: Time) {
+    pub(super) fn ask_anew(&mut self, qps: &mut QpTable, index: AirIndex, now: Time) {
         // The peer may use our offer before its answer arrives here.
-        let ours = self.long_payload(self.peers[index.place()].address);
+        let peer = &self.peers[index.place()];
+        let ours = self.long_payload(peer.address);
+        let both = self.offered_payload(index).min(peer.long_payload);
+        let cuts = peer.takes_pieces && both < ours;
         for user in self.peer(index).users.clone() {
             if let Some(slot) = qps.slot(user) {
                 slot.qp.set_long_payloads(ours, 0, false);
+                if cuts {
+                    slot.cut_above = cut_above(slot.qp.attributes().path_mtu, both);
+                }
             }
         }
         self.ask_unless_asked(index, now);
@@ -249,16 +282,16 @@ impl Air {
         let slot = qps.slot(index);
         let air = slot.and_then(|slot| slot.connection?.air);
         if let Some(air) = air
-            && self.mode == AirMode::Asks
+            && self.offers_more()
             && self.peer(air).agreed.is_none()
         {
             self.ask(air, now);
         }
     }
 
-    /// Whether this process sends the first Hello.
+    /// Whether peers are asked for reports, and for a rate by them.
     pub(crate) fn asks_for_air(&self) -> bool {
-        self.mode == AirMode::Asks
+        self.offers & feature::REPORTS != 0
     }
 
     /// Whether peers are offered more than RoCEv2.
@@ -367,9 +400,6 @@ impl Air {
             local: arrival.destination,
             range,
         };
-        if hello.asks && self.mode == AirMode::Answers {
-            self.note_caller(caller);
-        }
         let found = self.find_caller(view, caller, hello.asks, now);
         let Some(index) = found.filter(|&index| self.comes_as_agreed(view.qps, index, carrier))
         else {
@@ -397,6 +427,7 @@ impl Air {
             return;
         }
         let peer = self.peer(index);
+        peer.has_spoken = true;
         peer.asked = Some(Asked {
             as_whom: receiver,
             instance: hello.instance,
@@ -406,8 +437,7 @@ impl Air {
         peer.may_bundle |= bundles;
         self.call_at(now);
         let peer = self.peer(index);
-        let takes_another =
-            !peer.is_told_by_acks && peer.long_payload != u32::from(hello.long_payload);
+        let takes_another = peer.long_payload != u32::from(hello.long_payload);
         // To ask it again would make it ask again.
         if ![peer.agreed, peer.incompatible].contains(&Some(hello.instance)) {
             self.ask_by_hello(index, now);
@@ -543,6 +573,9 @@ impl Air {
     }
 }
 
+/// A packet is of a form that was not agreed on with its sender.
+pub(crate) struct NotAgreed;
+
 /// A report that counts.
 pub(crate) struct TakenReport {
     peer: AirIndex,
@@ -570,6 +603,21 @@ fn feedback(report: &Report) -> Feedback {
     }
 }
 
+/// Length (BTH to pad) of the longest packet that goes whole on a path with this MTU, to a peer
+/// that accepts this payload.
+fn cut_above(path_mtu: PathMtu, payload: u32) -> usize {
+    let usual = Reth::LEN as u32 + path_mtu.bytes();
+    Bth::LEN + IMMEDIATE_LEN + SEALED_OVERHEAD + usual.max(payload) as usize
+}
+
+/// Whether two ends with these features report, or else acknowledge by ACK packets with what is
+/// missing.
+fn are_reported([one, other]: [u64; 2]) -> bool {
+    let both = one & other;
+    let prefer = (one | other) & feature::REPORTS != 0 || both & feature::SACK == 0;
+    both & feature::SELECTIVE != 0 && prefer
+}
+
 /// Process id of a range of queue pair numbers.
 fn id_of(range: u8) -> u32 {
     u32::from(range) << 24
@@ -581,15 +629,29 @@ impl Air {
         airdma_wire::long_payload(self.interface_mtu, address)
     }
 
+    /// The largest payload to us that the peer is told.
+    fn offered_payload(&self, index: AirIndex) -> u32 {
+        let peer = &self.peers[index.place()];
+        match peer.narrow_until {
+            Some(_) => 0,
+            None => self.long_payload(peer.address),
+        }
+    }
+
     fn features(&self) -> u64 {
-        if self.offers & feature::SELECTIVE == 0 {
+        if self.offers & NEEDED == 0 {
             return self.offers;
         }
+        let reports = self.offers & feature::SELECTIVE != 0;
         let buffers = match self.rate_control {
-            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp => feature::BUFFERS,
+            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp if reports => {
+                feature::BUFFERS
+            }
+            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp => 0,
             RateControl::Dcqcn | RateControl::Window => 0,
         };
-        self.offers | feature::LONG_READS | feature::EQUAL_LENGTHS | buffers
+        let always = feature::LONG_READS | feature::EQUAL_LENGTHS | feature::PIECES;
+        self.offers | always | buffers
     }
 
     pub(crate) fn emit(&mut self, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {

@@ -1,5 +1,6 @@
 //! State of one peer, and the times of messages to it.
 
+use super::assembly::Assembly;
 use super::bundling::Bundling;
 use super::pace::{OVERHEAD_BYTES, Pace};
 use crate::index::QpIndex;
@@ -159,6 +160,12 @@ pub(super) struct AirPeer {
     pub(super) answers_long_reads: bool,
     /// Whether long messages may go to it in packets of one length.
     pub(super) takes_equal_lengths: bool,
+    /// Whether it accepts packets in pieces.
+    pub(super) takes_pieces: bool,
+    /// Until when no long packets go either way, because they vanished.
+    pub(super) narrow_until: Option<Time>,
+    /// Its packet that arrives in pieces.
+    pub(super) assembly: Assembly,
     /// Whether ACK packets tell it what is missing; it gets no reports.
     pub(super) is_told_by_acks: bool,
     /// Present while it has agreed to report its buffers, or since it sent a CNP.
@@ -180,6 +187,8 @@ pub(super) struct AirPeer {
     /// no others count.
     pub(super) is_sealed: bool,
     pub(super) wants_asking: bool,
+    /// Whether it has sent a Hello.
+    pub(super) has_spoken: bool,
     /// Buffer for packets of its host out of order.
     pub(super) memory: ReorderMemory,
     /// Queue pairs that owe it an acknowledgement, each once.
@@ -240,6 +249,9 @@ impl AirPeer {
             long_payload: 0,
             answers_long_reads: false,
             takes_equal_lengths: false,
+            takes_pieces: false,
+            narrow_until: None,
+            assembly: Assembly::default(),
             is_told_by_acks: false,
             pace: None,
             bundling: None,
@@ -251,6 +263,7 @@ impl AirPeer {
             is_proven: false,
             is_sealed: false,
             wants_asking: false,
+            has_spoken: false,
             memory,
             owing: VecDeque::new(),
             arrivals: Arrivals::default(),
@@ -266,6 +279,11 @@ impl AirPeer {
 
     pub(super) fn rtt(&self) -> Duration {
         self.rtt.unwrap_or(RTT_START)
+    }
+
+    /// Whether reports acknowledge its packets.
+    pub(super) fn gets_reports(&self) -> bool {
+        self.agreed.is_some() && !self.is_told_by_acks
     }
 
     /// Whether it has agreed to report its buffers.
@@ -454,7 +472,10 @@ impl AirPeer {
         let again_at = self.asking.map(|asking| asking.again_at);
         let report_at = self.report_at.filter(|_| self.agreed.is_some());
         let pace = self.pace.as_ref().and_then(Pace::due);
-        [again_at, report_at, pace].into_iter().flatten().min()
+        [again_at, report_at, pace, self.narrow_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether the next report must be a ping.

@@ -129,11 +129,30 @@ impl Device {
     /// Those of the system (descriptors, memory, threads).
     #[doc(hidden)]
     pub fn with_port(info: DeviceInfo, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
-        let config = DeviceConfig::from_environment()?;
-        Self::on_port(
-            Core::new(info, config, Clock::running(), Random::Kernel)?,
-            port,
-        )
+        Self::with_port_and(info, port, DeviceConfig::from_environment()?)
+    }
+
+    /// As [`Device::with_port`], without Hello: plain RoCEv2, as towards other implementations.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors, memory, threads).
+    #[doc(hidden)]
+    pub fn plain_with_port(info: DeviceInfo, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
+        let air = crate::Air::Off;
+        let config = DeviceConfig {
+            air,
+            ..DeviceConfig::from_environment()?
+        };
+        Self::with_port_and(info, port, config)
+    }
+
+    fn with_port_and(
+        info: DeviceInfo,
+        port: Box<dyn Port>,
+        config: DeviceConfig,
+    ) -> io::Result<Arc<Device>> {
+        let core = Core::new(info, config, Clock::running(), Random::Kernel)?;
+        Self::on_port(core, port)
     }
 
     /// The device of a worker that belongs to it alone.

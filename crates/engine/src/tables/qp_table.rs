@@ -68,6 +68,8 @@ pub(crate) struct QpSlot {
     pub(crate) limit: Option<Box<RateLimit>>,
     /// What other ports than the peer's have shown.
     pub(crate) silence: Option<Silence>,
+    /// Packets longer than this leave in pieces.
+    pub(crate) cut_above: usize,
     /// When the last CNP reported congestion marks to its peer.
     pub(crate) notification_point: NotificationPoint,
     /// Whether the connections of the queue pair are sealed.
@@ -128,6 +130,7 @@ impl QpSlot {
             waits: false,
             hungry: false,
             limit: None,
+            cut_above: usize::MAX,
             silence: None,
             notification_point: NotificationPoint::new(),
             seals: false,

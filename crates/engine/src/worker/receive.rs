@@ -1,7 +1,7 @@
 //! The way of a packet that arrives to the queue pair that it is for.
 
 use super::state::WorkerState;
-use crate::air::Arrived;
+use crate::air::{Arrived, NotAgreed};
 use crate::counter_names::EngineCounter;
 use crate::index::{PdIndex, QpIndex, SrqIndex};
 use crate::sharing::steering::Member;
@@ -9,6 +9,7 @@ use crate::tables::qp_host::Receives;
 use airdma_port::{Following, Received};
 use airdma_transport::{Arrival, Time};
 use airdma_wire::padded::PADDED_VERSION;
+use airdma_wire::piece::{PIECE_OPCODE, Piece};
 use airdma_wire::sealed::is_sealed;
 use airdma_wire::{Bth, Opcode, Packet, ParseError, Qpn, split_middle};
 
@@ -67,6 +68,9 @@ impl Receiving<'_> {
         }
         let packet = match self.parse(received.bytes) {
             Ok(packet) => packet,
+            Err(ParseError::UnknownOpcode(opcode)) if opcode == PIECE_OPCODE => {
+                return self.receive_piece(received);
+            }
             Err(error) => return self.drop_malformed(error),
         };
         let arrival = arrival(received);
@@ -93,6 +97,37 @@ impl Receiving<'_> {
         self.deliver::<false>(index, now, received, &arrival, &packet);
         if !is_from_peer {
             self.state.resolve_candidate(now);
+        }
+    }
+
+    /// Takes a piece of a packet; the packet arrives with the last one.
+    #[cold]
+    fn receive_piece(&mut self, received: &Received<'_>) {
+        let Some(piece) = Piece::parse(received.bytes) else {
+            return self.drop_malformed(ParseError::Truncated);
+        };
+        let number = match piece.header() {
+            Ok(header) => header.dest_qpn,
+            Err(error) => return self.drop_malformed(error),
+        };
+        let Some(index) = self.state.qps.find(number) else {
+            return self.receive_unknown(self.now, received, number);
+        };
+        let slot = self.state.qps.slot(index);
+        if !slot.is_some_and(|slot| slot.accepts(received.source, received.destination)) {
+            return self.state.counters.count(EngineCounter::DropBadSource);
+        }
+        match self
+            .state
+            .air
+            .take_piece(&mut self.state.qps, index, &piece)
+        {
+            Ok(None) => {}
+            Ok(Some(packet)) => self.receive(&Received {
+                bytes: &packet,
+                ..*received
+            }),
+            Err(NotAgreed) => self.state.counters.count(EngineCounter::DropAir),
         }
     }
 

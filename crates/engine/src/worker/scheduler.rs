@@ -158,6 +158,8 @@ impl WorkerState {
         }
         if is_due {
             change.call(|qp, host| qp.handle_timeout(now, host));
+            drop(change);
+            self.with_air(|air, view| air.note_stuck(view, index, now));
         }
     }
 
@@ -218,6 +220,9 @@ impl WorkerState {
             if let Some(loss) = lost {
                 if loss == Loss::Timeout && before >= mtu && !self.scheduler.peers.is_silent(peer) {
                     self.unanswered = unanswered(local, remote, mtu);
+                }
+                if air.is_some() {
+                    self.with_air(|air, view| air.note_stuck(view, index, now));
                 }
                 self.note_loss(peer, loss, now);
                 if loss == Loss::Timeout

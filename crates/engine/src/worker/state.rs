@@ -12,7 +12,7 @@ use super::gsi::Gsi;
 use super::raw_frames::RawFrames;
 use super::scheduler::Scheduler;
 use super::source_port::Candidate;
-use crate::air::{Air, AirMode};
+use crate::air::Air;
 use crate::config::Window;
 use crate::index::QpIndex;
 use crate::inventory::Inventory;
@@ -91,8 +91,8 @@ impl WorkerState {
     }
 
     /// From now on peers are offered these features beyond RoCEv2.
-    pub(crate) fn offer(&mut self, features: u64, mode: AirMode) {
-        self.air.offer(features, mode, &mut self.random);
+    pub(crate) fn offer(&mut self, features: u64) {
+        self.air.offer(features, &mut self.random);
     }
 
     /// The MTU of the interface.

@@ -13,8 +13,9 @@ use crate::tables::destination::destination;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{Connection, QpSlot};
 use crate::worker::gsi::Gsi;
-use airdma_port::{Port, TransmitBatch};
+use airdma_port::{Destination, Port, TransmitBatch};
 use airdma_transport::{QpType, QueuePair, Run, RunLimits, Time};
+use airdma_wire::piece::{PIECE_HEADER_LEN, emit_piece};
 use airdma_wire::sealed::SEALED_OVERHEAD;
 use airdma_wire::{Bth, Neighbour, Opcode};
 
@@ -258,7 +259,8 @@ impl WorkerState {
         };
         let path_mtu = qp.attributes().path_mtu.bytes() as usize;
         let mut last_path = None;
-        let takes_runs = batch.takes_runs();
+        let cut_above = slot.cut_above;
+        let takes_runs = batch.takes_runs() && cut_above == usize::MAX;
         let mut full = false;
         let seals = seal.is_some() || datagrams.is_some();
         let is_limited = admitted.limit.is_some();
@@ -327,7 +329,15 @@ impl WorkerState {
                 };
                 transmit.len = len;
             }
-            if last_path == Some(transmit.path) {
+            if transmit.len > cut_above {
+                let whole = &mut self.opened[..transmit.len];
+                whole.copy_from_slice(&out[..transmit.len]);
+                let destination = destination(&transmit.path, &host.device.rows);
+                if !commit_pieces(batch, whole, cut_above, destination) {
+                    break TurnEnd::BatchFull;
+                }
+                last_path = None;
+            } else if last_path == Some(transmit.path) {
                 batch.commit_another(transmit.len);
             } else {
                 let mut destination = destination(&transmit.path, &host.device.rows);
@@ -379,7 +389,7 @@ impl WorkerState {
     fn paced_by(&mut self, index: QpIndex) -> Option<AirIndex> {
         let slot = self.qps.slot(index)?;
         let Connection { peer, air, .. } = slot.connection?;
-        let air = air?;
+        let air = air.filter(|&air| self.air.paces(air))?;
         if !self.scheduler.peers.is_silent(peer) {
             return Some(air);
         }
@@ -482,6 +492,30 @@ fn fill_run(
         batch.commit_run(run.len + spare, run.packets);
     }
     Some(run)
+}
+
+/// Adds a packet to the batch in pieces of equal length, each no longer than `len_max`. Returns
+/// whether all of it has room; if not, the peer misses it.
+#[cold]
+fn commit_pieces(
+    batch: &mut TransmitBatch,
+    packet: &[u8],
+    len_max: usize,
+    destination: Destination,
+) -> bool {
+    let body = packet.len() - Bth::LEN;
+    let count = body.div_ceil(len_max - PIECE_HEADER_LEN);
+    let bytes = body.div_ceil(count).next_multiple_of(4);
+    let mut next = Some(0);
+    while let Some(offset) = next {
+        let out = batch.reserve(PIECE_HEADER_LEN + bytes);
+        let Some((len, more)) = out.and_then(|out| emit_piece(packet, offset, bytes, out)) else {
+            return false;
+        };
+        batch.commit(len, destination);
+        next = more;
+    }
+    true
 }
 
 /// Seals a packet of `len` bytes with the keys of the connection, or of the `peer` of a datagram.

@@ -381,9 +381,7 @@ fn a_forged_congestion_notification_needs_the_tag() {
 #[test]
 fn a_forged_congestion_notification_keeps_nobody_from_agreeing() {
     let mut wires = Wires::new([false, false], LEN);
-    wires.hosts[1]
-        .device
-        .offer_air_to_who_asks(RateControl::Buffers);
+    wires.hosts[1].device.offer_wired(RateControl::Buffers);
     wires.connect_again();
     forge_to_right(&wires, cnp(wires.ends[1].qp.number()).to_vec());
     wires.quietly(MS);
@@ -400,9 +398,7 @@ fn a_forged_congestion_notification_keeps_nobody_from_agreeing() {
 fn one_that_comes_before_the_question_does_neither() {
     let mut wires = Wires::new([false, false], LEN);
     wires.hosts[0].device.offer_air(RateControl::Buffers);
-    wires.hosts[1]
-        .device
-        .offer_air_to_who_asks(RateControl::Buffers);
+    wires.hosts[1].device.offer_wired(RateControl::Buffers);
     wires.ends.iter().for_each(reset);
     wires.ends[1].connect(&wires.ends[0]);
     forge_to_right(&wires, cnp(wires.ends[1].qp.number()).to_vec());

@@ -11,12 +11,13 @@ use std::time::Duration;
 const LEN: usize = 512 * 1024;
 const ECT_0: u8 = 2;
 
-/// Two hosts without a Hello, as on a wire, behind a line of 100 Mb/s, with a grown window.
+/// Two hosts without an agreement, behind a line of 100 Mb/s, with a grown window: the right one is
+/// no airdma host, and did not answer the left one's Hello.
 fn plain() -> Wires {
     let mut wires = Wires::with([None; 2], LEN);
-    for host in &wires.hosts {
-        host.device.offer_air_to_who_asks(RateControl::default());
-    }
+    wires.hosts[0].device.offer_wired(RateControl::default());
+    wires.connect_again();
+    wires.quietly(800 * MS);
     wires.line = Some(rate::line(false));
     for _ in 0..3 {
         let write = wires.ends[0].write(&wires.ends[1], 0, LEN);

@@ -137,7 +137,7 @@ fn an_interface_that_takes_more_from_now_on_ends_no_connection() {
 }
 
 /// Answers the left one's Hello in the right one's name.
-fn answer_hello(wires: &Wires, long_payload: u16, features: u64) {
+pub fn answer_hello(wires: &Wires, long_payload: u16, features: u64) {
     let asked = wires.sent.iter().find_map(|(_, bytes)| {
         let mad = bytes.get(BTH_AND_DETH..BTH_AND_DETH + 256)?;
         match parse(mad) {

@@ -1,7 +1,7 @@
 //! Selective ACK packets instead of reports.
 
 use crate::common::*;
-use crate::wires::Wires;
+use crate::wires::{Wires, reset};
 use crate::{MS, is_middle};
 use airdma_engine::*;
 
@@ -21,9 +21,9 @@ fn wires(offers: [bool; 2]) -> Wires {
 
 #[test]
 fn hosts_with_nothing_in_common_send_a_few_hellos() {
-    // One offers only reports, the other only ACKs.
+    // One offers selective repeat in both ways, the other none.
     let mut wires = Wires::new([true, false], LEN);
-    wires.hosts[1].device.offer_sack();
+    wires.hosts[1].device.offer_bundles();
     wires.connect_again();
     wires.quietly(100 * MS);
     let messages = [wires.messages(0), wires.messages(1)];
@@ -103,5 +103,45 @@ fn reports_are_preferred_and_acks_suffice() {
         let acks = wires.hosts[1].count("acks_sent");
         assert_eq!(acks == 0, left_reports, "{acks}");
         assert_eq!(wires.hosts[1].count("naks_sent"), 0);
+    }
+}
+
+/// On a network that loses, repeats, reorders and damages packets, from the beginning.
+#[test]
+fn on_a_bad_network_everything_arrives() {
+    const LEN: usize = 300_000;
+    for seed in 1..=60u32 {
+        let spec = |seed| format!("drop=2%,dup=2%,reorder=2%,corrupt=1%,seed={seed}");
+        let specs = [spec(seed), spec(1_000 + seed)];
+        let mut wires = Wires::impaired(specs.each_ref().map(String::as_str), LEN);
+        for host in &wires.hosts {
+            host.device.offer_wired(RateControl::Buffers);
+        }
+        wires.away = [1, 5][seed as usize % 2];
+        wires.ends.iter().for_each(reset);
+        wires.ends[0].connect(&wires.ends[1]);
+        wires.ends[1].connect(&wires.ends[0]);
+        let peer = &wires.ends[1].memory;
+        let (va, rkey) = (peer.address(), peer.mr.rkey());
+        for round in 0..4 {
+            let all = [
+                Operation::Write { va, rkey },
+                Operation::Read { va, rkey },
+                Operation::FetchAdd { va, rkey, add: 1 },
+            ];
+            for (operation, length) in all.into_iter().zip([LEN, LEN, 8]) {
+                wires.ends[0].send(operation, 0, length);
+                let begun = wires.now();
+                let completion = loop {
+                    if let Some(completion) = wires.ends[0].try_complete() {
+                        break completion;
+                    }
+                    wires.quietly(MS);
+                    let waited = wires.now() - begun;
+                    assert!(waited < 3000 * MS, "seed {seed}, round {round}: {length}");
+                };
+                assert_eq!(completion.status, Status::Success);
+            }
+        }
     }
 }

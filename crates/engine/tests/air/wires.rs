@@ -3,8 +3,9 @@
 use crate::common::*;
 use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
-use airdma_port::QueueFill;
+use airdma_port::impair::Impaired;
 use airdma_port::sim::{Carrier, Frame, carried};
+use airdma_port::{Port, QueueFill};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,16 +24,20 @@ pub struct Host {
 /// The second address of the right host, of another subnet.
 const RIGHT_TOO: [u8; 4] = [198, 51, 100, 99];
 
-fn host(name: &str, addresses: &[[u8; 4]], mtu: u32, seed: u64) -> Host {
+fn host(name: &str, addresses: &[[u8; 4]], mtu: u32, seed: u64, impairment: Option<&str>) -> Host {
     let addresses: Vec<_> = addresses.iter().copied().map(IpAddr::from).collect();
     let (port, carrier) = carried(&addresses).unwrap();
+    let port: Box<dyn Port> = match impairment {
+        Some(impairment) => Box::new(Impaired::new(port, impairment.parse().unwrap())),
+        None => Box::new(port),
+    };
     let info = DeviceInfo {
         gids: addresses.iter().copied().map(GidEntry::from).collect(),
         speed_mbps: Some(100),
         mtu,
         ..info(name, addresses[0])
     };
-    let device = Simulated::open(info, Box::new(port), seed).unwrap();
+    let device = Simulated::open(info, port, seed).unwrap();
     Host { device, carrier }
 }
 
@@ -165,9 +170,23 @@ impl Wires {
     /// Connected hosts, between interfaces with these MTUs.
     pub fn on(offers: [Option<RateControl>; 2], mtus: [u32; 2], bytes: usize) -> Self {
         let hosts = [
-            host("a", &[LEFT], mtus[0], 7),
-            host("b", &[RIGHT, RIGHT_TOO], mtus[1], 8),
+            host("a", &[LEFT], mtus[0], 7, None),
+            host("b", &[RIGHT, RIGHT_TOO], mtus[1], 8, None),
         ];
+        Self::of_hosts(hosts, offers, bytes)
+    }
+
+    /// Connected hosts without offers, which damage what they send.
+    pub fn impaired(impairments: [&str; 2], bytes: usize) -> Self {
+        let [left, right] = impairments;
+        let hosts = [
+            host("a", &[LEFT], 1500, 7, Some(left)),
+            host("b", &[RIGHT, RIGHT_TOO], 1500, 8, Some(right)),
+        ];
+        Self::of_hosts(hosts, [None; 2], bytes)
+    }
+
+    fn of_hosts(hosts: [Host; 2], offers: [Option<RateControl>; 2], bytes: usize) -> Self {
         for (host, offer) in hosts.iter().zip(offers) {
             if let Some(rate_control) = offer {
                 host.device.offer_air(rate_control);

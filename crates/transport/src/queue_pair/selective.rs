@@ -145,6 +145,14 @@ impl QueuePair {
         }
     }
 
+    /// Whether packets longer than the path MTU do not get through, by what the peer acknowledges.
+    pub fn is_path_narrow(&self, now: Time) -> bool {
+        match &self.service {
+            Service::Connected { requester, .. } => requester.is_path_narrow(&self.attributes, now),
+            Service::Unreliable { .. } | Service::Datagram(_) => false,
+        }
+    }
+
     /// Largest payload of a packet of the next run.
     pub fn payload_max(&self) -> u32 {
         let path_mtu = self.attributes.path_mtu.bytes();
@@ -161,7 +169,12 @@ impl QueuePair {
     ///
     /// Call it after [`set_selective`](Self::set_selective).
     pub fn tell_by_acks(&mut self, by_acks: bool) {
-        if let Service::Connected { responder, .. } = &mut self.service {
+        if let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+        {
+            requester.tell_by_acks(by_acks);
             responder.tell_by_acks(by_acks);
         }
     }

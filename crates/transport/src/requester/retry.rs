@@ -166,10 +166,13 @@ impl Requester {
         } else {
             None
         };
-        match &mut self.repair {
-            Some(repair) if under_way => repair.restart_probe(now, is_all_sent),
-            Some(repair) => repair.stop_probe(),
-            None => {}
+        if let Some(repair) = &mut self.repair {
+            repair.note_progress(now);
+            if under_way {
+                repair.restart_probe(now, is_all_sent);
+            } else {
+                repair.stop_probe();
+            }
         }
     }
 

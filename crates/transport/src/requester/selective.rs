@@ -25,6 +25,12 @@ impl Requester {
             (Some(_), None) => self.repair = None,
             (Some(_), Some(_)) | (None, None) => {}
         }
+        self.is_reported = memory.is_some();
+    }
+
+    /// Sets how the peer tells its progress: by ACKs, when it is asked, or by reports.
+    pub(crate) fn tell_by_acks(&mut self, by_acks: bool) {
+        self.is_reported = self.repair.is_some() && !by_acks;
     }
 
     /// Whether there are packets to retransmit that the peer reported as missing, and nothing
@@ -34,23 +40,28 @@ impl Requester {
         self.repair.as_deref().is_some_and(missing) && self.not_ready_until.is_none()
     }
 
-    /// Writes the next packet that the peer reported as missing, or a probe.
+    /// The next packet that the peer reported as missing, or a probe.
+    pub(super) fn next_repair(&mut self) -> Option<u64> {
+        self.repair.as_mut()?.next(self.acked)
+    }
+
+    /// Writes that packet.
     ///
     /// The window of the path does not apply: the packet counts as in flight already.
     #[cold]
     pub(super) fn poll_repair<H: Host>(
         &mut self,
+        sequence: u64,
         turn: &Turn,
         attributes: &QpAttributes,
         host: &mut H,
         out: &mut [u8],
     ) -> Option<usize> {
         let repair = self.repair.as_mut()?;
-        let sequence = repair.next(self.acked)?;
         let entry = entry_at(&self.queue, sequence)?;
         let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
         let mut packet = RequestPacket::new(&entry, index, 0);
-        repair.sent(sequence, packet.packets, turn.now);
+        repair.sent(sequence, packet.packets, self.acked, turn.now);
         packet.headers.bth.ack_request =
             repair.is_empty() && (turn.credit == 0 || self.next == self.posted);
         packet.headers.bth.psn = self.psn_of(sequence);
@@ -91,6 +102,16 @@ impl Requester {
         {
             self.note_loss();
         }
+    }
+
+    /// Whether packets longer than the path MTU do not get through: the oldest one is, and does not
+    /// arrive however often it is sent.
+    pub(crate) fn is_path_narrow(&self, attributes: &QpAttributes, now: Time) -> bool {
+        let is_stuck = |repair: &Repair| repair.is_stuck(self.repeats, now);
+        let is_long = |entry: Entry| entry.payload > attributes.path_mtu.bytes();
+        self.acked < self.sent_max
+            && self.repair.as_deref().is_some_and(is_stuck)
+            && entry_at(&self.queue, self.acked).is_some_and(is_long)
     }
 
     /// Whether `expected` can be the peer's progress: neither behind what it has acknowledged, nor

@@ -39,8 +39,8 @@ impl Responder {
 
     /// Whether the peer is owed an [`take_report`](Self::take_report), and why.
     pub(crate) fn owed(&self) -> Option<Owed> {
-        let reorder = self.reorder.as_ref()?;
-        reorder.owed().filter(|_| !reorder.tells_by_acks())
+        let reorder = self.reorder.as_ref();
+        reorder.filter(|reorder| !reorder.tells_by_acks())?.owed()
     }
 
     /// Packets that were missing when later ones came, since the last call.

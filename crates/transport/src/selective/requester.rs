@@ -48,6 +48,11 @@ const ASKED_WITHIN: Duration = Duration::from_millis(1);
 /// reports.
 const TIMEOUT_MIN: Duration = Duration::from_millis(40);
 
+/// Retransmissions of one packet after which it counts as too long for the path, if it is long.
+const STUCK_REPEATS: u8 = 3;
+/// Silence of a peer before it may be the path that is at fault.
+const STUCK_SILENT_MIN: Duration = Duration::from_millis(250);
+
 /// What is in flight, as the requester has it.
 pub(crate) struct Flight {
     /// PSN of the oldest packet that is not acknowledged.
@@ -106,6 +111,12 @@ pub(crate) struct Repair {
     memory: ReorderMemory,
     /// When all missing responses before that were searched.
     looked_at: Time,
+    /// Retransmissions of the oldest packet since it became the oldest.
+    oldest_again: u8,
+    /// When it became that.
+    progress_at: Time,
+    /// Whether the peer has said since that it has others.
+    is_alive: bool,
 }
 
 impl Repair {
@@ -134,6 +145,9 @@ impl Repair {
             answered_count: 0,
             answered_end: 0,
             looked_at: Time::ZERO,
+            oldest_again: 0,
+            progress_at: Time::ZERO,
+            is_alive: false,
         }
     }
 
@@ -176,6 +190,7 @@ impl Repair {
     }
 
     fn look_before(&mut self, sequence: u64, end: u64, acked: u64, now: Time) -> u64 {
+        self.is_alive = true;
         self.note_heard(sequence, now);
         let looked_to = self.answered_end.max(acked);
         self.answered_end = looked_to.max(end);
@@ -304,6 +319,7 @@ impl Repair {
                 Some(first..*from)
             })
         };
+        self.is_alive = !told.missing.is_empty();
         // What follows the last range is unknown.
         let mut seen = expected;
         for missing in ranges() {
@@ -417,13 +433,14 @@ impl Repair {
         None
     }
 
-    /// Notes that `packets` packets were retransmitted.
-    pub(crate) fn sent(&mut self, first: u64, packets: u32, now: Time) {
+    /// Notes that `packets` packets were retransmitted; `acked` is the oldest.
+    pub(crate) fn sent(&mut self, first: u64, packets: u32, acked: u64, now: Time) {
+        self.oldest_again = (self.oldest_again).saturating_add(u8::from(first == acked));
         // An acknowledgement that waits for missing packets says nothing about the round trip
         // (Karn).
         self.timing = None;
         let sequences = first..first + u64::from(packets);
-        self.again.note(sequences.clone(), now);
+        self.again.note(sequences.clone(), acked, now);
         for sequence in sequences {
             self.remove(sequence);
         }
@@ -455,6 +472,22 @@ impl Repair {
         if self.told <= acked || self.probe_at.is_none() {
             self.restart_probe(now, is_asked);
         }
+    }
+
+    /// Notes that another packet is the oldest.
+    #[inline]
+    pub(crate) fn note_progress(&mut self, now: Time) {
+        self.oldest_again = 0;
+        self.progress_at = now;
+        self.is_alive = false;
+    }
+
+    /// Whether the oldest packet, which was sent `repeats` times by rewinds as well, does not
+    /// arrive while others may: the peer says that it has others, or the silence is long.
+    pub(crate) fn is_stuck(&self, repeats: u8, now: Time) -> bool {
+        let again = self.oldest_again.saturating_add(repeats);
+        let has_waited = now.duration_since(self.progress_at) >= STUCK_SILENT_MIN;
+        again >= STUCK_REPEATS && (self.is_alive || has_waited)
     }
 
     /// Restarts the probe: packets are in flight, and there was progress.

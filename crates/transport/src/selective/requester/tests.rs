@@ -10,7 +10,7 @@ fn all(repair: &mut Repair, acked: u64) -> Vec<u64> {
     let mut found = Vec::new();
     while let Some(sequence) = repair.next(acked) {
         found.push(sequence);
-        repair.sent(sequence, 1, at(1));
+        repair.sent(sequence, 1, 0, at(1));
     }
     found
 }
@@ -33,7 +33,7 @@ fn once_in_a_round_trip() {
     let mut repair = Repair::new(ReorderMemory::new(1 << 20));
     repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
     repair.note_missing(7, 0, at(1));
-    repair.sent(7, 1, at(2));
+    repair.sent(7, 1, 0, at(2));
     repair.note_missing(7, 0, at(6));
     assert!(repair.is_empty(), "said before it came");
     repair.note_missing(7, 0, at(7));
@@ -56,7 +56,7 @@ fn a_retransmission_before_an_arrived_one_is_lost_again() {
     assert!(repair.note_missing(7, 0, at(4)));
     assert!(!repair.note_missing(7, 0, at(4)), "that is known");
     assert!(!repair.note_missing(12, 0, at(4)), "12 may still come");
-    repair.sent(7, 1, at(4));
+    repair.sent(7, 1, 0, at(4));
     assert!(!repair.note_missing(7, 0, at(5)), "9 was sent before it");
     assert!(repair.is_empty());
 }
@@ -78,7 +78,7 @@ fn a_request_that_is_there_says_nothing_of_another_ones_answer() {
 fn answers_that_arrive_in_sequence_are_not_requested_again() {
     let mut repair = Repair::new(ReorderMemory::new(1 << 20));
     repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
-    repair.sent(5, 20, at(1));
+    repair.sent(5, 20, 0, at(1));
     repair.note_heard(7, at(5));
     repair.note_heard(9, at(9));
     assert!(!repair.note_missing_answer(10, 0, at(13)));
@@ -131,7 +131,7 @@ fn the_round_trip_is_measured_without_retransmissions() {
     repair.take_timing(7, at(13));
     assert_eq!(repair.measured_rtt(), Duration::from_millis(3));
     repair.time(9, at(20));
-    repair.sent(8, 1, at(21));
+    repair.sent(8, 1, 0, at(21));
     repair.take_timing(9, at(40));
     assert_eq!(repair.measured_rtt(), Duration::from_millis(3));
     repair.time(10, at(50));
