@@ -40,6 +40,8 @@ pub struct Setup {
     pub bytes: usize,
     /// Connected queue pairs beside the first.
     pub others: usize,
+    /// Whether both have agreed on more than RoCEv2, as hosts on a wire do.
+    pub agreed: bool,
 }
 
 impl Setup {
@@ -49,6 +51,12 @@ impl Setup {
         path_mtu: PathMtu::M1024,
         bytes: 1 << 16,
         others: 0,
+        agreed: false,
+    };
+
+    pub const AGREED: Setup = Setup {
+        agreed: true,
+        ..Setup::PLAIN
     };
 }
 
@@ -113,17 +121,39 @@ pub fn device(name: &str, (address, port): Plug, path_mtu: PathMtu) -> Simulated
 impl Ends {
     pub fn new(setup: Setup) -> Self {
         let [left, right] = wire(setup.wire);
-        let near = End::new(device("near", left, setup.path_mtu), setup);
-        let far = End::new(device("far", right, setup.path_mtu), setup);
+        let devices = [("near", left), ("far", right)].map(|(name, plug)| {
+            let device = device(name, plug, setup.path_mtu);
+            if setup.agreed {
+                device.set_interface_mtu(1500);
+                device.offer_wired(RateControl::default());
+            }
+            device
+        });
+        let [near, far] = devices.map(|device| End::new(device, setup));
         connect(&near, &near.qp, &far, &far.qp, setup.path_mtu);
         for (one, other) in near.others.iter().zip(&far.others) {
             connect(&near, one, &far, other, setup.path_mtu);
         }
-        Ends {
+        let ends = Ends {
             near,
             far,
             now: Cell::new(Duration::ZERO),
+        };
+        if setup.agreed {
+            ends.agree();
         }
+        ends
+    }
+
+    /// Lets the time of an agreement pass.
+    fn agree(&self) {
+        for _ in 0..1_000 {
+            self.step();
+            self.near.device.run(self.now.get());
+            self.far.device.run(self.now.get());
+        }
+        let counters = self.near.device.device().counters();
+        assert!(counters.contains(&("air_agreed", 1)), "no agreement");
     }
 
     /// Time passes.

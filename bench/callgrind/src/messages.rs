@@ -25,6 +25,11 @@ pub fn scenarios() -> Vec<Scenario> {
             small(Kind::Write, 1, 0)
         ),
         scenario!(
+            "write_64_agreed",
+            "WRITE of 64 B, one at a time, between agreed hosts",
+            small_of(Setup::AGREED, Kind::Write, 1)
+        ),
+        scenario!(
             "write_64_list",
             "WRITE of 64 B, in lists of 16",
             small(Kind::Write, 16, 0)
@@ -93,6 +98,11 @@ pub fn scenarios() -> Vec<Scenario> {
             "write_64k_sockets",
             "WRITE of 64 KiB, path MTU 1,024, over UDP sockets of the loopback interface",
             over_sockets()
+        ),
+        scenario!(
+            "write_64k_agreed",
+            "WRITE of 64 KiB between agreed hosts",
+            agreed()
         ),
         scenario!(
             "idle_1",
@@ -226,15 +236,20 @@ fn repeat(ends: &Ends, warm: u64, times: u64, per_time: u64, mut call: impl FnMu
 }
 
 fn small(kind: Kind, count: usize, others: usize) -> Done {
+    let setup = Setup {
+        others,
+        ..Setup::PLAIN
+    };
+    small_of(setup, kind, count)
+}
+
+fn small_of(setup: Setup, kind: Kind, count: usize) -> Done {
     let length = if matches!(kind, Kind::FetchAdd) {
         8
     } else {
         64
     };
-    let ends = Ends::new(Setup {
-        others,
-        ..Setup::PLAIN
-    });
+    let ends = Ends::new(setup);
     let times = 960 / count as u64;
     repeat(&ends, 100, times, count as u64, || {
         list(&ends, kind, length, count)
@@ -256,6 +271,14 @@ fn large(kind: Kind, path_mtu: PathMtu) -> Done {
         ..Setup::PLAIN
     });
     repeat(&ends, 4, 4, 1, || list(&ends, kind, MIB, 1))
+}
+
+fn agreed() -> Done {
+    let ends = Ends::new(Setup {
+        bytes: MIB,
+        ..Setup::AGREED
+    });
+    repeat(&ends, 16, 64, 1, || list(&ends, Kind::Write, 64 * KIB, 1))
 }
 
 fn over_sockets() -> Done {

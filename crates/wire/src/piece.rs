@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn pieces_are_the_packet() {
         for bytes in [4, 8, 16, 20, 24] {
-            let (packet, mut whole) = (packet(), Vec::new());
+            let (packet, mut whole) = (packet(), Vec::<u8>::new());
             let mut next = Some(0);
             while let Some(offset) = next {
                 let mut out = [0; 64];

@@ -193,7 +193,7 @@ fn a_peer_that_lies_about_features_ends_its_connection() {
     wires.hosts[0].device.offer_wired(RateControl::Buffers);
     wires.connect_again();
     let (left, right) = wires.pair_at_second_address(LEN);
-    answer_hello(&wires, 1452, u64::MAX & !feature::REPORTS);
+    answer_hello(&wires, 1452, !feature::REPORTS);
     wires.quietly(MS);
     assert_eq!(wires.hosts[0].count("air_agreed"), 1);
     let peer = &wires.ends[1].memory;
