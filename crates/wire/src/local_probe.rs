@@ -6,7 +6,7 @@
 //! ```text
 //!    0            1            2            3
 //!   +------------+------------+------------+------------+
-//!   |   BTH with the opcode 0xdb, all else as in packets|  0
+//!   |   BTH with the opcode 0xdc, all else as in packets|  0
 //!   |   to the queue pair that it is for                |
 //!   |                                                   |
 //!   +---------------------------------------------------+
@@ -24,7 +24,7 @@
 use crate::{Bth, Qpn, field};
 
 /// First byte of a probe: one of the opcodes left to manufacturers (IBTA table 39).
-pub const LOCAL_PROBE_OPCODE: u8 = 0xdb;
+pub const LOCAL_PROBE_OPCODE: u8 = 0xdc;
 /// Bytes of a probe, BTH to pad.
 pub const LOCAL_PROBE_LEN: usize = Bth::LEN + 2 * SECRET_LEN;
 
@@ -86,7 +86,7 @@ mod tests {
             nonce: std::array::from_fn(|at| at as u8),
         };
         let bytes = probe.to_bytes();
-        assert_eq!(bytes[..8], [0xdb, 0, 0xff, 0xff, 0, 0x51, 0x23, 0x45]);
+        assert_eq!(bytes[..8], [0xdc, 0, 0xff, 0xff, 0, 0x51, 0x23, 0x45]);
         assert_eq!(LocalProbe::parse(&bytes), Some(probe));
     }
 

@@ -620,7 +620,7 @@ mod tests {
                 ip address add 192.0.2.$number/24 dev near$number
             done
             ip neighbour add 192.0.2.9 lladdr 02:00:00:00:00:09 dev near2";
-        let test = "neighbour::tests::in_one_subnet_each_interface_has_its_own_neighbours";
+        let test = "host::neighbour::tests::in_one_subnet_each_interface_has_its_own_neighbours";
         isolated(test, setup, || {
             let here: [IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
             let there = "192.0.2.9".parse().unwrap();

@@ -60,4 +60,6 @@ fn in_a_namespace(name: &str, setup: &str, body: impl FnOnce()) {
         "{said}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    // libtest succeeds where no test has the name.
+    assert!(said.contains("1 passed"), "no test {name}: {said}");
 }
