@@ -29,7 +29,7 @@ ENTRY = re.compile(
 RETIRED = {"retired", "placeholder"}
 
 # Bodies that check their arguments before they refuse.
-REFUSING = {"work_batch::flush", "work_batch::send_tso", "device_memory::export", "buffer::export"}
+REFUSING = {"work_batch::send_tso", "device_memory::export", "buffer::export"}
 
 # What the header knows and no device without such hardware has.
 REASONS = {
@@ -45,7 +45,6 @@ REASONS = {
     "tm_info": "tag matching",
     "cvlan": "raw Ethernet",
     "flow_tag": "raw Ethernet",
-    "flush": "flushing to memory",
     "export": "memory of other devices",
 }
 

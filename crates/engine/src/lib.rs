@@ -47,7 +47,7 @@ pub use airdma_transport::{
     Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, GrhHeader, InvalidAttribute,
     Operation, Path, QpAttributes, QpEvent, QpState, QpType, RATE_LIMIT_KBPS_MAX, Status,
 };
-pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
+pub use airdma_wire::{Feth, Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow};
 #[doc(hidden)]
 pub use control::check_control_bytes;

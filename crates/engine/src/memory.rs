@@ -27,7 +27,7 @@ use airdma_port::CopySum;
 use airdma_shm::Sge;
 use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault, Spread};
 use airdma_wire::ICRC_LEN;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::{mem, ptr};
 
 /// The bits of a key that a bind may choose.
@@ -432,10 +432,28 @@ impl MemoryTable {
         length: u32,
         access: RemoteAccess,
     ) -> Result<(), RemoteFault> {
-        if length == 0 {
-            return Ok(());
+        match access {
+            RemoteAccess::Flush { needs, whole } => self.flush(place, length, needs, whole)?,
+            _ if length == 0 => {}
+            RemoteAccess::Read | RemoteAccess::Write | RemoteAccess::Atomic => {
+                self.find(place, u64::from(length), remote_right(access))?;
+            }
         }
-        self.find(place, u64::from(length), remote_right(access))?;
+        Ok(())
+    }
+
+    /// A FLUSH of a peer: what it wrote to a part of a region, or to the `whole`, is seen by all
+    /// threads of the host from now on.
+    #[cold]
+    fn flush(&self, place: Place, length: u32, needs: Access, whole: bool) -> Result<(), Refused> {
+        let region = self.at(place.key).ok_or(Refused)?;
+        let (va, length) = if whole {
+            (region.iova, 0)
+        } else {
+            (place.va, u64::from(length))
+        };
+        self.find(Place { va, ..place }, length, needs)?;
+        fence(Ordering::SeqCst);
         Ok(())
     }
 
@@ -544,6 +562,11 @@ impl Region {
         if !ACCESS_KNOWN.contains(access) {
             return Err(Error::Invalid("unknown access flag"));
         }
+        if access.contains(Access::FLUSH_PERSISTENT) {
+            return Err(Error::Invalid(
+                "flushing to persistent memory: the memory is not known to be persistent",
+            ));
+        }
         if access.intersects(REMOTE_WRITES) && !access.contains(Access::LOCAL_WRITE) {
             return Err(Error::Invalid(
                 "remote write and atomic access need local write access, ibv_reg_mr(3)",
@@ -621,11 +644,15 @@ fn is_everything(address: u64, length: usize, access: Access) -> bool {
 /// Rights of peers that need local write access.
 const REMOTE_WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
+/// Rights of peers to flush.
+const FLUSHES: Access = Access::FLUSH_GLOBAL.union(Access::FLUSH_PERSISTENT);
+
 fn remote_right(access: RemoteAccess) -> Access {
     match access {
         RemoteAccess::Read => Access::REMOTE_READ,
         RemoteAccess::Write => Access::REMOTE_WRITE,
         RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
+        RemoteAccess::Flush { needs, .. } => needs,
     }
 }
 

@@ -607,6 +607,10 @@ fn any_mutation_of_good_packets_stays_within_what_was_granted() {
             msn: 1,
         });
         let mut only = Headers::new(headers.bth);
+        only.feth = opcode.has_feth().then_some(Feth {
+            placement: Feth::GLOBAL,
+            selectivity: Feth::RANGE,
+        });
         only.reth = headers.reth.filter(|_| opcode.has_reth());
         only.atomic_eth = headers.atomic_eth.filter(|_| opcode.has_atomic_eth());
         only.aeth = headers.aeth.filter(|_| opcode.has_aeth());

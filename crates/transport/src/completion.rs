@@ -50,6 +50,8 @@ pub enum CompletionOpcode {
     BindWindow = 5,
     /// A local key was invalidated.
     LocalInvalidate = 6,
+    /// A FLUSH.
+    Flush = 8,
     /// An atomic write.
     AtomicWrite = 9,
     /// A receive filled by a SEND.
@@ -84,7 +86,7 @@ impl CompletionOpcode {
     /// The kind of work with this number.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        const ALL: [CompletionOpcode; 10] = [
+        const ALL: [CompletionOpcode; 11] = [
             CompletionOpcode::Send,
             CompletionOpcode::Write,
             CompletionOpcode::Read,
@@ -92,6 +94,7 @@ impl CompletionOpcode {
             CompletionOpcode::FetchAdd,
             CompletionOpcode::BindWindow,
             CompletionOpcode::LocalInvalidate,
+            CompletionOpcode::Flush,
             CompletionOpcode::AtomicWrite,
             CompletionOpcode::Receive,
             CompletionOpcode::ReceiveWriteImm,

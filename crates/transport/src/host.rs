@@ -2,6 +2,7 @@
 
 use airdma_wire::Rkey;
 
+use crate::attributes::Access;
 use crate::completion::Completion;
 use crate::counter::Counter;
 use crate::operation::Bind;
@@ -46,6 +47,13 @@ pub enum RemoteAccess {
     Write,
     /// Compare and swap, fetch and add.
     Atomic,
+    /// FLUSH: what the peer wrote there before is placed when the check returns.
+    Flush {
+        /// Rights that it needs: those to flush, by placement type.
+        needs: Access,
+        /// Whether it names the whole region, whatever the address and the length.
+        whole: bool,
+    },
 }
 
 /// A 64-bit atomic, in host byte order.
@@ -180,7 +188,7 @@ pub trait Host {
     /// Places message data at `offset` of receive `slot`.
     fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Whether the peer may access `length` bytes at `va`.
+    /// Whether the peer may access `length` bytes at `va`. Only a FLUSH of no bytes needs a key.
     fn check_remote(
         &mut self,
         rkey: Rkey,

@@ -6,7 +6,7 @@
 //! have it, what its completion says) is answered here. A new operation is added here, to the wire
 //! format, to the requester and to the responder.
 
-use airdma_wire::{IETH_LEN, IMMEDIATE_LEN, Lkey, Rkey};
+use airdma_wire::{Feth, IETH_LEN, IMMEDIATE_LEN, Lkey, Rkey};
 
 use crate::attributes::{Access, QpType};
 use crate::completion::CompletionOpcode;
@@ -71,6 +71,17 @@ pub enum Operation {
         /// Peer's key.
         rkey: Rkey,
     },
+    /// FLUSH: everything that was written before is placed as `what` says (IBTA A19.4.3).
+    Flush {
+        /// Peer's virtual address.
+        va: u64,
+        /// Peer's key.
+        rkey: Rkey,
+        /// Bytes from `va`, unless the whole region is named.
+        length: u32,
+        /// Placement type and selectivity level.
+        what: Feth,
+    },
     /// Binds a memory window; nothing goes on the wire.
     BindWindow(Bind),
     /// Invalidates a local key; nothing goes on the wire.
@@ -101,13 +112,16 @@ pub struct PackedOperation {
     pub code: u8,
     /// Immediate data, as it goes on the wire.
     pub imm: [u8; 4],
-    /// Remote key of READ, WRITE and atomics; the key to invalidate; the key of the window to bind.
+    /// Remote key of READ, WRITE, atomics and FLUSH; the key to invalidate; the key of the window
+    /// to bind.
     pub rkey: u32,
-    /// Remote address of READ, WRITE and atomics; first address of the window to bind.
+    /// Remote address of READ, WRITE, atomics and FLUSH; first address of the window to bind.
     pub va: u64,
-    /// Compare and swap: the new value. Fetch and add: the addend. Bind: the access rights.
+    /// Compare and swap: the new value. Fetch and add: the addend. Bind: the access rights. FLUSH:
+    /// the placement type, and the selectivity level in bits 4 and 5.
     pub swap_add: u64,
-    /// Compare and swap: the value that must be there. Bind: the window's length.
+    /// Compare and swap: the value that must be there. Bind: the window's length. FLUSH: the number
+    /// of bytes.
     pub compare: u64,
     /// Bind: key of the region that the window lies in.
     pub bind_lkey: u32,
@@ -141,6 +155,7 @@ mod code {
     pub const LOCAL_INVALIDATE: u8 = 7;
     pub const BIND_WINDOW: u8 = 8;
     pub const SEND_INVALIDATE: u8 = 9;
+    pub const FLUSH: u8 = 14;
     pub const ATOMIC_WRITE: u8 = 15;
 }
 
@@ -151,12 +166,19 @@ pub enum Extent {
     List,
     /// [`WORD_LEN`] bytes, in one packet.
     Word,
+    /// None, in one packet.
+    Empty,
     /// None: nothing goes on the wire.
     Local,
 }
 
 /// Bytes that an atomic operation exchanges (IBTA 9.4.5, A19.4.3).
 pub const WORD_LEN: u32 = 8;
+
+/// How a FLUSH is packed in `swap_add`.
+const PLACEMENT_MASK: u8 = 0xf;
+const SELECTIVITY_SHIFT: u8 = 4;
+const SELECTIVITY_MASK: u8 = 0b11;
 
 impl Operation {
     /// Writes the operation as numbers into `fields`, which are zero: those that it does not use
@@ -195,6 +217,16 @@ impl Operation {
             Operation::AtomicWrite { va, rkey } => {
                 (*fields.code, *fields.va, *fields.rkey) = (code::ATOMIC_WRITE, va, rkey.0);
             }
+            Operation::Flush {
+                va,
+                rkey,
+                length,
+                what,
+            } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::FLUSH, va, rkey.0);
+                *fields.compare = length.into();
+                *fields.swap_add = (what.selectivity << SELECTIVITY_SHIFT | what.placement).into();
+            }
             Operation::LocalInvalidate(rkey) => {
                 (*fields.code, *fields.rkey) = (code::LOCAL_INVALIDATE, rkey.0);
             }
@@ -231,6 +263,15 @@ impl Operation {
                 add: packed.swap_add,
             },
             code::ATOMIC_WRITE => Operation::AtomicWrite { va, rkey },
+            code::FLUSH => Operation::Flush {
+                va,
+                rkey,
+                length: packed.compare as u32,
+                what: Feth {
+                    placement: packed.swap_add as u8 & PLACEMENT_MASK,
+                    selectivity: packed.swap_add as u8 >> SELECTIVITY_SHIFT & SELECTIVITY_MASK,
+                },
+            },
             code::LOCAL_INVALIDATE => Operation::LocalInvalidate(rkey),
             code::BIND_WINDOW => Operation::BindWindow(Bind {
                 window: rkey,
@@ -257,6 +298,7 @@ impl Operation {
             Operation::CompareSwap { .. }
             | Operation::FetchAdd { .. }
             | Operation::AtomicWrite { .. } => Extent::Word,
+            Operation::Flush { .. } => Extent::Empty,
             Operation::BindWindow(_) | Operation::LocalInvalidate(_) => Extent::Local,
         }
     }
@@ -273,6 +315,7 @@ impl Operation {
             | Operation::CompareSwap { .. }
             | Operation::FetchAdd { .. }
             | Operation::AtomicWrite { .. }
+            | Operation::Flush { .. }
             | Operation::BindWindow(_)
             | Operation::LocalInvalidate(_) => 0,
         }
@@ -284,16 +327,27 @@ impl Operation {
         matches!(self.extent(), Extent::Local)
     }
 
-    /// Whether the peer answers with a response: READ and atomics, which `max_rd_atomic` bounds.
+    /// Whether the peer answers with a response: READ, atomics and FLUSH, which `max_rd_atomic`
+    /// bounds.
     #[inline]
     pub const fn is_read_or_atomic(&self) -> bool {
-        matches!(self.extent(), Extent::Word) || matches!(self, Operation::Read { .. })
+        matches!(self.extent(), Extent::Word | Extent::Empty)
+            || matches!(self, Operation::Read { .. })
     }
 
     /// Whether the response carries data for the scatter list.
     #[inline]
     pub const fn lands(&self) -> bool {
-        self.is_read_or_atomic() && !matches!(self, Operation::AtomicWrite { .. })
+        self.is_read_or_atomic() && !self.ends_without_data()
+    }
+
+    /// Whether a READ response without data answers it: ATOMIC WRITE and FLUSH (IBTA A19.4.3).
+    #[inline]
+    pub const fn ends_without_data(&self) -> bool {
+        matches!(
+            self,
+            Operation::AtomicWrite { .. } | Operation::Flush { .. }
+        )
     }
 
     /// Whether its first packet has a RETH and data.
@@ -328,6 +382,7 @@ impl Operation {
             Operation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
             Operation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
             Operation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
+            Operation::Flush { .. } => CompletionOpcode::Flush,
             Operation::BindWindow(_) => CompletionOpcode::BindWindow,
             Operation::LocalInvalidate(_) => CompletionOpcode::LocalInvalidate,
         }
@@ -381,7 +436,7 @@ mod tests {
     #[test]
     fn operations_keep_their_numbers() {
         let numbers: Vec<_> = all().map(|operation| packed(&operation).code).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 15]);
         let [write, .., atomic_write] = numbers[..] else {
             panic!("{numbers:?}");
         };
@@ -389,6 +444,20 @@ mod tests {
         let (va, rkey) = (FULL.va, Rkey(FULL.rkey));
         assert_eq!(of(write), Operation::Write { va, rkey });
         assert_eq!(of(atomic_write), Operation::AtomicWrite { va, rkey });
+        let what = Feth {
+            placement: 0xf,
+            selectivity: Feth::REGION,
+        };
+        let length = FULL.compare as u32;
+        assert_eq!(
+            of(14),
+            Operation::Flush {
+                va,
+                rkey,
+                length,
+                what
+            }
+        );
         assert_eq!(of(2), Operation::Send);
         assert_eq!(of(9), Operation::SendInvalidate(rkey));
     }
@@ -417,7 +486,7 @@ mod tests {
     #[test]
     fn services_have_the_operations_of_table_38() {
         let count = |qp_type| all().filter(|it| it.is_of_service(qp_type)).count();
-        assert_eq!([QpType::Rc, QpType::XrcSend].map(count), [11, 11]);
+        assert_eq!([QpType::Rc, QpType::XrcSend].map(count), [12, 12]);
         assert_eq!(
             [QpType::Uc, QpType::Ud, QpType::RawPacket].map(count),
             [6, 2, 1]

@@ -1,7 +1,7 @@
 //! One request packet of a reliable connection: its opcode, headers and payload.
 
 use airdma_wire::padded::PADDING_MIN;
-use airdma_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Qpn, Reth, Rkey};
+use airdma_wire::{AtomicEth, Bth, Feth, Headers, Opcode, Psn, Qpn, Reth, Rkey};
 
 use crate::operation::{Extent, Operation, WORD_LEN};
 use crate::requester::Entry;
@@ -50,6 +50,12 @@ impl RequestPacket {
                 Self::atomic(Opcode::RcFetchAdd, va, rkey, add, 0)
             }
             Operation::AtomicWrite { va, rkey } => Self::atomic_write(va, rkey),
+            Operation::Flush {
+                va,
+                rkey,
+                length,
+                what,
+            } => Self::flush(Reth { va, rkey, length }, what),
             Operation::Send
             | Operation::SendImm(_)
             | Operation::SendInvalidate(_)
@@ -152,6 +158,25 @@ impl RequestPacket {
             payload_len: 0,
             padding: 0,
             answer_len: WORD_LEN,
+            packets: 1,
+            ends_message: true,
+        }
+    }
+
+    /// A READ response without payload answers it.
+    fn flush(reth: Reth, what: Feth) -> Self {
+        let mut headers = Headers::new(Bth {
+            opcode: Opcode::RcFlush,
+            ..request_bth()
+        });
+        headers.feth = Some(what);
+        headers.reth = Some(reth);
+        RequestPacket {
+            headers,
+            offset: 0,
+            payload_len: 0,
+            padding: 0,
+            answer_len: 1,
             packets: 1,
             ends_message: true,
         }

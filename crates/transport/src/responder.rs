@@ -253,6 +253,8 @@ impl Responder {
             return self.execute_read(view.attributes, packet, host);
         } else if opcode == Opcode::RcAtomicWrite {
             self.execute_atomic_write(view.attributes, packet, host)?;
+        } else if opcode == Opcode::RcFlush {
+            self.execute_flush(view.attributes, packet, host)?;
         } else {
             self.execute_atomic(view.attributes, packet, host)?;
         }

@@ -53,10 +53,12 @@ const ODP_CONNECTED: u32 = ODP_DATAGRAM
     | abi::IBV_ODP_SUPPORT_WRITE
     | abi::IBV_ODP_SUPPORT_READ
     | abi::IBV_ODP_SUPPORT_ATOMIC
+    | abi::IBV_ODP_SUPPORT_FLUSH
     | abi::IBV_ODP_SUPPORT_ATOMIC_WRITE;
 
-/// `IB_UVERBS_DEVICE_ATOMIC_WRITE`. Flushing to memory (bits 38 and 39) is not supported.
-const CAP_ATOMIC_WRITE: u64 = 1 << 40;
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL | IB_UVERBS_DEVICE_ATOMIC_WRITE`. No memory is known to be
+/// persistent (bit 39).
+const CAPS_EXTENDED: u64 = 1 << 38 | 1 << 40;
 
 /// Services whose queue pairs can have a rate limit.
 const PACED_SERVICES: u32 = 1 << abi::IBV_QPT_RC
@@ -114,7 +116,7 @@ pub unsafe fn query_device_ex(
     // SAFETY: plain integers.
     let mut full: abi::ibv_device_attr_ex = unsafe { zeroed() };
     full.orig_attr = device_attr(device.info(), device.limits());
-    full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags) | CAP_ATOMIC_WRITE;
+    full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags) | CAPS_EXTENDED;
     full.phys_port_cnt_ex = u32::from(full.orig_attr.phys_port_cnt);
     full.max_dm_size = device.limits().max_dm_size;
     full.completion_timestamp_mask = u64::MAX;

@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::Arc;
 
 use airdma_engine::{
-    self as engine, Datagram, Operation, Qkey, QpType, Qpn, Rkey, SendBatch, SendFlags, Sge,
+    self as engine, Datagram, Feth, Operation, Qkey, QpType, Qpn, Rkey, SendBatch, SendFlags, Sge,
 };
 
 use crate::abi;
@@ -44,6 +44,7 @@ fn operations_of(qp_type: QpType) -> u64 {
         | abi::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
         | abi::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
         | abi::IBV_QP_EX_WITH_ATOMIC_WRITE
+        | abi::IBV_QP_EX_WITH_FLUSH
         | abi::IBV_QP_EX_WITH_SEND_WITH_INV;
     u64::from(match qp_type {
         QpType::Rc | QpType::XrcSend => sends | writes | local | answered,
@@ -270,19 +271,32 @@ pub unsafe fn send_tso(qp: *mut abi::ibv_qp_ex, _header: *mut c_void, _size: u16
     }
 }
 
-/// `ibv_wr_flush`: no queue pair is created for it.
+/// `ibv_wr_flush`.
 pub unsafe fn flush(
     qp: *mut abi::ibv_qp_ex,
-    _rkey: u32,
-    _va: u64,
-    _length: usize,
-    _placement: u8,
-    _level: u8,
+    rkey: u32,
+    va: u64,
+    length: usize,
+    placement: u8,
+    level: u8,
 ) {
+    // `enum ibv_placement_type` and `enum ibv_selectivity_level` have the values of the wire.
+    let is_known = placement != 0 && placement & !(Feth::GLOBAL | Feth::PERSISTENT) == 0;
+    let has_level = matches!(level, Feth::RANGE | Feth::REGION);
+    let operation = match u32::try_from(length) {
+        Ok(length) if is_known && has_level => Ok(Operation::Flush {
+            va,
+            rkey: Rkey(rkey),
+            length,
+            what: Feth {
+                placement,
+                selectivity: level,
+            },
+        }),
+        Ok(_) | Err(_) => Err(Errno::INVALID),
+    };
     // SAFETY: the caller's queue pair.
-    if let Some(batch) = unsafe { batch(qp) } {
-        batch.fail(Errno::UNSUPPORTED);
-    }
+    unsafe { begin(qp, abi::IBV_QP_EX_WITH_FLUSH, operation) }
 }
 
 /// `ibv_wr_set_ud_addr`.

@@ -7,8 +7,8 @@
 //!  +-------+-----------+
 //! ```
 //!
-//! The operations of the extended reliable connection (XRC, IBTA A14.3) are those of RC; ATOMIC
-//! WRITE is number 0x1d of both (IBTA A19.4.3).
+//! The operations of the extended reliable connection (XRC, IBTA A14.3) are those of RC; FLUSH is
+//! number 0x1c of both, ATOMIC WRITE 0x1d (IBTA A19.4.3).
 //!
 //! One table below holds everything that an opcode implies: name, transport service, position in a
 //! message, extended headers.
@@ -53,6 +53,7 @@ const ATOMIC_ACK: u32 = 1 << 12;
 const IMM: u32 = 1 << 13;
 const IETH: u32 = 1 << 14;
 const XRCETH: u32 = 1 << 15;
+const FETH: u32 = 1 << 16;
 
 /// Bits of an opcode that number the operation within its class.
 const OPERATION: u8 = 0x1f;
@@ -115,6 +116,7 @@ opcodes! {
     RcFetchAdd = 0x14, "RC_FETCH_ADD", Rc, ASKS | ATOMIC_ETH;
     RcSendLastInvalidate = 0x16, "RC_SEND_LAST_INVALIDATE", Rc, SEND | LAST | IETH;
     RcSendOnlyInvalidate = 0x17, "RC_SEND_ONLY_INVALIDATE", Rc, SEND | ONLY | IETH;
+    RcFlush = 0x1c, "RC_FLUSH", Rc, ASKS | FETH | RETH;
     RcAtomicWrite = 0x1d, "RC_ATOMIC_WRITE", Rc, ASKS | RETH;
     UcSendFirst = 0x20, "UC_SEND_FIRST", Uc, SEND | FIRST;
     UcSendMiddle = 0x21, "UC_SEND_MIDDLE", Uc, SEND | MIDDLE;
@@ -154,6 +156,7 @@ opcodes! {
     XrcFetchAdd = 0xb4, "XRC_FETCH_ADD", Xrc, ASKS | ATOMIC_ETH | XRCETH;
     XrcSendLastInvalidate = 0xb6, "XRC_SEND_LAST_INVALIDATE", Xrc, SEND | LAST | IETH | XRCETH;
     XrcSendOnlyInvalidate = 0xb7, "XRC_SEND_ONLY_INVALIDATE", Xrc, SEND | ONLY | IETH | XRCETH;
+    XrcFlush = 0xbc, "XRC_FLUSH", Xrc, ASKS | FETH | RETH | XRCETH;
     XrcAtomicWrite = 0xbd, "XRC_ATOMIC_WRITE", Xrc, ASKS | RETH | XRCETH;
 }
 
@@ -263,6 +266,12 @@ impl Opcode {
     #[inline]
     pub const fn has_reth(self) -> bool {
         self.has(RETH)
+    }
+
+    /// Carries a FLUSH extended header, before its RDMA extended header.
+    #[inline]
+    pub const fn has_feth(self) -> bool {
+        self.has(FETH)
     }
 
     /// Carries an atomic extended header.

@@ -1,10 +1,10 @@
 //! A packet: its headers, in the order of the wire, and its payload (IBTA 9.1 and table 39).
 //!
 //! ```text
-//!  +-----+------+--------+------------------+------+-----------+-------+------+---------+-----+
-//!  | BTH | DETH | XRCETH | RETH | AtomicETH | AETH | AtomicAck | ImmDt | IETH | payload | pad |
-//!  | 12  |  8   |   4    |  16  |    28     |  4   |     8     |   4   |  4   |         | 0-3 |
-//!  +-----+------+--------+------------------+------+-----------+-------+------+---------+-----+
+//! +---+----+------+----+----+---------+----+---------+-----+----+-------+---+
+//! |BTH|DETH|XRCETH|FETH|RETH|AtomicETH|AETH|AtomicAck|ImmDt|IETH|payload|pad|
+//! | 12| 8  |  4   | 4  | 16 |    28   | 4  |    8    |  4  | 4  |       |0-3|
+//! +---+----+------+----+----+---------+----+---------+-----+----+-------+---+
 //! ```
 //!
 //! The opcode determines which of the headers are present. The ICRC behind the pad is cut off
@@ -13,7 +13,8 @@
 use crate::opcode::UnknownOpcode;
 use crate::padded::{self, PADDED_VERSION};
 use crate::{
-    ATOMIC_ACK_LEN, Aeth, AtomicEth, Bth, Deth, IETH_LEN, IMMEDIATE_LEN, Opcode, Reth, Rkey, XrcEth,
+    ATOMIC_ACK_LEN, Aeth, AtomicEth, Bth, Deth, Feth, IETH_LEN, IMMEDIATE_LEN, Opcode, Reth, Rkey,
+    XrcEth,
 };
 
 /// The most bytes that the headers of one packet take: BTH, XRCETH and AtomicETH.
@@ -23,6 +24,7 @@ pub const HEADERS_LEN_MAX: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 const ALL_LEN: usize = Bth::LEN
     + Deth::LEN
     + XrcEth::LEN
+    + Feth::LEN
     + Reth::LEN
     + AtomicEth::LEN
     + Aeth::LEN
@@ -82,7 +84,9 @@ pub struct Headers {
     pub deth: Option<Deth>,
     /// XRC extended header: requests of an extended connection.
     pub xrceth: Option<XrcEth>,
-    /// RDMA extended header: first packet of a WRITE, and READ requests.
+    /// FLUSH extended header: FLUSH, which has a RETH behind it.
+    pub feth: Option<Feth>,
+    /// RDMA extended header: first packet of a WRITE, READ requests, FLUSH and ATOMIC WRITE.
     pub reth: Option<Reth>,
     /// Atomic extended header: atomic requests.
     pub atomic_eth: Option<AtomicEth>,
@@ -104,6 +108,7 @@ impl Headers {
             bth,
             deth: None,
             xrceth: None,
+            feth: None,
             reth: None,
             atomic_eth: None,
             aeth: None,
@@ -130,6 +135,9 @@ impl Headers {
         }
         if self.reth.is_some() {
             len += Reth::LEN;
+            if self.feth.is_some() {
+                len += Feth::LEN;
+            }
         }
         if self.atomic_eth.is_some() {
             len += AtomicEth::LEN;
@@ -154,6 +162,7 @@ impl Headers {
         let opcode = self.bth.opcode;
         self.deth.is_some() == opcode.has_deth()
             && self.xrceth.is_some() == opcode.has_xrceth()
+            && self.feth.is_some() == opcode.has_feth()
             && self.reth.is_some() == opcode.has_reth()
             && self.atomic_eth.is_some() == opcode.has_atomic_eth()
             && self.aeth.is_some() == opcode.has_aeth()
@@ -189,6 +198,9 @@ impl Headers {
             writer.put(&xrceth.to_bytes());
         }
         if let Some(reth) = self.reth {
+            if let Some(feth) = self.feth {
+                writer.put(&feth.to_bytes());
+            }
             writer.put(&reth.to_bytes());
         }
         if let Some(atomic_eth) = self.atomic_eth {
@@ -221,6 +233,9 @@ impl Headers {
             }
         }
         if opcode.has_reth() {
+            if opcode.has_feth() {
+                headers.feth = Some(Feth::from_bytes(reader.take()?));
+            }
             headers.reth = Some(Reth::from_bytes(reader.take()?));
         }
         if opcode.has_atomic_eth() {

@@ -74,6 +74,9 @@ mod tests {
             syndrome: crate::Syndrome::Ack { credits: 31 },
             msn: 1,
         });
+        headers.feth = opcode
+            .has_feth()
+            .then_some(crate::Feth::from_bytes(&[0; 4]));
         headers.reth = opcode.has_reth().then_some(crate::Reth::default());
         let mut bytes = vec![0xee; headers.len()];
         headers.emit(&mut bytes);

@@ -358,17 +358,22 @@ impl Host for Machine {
         length: u32,
         access: RemoteAccess,
     ) -> Result<(), RemoteFault> {
-        assert!(length <= MESSAGE_LEN_MAX);
         let needs = match access {
+            RemoteAccess::Flush { needs, whole } => {
+                let length = if whole { 0 } else { length };
+                return self.remote(rkey, va, length as usize, needs).map(|_| ());
+            }
             RemoteAccess::Read => Access::REMOTE_READ,
             RemoteAccess::Write => Access::REMOTE_WRITE,
             RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
         };
+        assert!(length <= MESSAGE_LEN_MAX);
         self.remote(rkey, va, length as usize, needs)?;
         let checked = Checked { rkey, va, length };
         match access {
             RemoteAccess::Read => self.read_checks.push(checked),
             RemoteAccess::Write | RemoteAccess::Atomic => self.last_write_check = Some(checked),
+            RemoteAccess::Flush { .. } => {}
         }
         Ok(())
     }

@@ -15,7 +15,8 @@ use airdma_port::sim::{Carrier, Frame, carried};
 use airdma_wire::air::{Hello, Report, ReportWriter, hello};
 use airdma_wire::mad::GSI_QKEY;
 use airdma_wire::{
-    Aeth, Bth, Deth, Headers, IpPseudo, Opcode, PathMtu, Psn, ROCE_PORT, Reth, Transport, icrc,
+    Aeth, Bth, Deth, Feth, Headers, IpPseudo, Opcode, PathMtu, Psn, ROCE_PORT, Reth, Transport,
+    icrc,
 };
 
 use crate::input::Input;
@@ -335,6 +336,10 @@ impl LossyPath {
         let tag = last.tag ^ (1 + input.u16() % 0x1fff);
         bth.ack_request = input.one_in(2);
         let mut headers = Headers::new(bth);
+        headers.feth = opcode.has_feth().then_some(Feth {
+            placement: Feth::GLOBAL,
+            selectivity: Feth::RANGE,
+        });
         headers.reth = opcode.has_reth().then(|| Reth {
             va: host.va(BYTES),
             rkey: host.mr.rkey(),

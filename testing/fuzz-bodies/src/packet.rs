@@ -5,7 +5,9 @@ use airdma_wire::bundle::{
     BUNDLE_HEADER_LEN, BUNDLE_OPCODE, BUNDLE_PACKETS_MAX, Bundle, bundle_header,
 };
 use airdma_wire::padded::{PADDING_MIN, may_be_padded, pad_packet};
-use airdma_wire::{AtomicEth, Bth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn};
+use airdma_wire::{
+    AtomicEth, Bth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn, XrcEth,
+};
 
 /// Parses the bytes as they are, and again with a known opcode, version 0 and whole words.
 pub fn run(data: &[u8]) {
@@ -114,6 +116,11 @@ fn clear_reserved(headers: &Headers, bytes: &mut [u8]) {
     }
     if headers.xrceth.is_some() {
         bytes[Bth::LEN] = 0;
+    }
+    if headers.feth.is_some() {
+        let at = Bth::LEN + headers.xrceth.map_or(0, |_| XrcEth::LEN);
+        bytes[at..at + 3].fill(0);
+        bytes[at + 3] &= 0x3f;
     }
 }
 

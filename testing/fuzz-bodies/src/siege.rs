@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use airdma_transport::{
-    Access, AttrMask, Bind, Datagram, Operation, Path, QpAttributes, QpConfig, QpState, QpType,
-    QueuePair, ReorderMemory, SendRequest, Slot, Tags, Time,
+    Access, AttrMask, Bind, Datagram, Extent, Operation, Path, QpAttributes, QpConfig, QpState,
+    QpType, QueuePair, ReorderMemory, SendRequest, Slot, Tags, Time,
 };
 use airdma_wire::{
-    Bth, HEADERS_LEN_MAX, Headers, Lkey, NakCode, Opcode, Packet, PathMtu, Psn, Qkey, Qpn, Reth,
-    Rkey, Syndrome, Transport, XrcEth,
+    Bth, Feth, HEADERS_LEN_MAX, Headers, Lkey, NakCode, Opcode, Packet, PathMtu, Psn, Qkey, Qpn,
+    Reth, Rkey, Syndrome, Transport, XrcEth,
 };
 
 use crate::host::{BASE, Machine, VAST};
@@ -183,6 +183,15 @@ impl Siege {
                 swap: 2,
             },
             10 => Operation::FetchAdd { va, rkey, add: 3 },
+            11 if va & 1 != 0 => Operation::Flush {
+                va,
+                rkey,
+                length: va as u32,
+                what: Feth {
+                    placement: va as u8 >> 1 & 0xf,
+                    selectivity: va as u8 >> 5 & 3,
+                },
+            },
             11 => Operation::AtomicWrite { va, rkey },
             12 => Operation::LocalInvalidate(rkey),
             _ => Operation::BindWindow(Bind {
@@ -200,6 +209,9 @@ impl Siege {
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
         ) {
             buffer.length = 8;
+        }
+        if operation.extent() == Extent::Empty {
+            buffer.length = 0;
         }
         let flags = input.byte();
         let datagram = Datagram {
@@ -339,7 +351,7 @@ impl Siege {
                     (false, true) => Opcode::RcReadResponseLast,
                 };
                 (opcode, left.min(mtu))
-            } else if plain == Opcode::RcAtomicWrite {
+            } else if matches!(plain, Opcode::RcAtomicWrite | Opcode::RcFlush) {
                 (Opcode::RcReadResponseOnly, 0)
             } else if plain.is_send() || plain.is_write() {
                 (Opcode::RcAcknowledge, 0)

@@ -388,7 +388,7 @@ impl Contract {
                 ..Message::since(self.now, number, path)
             });
         }
-        if request.kind.is_answered() && !matches!(request.kind, Kind::AtomicWrite { .. }) {
+        if request.kind.lands() {
             self.open(qp, id, &request.sges);
         }
         if let (Some((key, va, needs)), Some(peer)) = (request.kind.access(), peer) {

@@ -18,6 +18,8 @@ impl Rights {
     pub const REMOTE_ATOMIC: Rights = Rights(8);
     /// Windows may be bound in it.
     pub const MW_BIND: Rights = Rights(16);
+    /// Peers may flush.
+    pub const FLUSH_GLOBAL: Rights = Rights(256);
 
     /// Whether all of `needed` are among these.
     pub fn contain(self, needed: Rights) -> bool {

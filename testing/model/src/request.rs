@@ -65,6 +65,7 @@ pub enum Opcode {
     CompareSwap,
     FetchAdd,
     AtomicWrite,
+    Flush,
     Bind,
     Invalidate,
     Receive,
@@ -113,6 +114,11 @@ pub enum Kind {
         key: u32,
         va: u64,
     },
+    /// Its payload is as long as the flushed part.
+    Flush {
+        key: u32,
+        va: u64,
+    },
     Atomic {
         key: u32,
         va: u64,
@@ -131,6 +137,7 @@ impl Kind {
             Kind::Write { .. } => Opcode::Write,
             Kind::AtomicWrite { .. } => Opcode::AtomicWrite,
             Kind::Read { .. } => Opcode::Read,
+            Kind::Flush { .. } => Opcode::Flush,
             Kind::Atomic {
                 atomic: Atomic::Add(_),
                 ..
@@ -163,6 +170,7 @@ impl Kind {
                 Some((key, va, Rights::REMOTE_WRITE))
             }
             Kind::Read { key, va } => Some((key, va, Rights::REMOTE_READ)),
+            Kind::Flush { key, va } => Some((key, va, Rights::FLUSH_GLOBAL)),
             Kind::Atomic { key, va, .. } => Some((key, va, Rights::REMOTE_ATOMIC)),
             Kind::Send { .. } | Kind::Bind(_) | Kind::Invalidate { .. } => None,
         }
@@ -171,8 +179,13 @@ impl Kind {
     pub(crate) fn is_answered(&self) -> bool {
         matches!(
             self,
-            Kind::Read { .. } | Kind::Atomic { .. } | Kind::AtomicWrite { .. }
+            Kind::Read { .. } | Kind::Atomic { .. } | Kind::AtomicWrite { .. } | Kind::Flush { .. }
         )
+    }
+
+    /// Whether the answer carries data.
+    pub(crate) fn lands(&self) -> bool {
+        matches!(self, Kind::Read { .. } | Kind::Atomic { .. })
     }
 }
 

@@ -184,5 +184,6 @@ fn right_for(access: RemoteAccess) -> Access {
         RemoteAccess::Read => Access::REMOTE_READ,
         RemoteAccess::Write => Access::REMOTE_WRITE,
         RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
+        RemoteAccess::Flush { needs, .. } => needs,
     }
 }

@@ -91,7 +91,8 @@ const fn layout(area: Area, access: Access) -> Layout {
 
 const RW: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ);
+    .union(Access::REMOTE_READ)
+    .union(Access::FLUSH_GLOBAL);
 
 /// The regions of every host.
 pub const REGIONS: [Layout; 7] = [

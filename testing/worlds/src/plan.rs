@@ -227,6 +227,7 @@ pub enum Verb {
     CompareSwap,
     FetchAdd,
     AtomicWrite,
+    Flush,
     Bind,
     Invalidate,
     /// A READ, and a fenced WRITE of its result.
@@ -323,6 +324,14 @@ impl Plan {
                 && unforeseen(seed, 1000 + index).is_multiple_of(6)
             {
                 *fault = fault.or(Some(Fault::LocalKey));
+            }
+            if let Action::Send { requests, .. } = &mut next {
+                for (job, number) in requests.iter_mut().zip(0..) {
+                    let chance = unforeseen(seed, 40_000 + 8 * index + number);
+                    if job.verb == Verb::Read && chance.is_multiple_of(3) {
+                        job.verb = Verb::Flush;
+                    }
+                }
             }
             actions.push(next);
         }

@@ -12,7 +12,7 @@ use crate::host::{
 use crate::plan::{Action, Fault, Job, LENGTH_MAX, Service, Verb, Whom};
 use crate::world::{QKEY, Ticket, World};
 use airdma_engine::{
-    Access, AsyncEvent, AttrMask, Bind, Completion, CompletionOpcode, Datagram, Error, Lkey,
+    Access, AsyncEvent, AttrMask, Bind, Completion, CompletionOpcode, Datagram, Error, Feth, Lkey,
     MwType, Operation, QpAttributes, QpEvent, QpState, Qpn, RecvWr, Rkey, SendFlags, SendWr, Sge,
     Status,
 };
@@ -344,9 +344,11 @@ impl World {
     fn goes_inline(&self, send: &Job, built: &Built) -> bool {
         let sends = match built.kind {
             Kind::Send { .. } | Kind::Write { .. } | Kind::AtomicWrite { .. } => true,
-            Kind::Read { .. } | Kind::Atomic { .. } | Kind::Bind(_) | Kind::Invalidate { .. } => {
-                false
-            }
+            Kind::Read { .. }
+            | Kind::Flush { .. }
+            | Kind::Atomic { .. }
+            | Kind::Bind(_)
+            | Kind::Invalidate { .. } => false,
         };
         send.inline && sends && send.fault.is_none() && built.payload.len() <= INLINE_MAX
     }
@@ -543,6 +545,7 @@ fn opcode(opcode: CompletionOpcode) -> model::Opcode {
         CompletionOpcode::BindWindow => model::Opcode::Bind,
         CompletionOpcode::LocalInvalidate => model::Opcode::Invalidate,
         CompletionOpcode::AtomicWrite => model::Opcode::AtomicWrite,
+        CompletionOpcode::Flush => model::Opcode::Flush,
         CompletionOpcode::Receive => model::Opcode::Receive,
         CompletionOpcode::ReceiveWriteImm => model::Opcode::ReceiveImmediate,
     }

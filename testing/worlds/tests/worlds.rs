@@ -51,6 +51,7 @@ fn everything_was_seen(report: &Report) {
         Opcode::CompareSwap,
         Opcode::FetchAdd,
         Opcode::AtomicWrite,
+        Opcode::Flush,
     ];
     let verbs = [
         (

@@ -1,6 +1,8 @@
 //! Memory windows (IBTA 10.6.7): keys that open a part of a region, by a work request.
 
-use super::{Backing, CHOSEN_BITS, CHOSEN_MASK, Kind, MemoryTable, REMOTE_WRITES, Refused, Region};
+use super::{
+    Backing, CHOSEN_BITS, CHOSEN_MASK, FLUSHES, Kind, MemoryTable, REMOTE_WRITES, Refused, Region,
+};
 use crate::index::{PdIndex, Serial};
 use crate::{Access, Error};
 use airdma_transport::Bind;
@@ -89,6 +91,10 @@ impl MemoryTable {
             return Err(Refused);
         }
         if bind.access.intersects(REMOTE_WRITES) && !region.access.contains(Access::LOCAL_WRITE) {
+            return Err(Refused);
+        }
+        // Whether its memory can be flushed is known of the region.
+        if !region.access.contains(bind.access & FLUSHES) {
             return Err(Refused);
         }
         let offset = bind.va.checked_sub(region.iova).ok_or(Refused)?;

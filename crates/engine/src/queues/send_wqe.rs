@@ -52,7 +52,7 @@ pub(crate) fn decode(
     let length = match operation.extent() {
         Extent::List => message_length(slot, &wqe)?,
         Extent::Word => WORD_LEN,
-        Extent::Local => 0,
+        Extent::Empty | Extent::Local => 0,
     };
     Ok(SendRequest {
         slot: Slot(number),

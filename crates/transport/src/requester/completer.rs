@@ -232,10 +232,7 @@ pub(super) fn place_answer<H: Host>(
     if matches!(operation, Operation::Read { .. }) && is_read_response {
         return place_read(entry, sequence, packet.payload, host);
     }
-    if matches!(operation, Operation::AtomicWrite { .. })
-        && is_read_response
-        && packet.payload.is_empty()
-    {
+    if operation.ends_without_data() && is_read_response && packet.payload.is_empty() {
         return Ok(());
     }
     if operation.lands() && operation.extent() == Extent::Word {

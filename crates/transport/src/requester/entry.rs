@@ -78,7 +78,7 @@ impl Entry {
     fn cut(request: SendRequest, first: u64, payload: u32, first_less: u32) -> Self {
         let packets = match request.operation.extent() {
             Extent::List => packets_of(request.length + first_less, payload),
-            Extent::Word => 1,
+            Extent::Word | Extent::Empty => 1,
             Extent::Local => 0,
         };
         Entry {

@@ -1,9 +1,9 @@
-//! READs and atomics: executed once, answered by [`Replies`](crate::replies::Replies), and kept to
-//! answer their duplicates.
+//! READs, atomics and FLUSHes: executed once, answered by [`Replies`](crate::replies::Replies), and
+//! kept to answer their duplicates.
 //!
-//! See IBTA 9.4.4, 9.4.5 and 9.7.5.1.3.
+//! See IBTA 9.4.4, 9.4.5, 9.7.5.1.3 and A19.4.3.
 
-use airdma_wire::{Lreth, Opcode, Packet, Psn, Reth};
+use airdma_wire::{Feth, Lreth, Opcode, Packet, Psn, Reth};
 
 use super::{Fault, Responder, check_granted, check_reth, equal_min};
 use crate::attributes::{Access, QpAttributes};
@@ -21,13 +21,14 @@ pub(super) struct Cut {
     pub(super) is_equal: bool,
 }
 
-/// A READ, atomic or atomic write that was executed, kept to answer its duplicates (IBTA 9.4.5,
-/// 9.7.5.1.3).
+/// A READ, atomic, atomic write or FLUSH that was executed, kept to answer its duplicates (IBTA
+/// 9.4.5, 9.7.5.1.3).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Executed {
     Read { psn: Psn, reth: Reth, cut: Cut },
     Atomic { psn: Psn, original: u64 },
     AtomicWrite { psn: Psn },
+    Flush { psn: Psn },
 }
 
 impl Responder {
@@ -104,14 +105,40 @@ impl Responder {
         self.message_done(host);
         self.remember(attributes, Executed::AtomicWrite { psn });
         self.replies
-            .read(psn, self.msn, atomic_write_response(attributes), false);
+            .read(psn, self.msn, empty_response(attributes), false);
+        Ok(())
+    }
+
+    /// Requests are executed in their order: the WRITEs before this FLUSH are in memory, and the
+    /// host checks its key and orders memory (IBTA A19.4.3).
+    pub(super) fn execute_flush<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Fault> {
+        let headers = &packet.headers;
+        let (Some(feth), Some(reth)) = (headers.feth, headers.reth) else {
+            return Err(Fault::Invalid);
+        };
+        let (needs, whole) = flush_of(feth).ok_or(Fault::Invalid)?;
+        self.check_answers_max(attributes)?;
+        check_granted(attributes, needs)?;
+        let access = RemoteAccess::Flush { needs, whole };
+        host.check_remote(reth.rkey, reth.va, reth.length, access)?;
+        let psn = headers.bth.psn;
+        self.message_done(host);
+        self.remember(attributes, Executed::Flush { psn });
+        self.replies
+            .read(psn, self.msn, empty_response(attributes), false);
         Ok(())
     }
 
     /// Handles a duplicate (IBTA 9.7.1.1, 9.7.5.1.3).
     ///
     /// SENDs and WRITEs are acknowledged and never applied again; READs are executed again within
-    /// the original range; atomics return their first result.
+    /// the original range; atomics return their first result; a FLUSH is answered again (IBTA
+    /// oA19-14).
     pub(super) fn handle_duplicate<H: Host>(
         &mut self,
         attributes: &QpAttributes,
@@ -140,8 +167,13 @@ impl Responder {
                 Executed::AtomicWrite { psn: at }
                     if at == psn && opcode == Opcode::RcAtomicWrite =>
                 {
-                    self.replies
-                        .read(psn, self.msn, atomic_write_response(attributes), true);
+                    let response = empty_response(attributes);
+                    self.replies.read(psn, self.msn, response, true);
+                    return;
+                }
+                Executed::Flush { psn: at } if at == psn && opcode == Opcode::RcFlush => {
+                    let response = empty_response(attributes);
+                    self.replies.read(psn, self.msn, response, true);
                     return;
                 }
                 Executed::Read {
@@ -165,7 +197,10 @@ impl Responder {
                     }
                     return;
                 }
-                Executed::Atomic { .. } | Executed::AtomicWrite { .. } | Executed::Read { .. } => {}
+                Executed::Atomic { .. }
+                | Executed::AtomicWrite { .. }
+                | Executed::Flush { .. }
+                | Executed::Read { .. } => {}
             }
         }
     }
@@ -228,9 +263,29 @@ fn read_response(reth: &Reth, cut: Cut) -> ReadResponse {
     }
 }
 
-/// Response to an atomic write: a READ response without payload, as in rxe.
-fn atomic_write_response(attributes: &QpAttributes) -> ReadResponse {
+/// Response to an atomic write or a FLUSH: a READ response without payload, as in rxe.
+fn empty_response(attributes: &QpAttributes) -> ReadResponse {
     read_response(&Reth::default(), Cut::plain(attributes.path_mtu.bytes()))
+}
+
+/// The rights that a FLUSH needs, and whether it names the whole region. `None` for a placement
+/// type or selectivity level without meaning.
+fn flush_of(feth: Feth) -> Option<(Access, bool)> {
+    let types = [
+        (Feth::GLOBAL, Access::FLUSH_GLOBAL),
+        (Feth::PERSISTENT, Access::FLUSH_PERSISTENT),
+    ];
+    let whole = match feth.selectivity {
+        Feth::RANGE => false,
+        Feth::REGION => true,
+        _ => return None,
+    };
+    let is_known = feth.placement & !(Feth::GLOBAL | Feth::PERSISTENT) == 0;
+    let named = types
+        .into_iter()
+        .filter(|(bit, _)| feth.placement & bit != 0);
+    let needs: Access = named.map(|(_, right)| right).collect();
+    (is_known && !needs.is_empty()).then_some((needs, whole))
 }
 
 /// Whether a repeated READ request asks for the rest of one granted before.

@@ -94,6 +94,7 @@ impl Story {
             }
             Operation::SendInvalidate(_)
             | Operation::AtomicWrite { .. }
+            | Operation::Flush { .. }
             | Operation::BindWindow(_)
             | Operation::LocalInvalidate(_) => panic!("never recorded"),
         }

@@ -98,9 +98,21 @@ impl Host for BenchHost {
         rkey: Rkey,
         va: u64,
         length: u32,
-        _: RemoteAccess,
+        access: RemoteAccess,
     ) -> Result<(), RemoteFault> {
-        self.range(rkey, va, length as usize).map(|_| ())
+        let RemoteAccess::Flush { needs, whole } = access else {
+            return self.range(rkey, va, length as usize).map(|_| ());
+        };
+        let (va, length, of) = if whole {
+            (REGION_VA, 0, "the region".to_owned())
+        } else {
+            (va, length, format!("{length} bytes"))
+        };
+        self.range(rkey, va, length as usize)?;
+        let names: Vec<_> = needs.iter_names().map(|(name, _)| name).collect();
+        self.log
+            .push(format!("flush {} of {of}", names.join(" | ")));
+        Ok(())
     }
 
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault> {

@@ -9,6 +9,7 @@ mod datagram;
 mod early_answers;
 mod equal_lengths;
 mod extended;
+mod flush;
 mod local;
 mod long_payload;
 mod long_reads;

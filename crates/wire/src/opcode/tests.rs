@@ -16,14 +16,14 @@ fn the_valid_bytes_are_those_of_the_specification() {
             0x00,
             Expected {
                 operations: 0x00..=0x1d,
-                reserved: &[0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c],
+                reserved: &[0x15, 0x18, 0x19, 0x1a, 0x1b],
             },
         ),
         (
             0xa0,
             Expected {
                 operations: 0x00..=0x1d,
-                reserved: &[0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c],
+                reserved: &[0x15, 0x18, 0x19, 0x1a, 0x1b],
             },
         ),
         (
@@ -62,7 +62,7 @@ fn the_valid_bytes_are_those_of_the_specification() {
             Err(error) => assert_eq!(error, UnknownOpcode(byte)),
         }
     }
-    assert_eq!(Opcode::ALL.len(), 24 + 12 + 2 + 24 + 1);
+    assert_eq!(Opcode::ALL.len(), 25 + 12 + 2 + 25 + 1);
 }
 
 #[test]
@@ -108,9 +108,10 @@ fn the_operation_number_decides_what_a_packet_carries() {
         );
         assert_eq!(
             opcode.has_reth(),
-            is(&[0x06, 0x0a, 0x0b, 0x0c, 0x1d]),
+            is(&[0x06, 0x0a, 0x0b, 0x0c, 0x1c, 0x1d]),
             "{name}"
         );
+        assert_eq!(opcode.has_feth(), is(&[0x1c]), "{name}");
         assert_eq!(opcode.has_imm(), is(&[0x03, 0x05, 0x09, 0x0b]), "{name}");
         assert_eq!(
             opcode.has_aeth(),

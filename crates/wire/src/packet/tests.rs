@@ -72,6 +72,10 @@ fn headers() -> impl Strategy<Value = Headers> {
                 xrceth: opcode.has_xrceth().then_some(XrcEth {
                     srqn: imm_number(imm),
                 }),
+                feth: opcode.has_feth().then_some(Feth {
+                    placement: imm[0] & 0xf,
+                    selectivity: imm[1] & 3,
+                }),
                 reth: opcode.has_reth().then_some(reth),
                 atomic_eth: opcode.has_atomic_eth().then_some(atomic_eth),
                 aeth: opcode.has_aeth().then_some(aeth),
@@ -165,6 +169,11 @@ proptest! {
                 }
                 if opcode.has_xrceth() {
                     expected[12] = 0;
+                }
+                if opcode.has_feth() {
+                    let at = Bth::LEN + usize::from(opcode.has_xrceth()) * XrcEth::LEN;
+                    expected[at..at + 3].fill(0);
+                    expected[at + 3] &= 0x3f;
                 }
                 prop_assert_eq!(&again[..len], &expected[..]);
             }
@@ -350,6 +359,7 @@ fn the_longest_headers_are_those_of_an_atomic() {
         Bth::LEN
             + usize::from(opcode.has_deth()) * 8
             + usize::from(opcode.has_xrceth()) * 4
+            + usize::from(opcode.has_feth()) * 4
             + usize::from(opcode.has_reth()) * 16
             + usize::from(opcode.has_atomic_eth()) * 28
             + usize::from(opcode.has_aeth()) * 4

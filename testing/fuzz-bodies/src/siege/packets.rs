@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use airdma_transport::Arrival;
 use airdma_wire::padded::{may_be_padded, pad_packet};
 use airdma_wire::{
-    Aeth, AtomicEth, Bth, Deth, Headers, Opcode, Packet, Psn, Qkey, Reth, Rkey, Syndrome,
+    Aeth, AtomicEth, Bth, Deth, Feth, Headers, Opcode, Packet, Psn, Qkey, Reth, Rkey, Syndrome,
     Transport, XrcEth,
 };
 
@@ -66,6 +66,10 @@ impl Siege {
         });
         headers.xrceth = opcode.has_xrceth().then(|| XrcEth {
             srqn: input.pick(&[0, 0, 1, 1, 2, 0xff_ffff]),
+        });
+        headers.feth = opcode.has_feth().then(|| Feth {
+            placement: input.pick(&[1, 1, 2, 3, 0, 4]),
+            selectivity: input.pick(&[0, 0, 1, 2]),
         });
         headers.reth = opcode.has_reth().then(|| Reth {
             va,

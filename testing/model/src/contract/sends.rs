@@ -202,7 +202,7 @@ impl Contract {
             ..
         } = &posted.request;
         let period = (posted.at, self.now);
-        let lands = kind.is_answered() && !matches!(kind, Kind::AtomicWrite { .. });
+        let lands = kind.lands();
         let needs = if lands {
             Rights::LOCAL_WRITE
         } else {

@@ -3,7 +3,7 @@
 use airdma_sim::{Pair, Region, Setup, Side};
 use airdma_transport::{Counter, Operation, QpEvent, QpState, Status};
 use airdma_wire::{
-    Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Psn, Qpn, Reth, Rkey, Syndrome, XrcEth,
+    Aeth, AtomicEth, Bth, Feth, Headers, NakCode, Opcode, Psn, Qpn, Reth, Rkey, Syndrome, XrcEth,
 };
 
 use crate::scene::{
@@ -33,6 +33,12 @@ impl Scene {
         let qpn = self.pair[Side::A].queue_pair(self.qp).qpn();
         let mut headers = Headers::new(Bth::new(opcode, qpn, FIRST));
         headers.xrceth = opcode.has_xrceth().then_some(XrcEth { srqn: 1 });
+        if opcode.has_feth() {
+            headers.feth = Some(Feth {
+                placement: Feth::GLOBAL,
+                selectivity: Feth::RANGE,
+            });
+        }
         if opcode.has_reth() {
             headers.reth = Some(self.reth(64));
         }

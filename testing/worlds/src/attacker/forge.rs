@@ -12,8 +12,8 @@ use airdma_wire::bundle::bundle_header;
 use airdma_wire::cnp::cnp;
 use airdma_wire::mad::GSI_QKEY;
 use airdma_wire::{
-    Aeth, AtomicEth, Bth, Deth, Headers, IpPseudo, NakCode, Opcode, Psn, Qkey, Qpn, ROCE_PORT,
-    Reth, Rkey, SETH_LEN_MAX, SethRange, Syndrome, emit_seth, icrc,
+    Aeth, AtomicEth, Bth, Deth, Feth, Headers, IpPseudo, NakCode, Opcode, Psn, Qkey, Qpn,
+    ROCE_PORT, Reth, Rkey, SETH_LEN_MAX, SethRange, Syndrome, emit_seth, icrc,
 };
 use std::net::IpAddr;
 
@@ -85,7 +85,7 @@ const KINDS: [Kind; 34] = [
 ];
 
 /// Requests of a reliable connection.
-const REQUESTS: [Opcode; 14] = [
+const REQUESTS: [Opcode; 15] = [
     Opcode::RcSendFirst,
     Opcode::RcSendMiddle,
     Opcode::RcSendLast,
@@ -100,6 +100,7 @@ const REQUESTS: [Opcode; 14] = [
     Opcode::RcCompareSwap,
     Opcode::RcFetchAdd,
     Opcode::RcAtomicWrite,
+    Opcode::RcFlush,
 ];
 
 const ANSWERS: [Opcode; 5] = [
@@ -242,6 +243,10 @@ impl Attacker {
         let mut headers = Headers::new(Bth::new(opcode, victim.number, psn));
         headers.bth.ack_request = self.random.chance(0.5);
         let tag = self.tag(victim.end ^ 1);
+        headers.feth = opcode.has_feth().then_some(Feth {
+            placement: Feth::GLOBAL,
+            selectivity: Feth::RANGE,
+        });
         if opcode.has_reth() {
             let length = if opcode == Opcode::RcReadRequest {
                 256 * self.random.below(READ_PACKETS_MAX.into()) as u32

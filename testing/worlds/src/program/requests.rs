@@ -13,7 +13,7 @@ impl World {
     pub(super) fn verb_for(&self, end: usize, verb: Verb) -> Verb {
         let connection = self.plan.connections[end / 2];
         let unreliable = match verb {
-            Verb::Read | Verb::AtomicWrite | Verb::Echo => Verb::Write,
+            Verb::Read | Verb::Flush | Verb::AtomicWrite | Verb::Echo => Verb::Write,
             Verb::CompareSwap | Verb::FetchAdd | Verb::SendInvalidate => Verb::Send,
             other => other,
         };
@@ -31,7 +31,7 @@ impl World {
         }
         let rights = connection.rights[1 - end % 2];
         let needs = match verb {
-            Verb::Read => 1,
+            Verb::Read | Verb::Flush => 1,
             Verb::Echo => 3,
             Verb::Write | Verb::WriteImmediate | Verb::AtomicWrite => 2,
             Verb::CompareSwap | Verb::FetchAdd => 4,
@@ -39,7 +39,12 @@ impl World {
         };
         let answered = matches!(
             verb,
-            Verb::Read | Verb::CompareSwap | Verb::FetchAdd | Verb::AtomicWrite | Verb::Echo
+            Verb::Read
+                | Verb::Flush
+                | Verb::CompareSwap
+                | Verb::FetchAdd
+                | Verb::AtomicWrite
+                | Verb::Echo
         );
         if rights & needs != needs || (answered && connection.answers_max == 0) {
             return Verb::Send;
@@ -80,6 +85,7 @@ impl World {
             Verb::WriteImmediate => self.build_write(end, id, send, length, Some(immediate)),
             Verb::AtomicWrite => self.build_atomic_write(end, id, send),
             Verb::Read => self.build_read(end, id, send, length),
+            Verb::Flush => Some(self.build_flush(end, send, length.max(1))),
             Verb::CompareSwap | Verb::FetchAdd => self.build_atomic(end, id, send, verb),
             // Two requests: see `echo`.
             Verb::Echo => None,
@@ -272,6 +278,29 @@ impl World {
             sges,
             payload,
         })
+    }
+
+    /// Builds a FLUSH of a part of a region of the peer. Its windows open no flushes.
+    pub(super) fn build_flush(&mut self, end: usize, send: &Job, length: usize) -> Built {
+        let job = Job {
+            window: false,
+            ..*send
+        };
+        let (key, va) = self.target(end, &job, length, false);
+        Built {
+            kind: Kind::Flush { key, va },
+            operation: Operation::Flush {
+                va,
+                rkey: Rkey(key),
+                length: length as u32,
+                what: Feth {
+                    placement: Feth::GLOBAL,
+                    selectivity: Feth::RANGE,
+                },
+            },
+            sges: Vec::new(),
+            payload: vec![0; length],
+        }
     }
 
     /// Takes a slot for a result, and makes a list of it.

@@ -213,7 +213,7 @@ pub fn rnr_timer(number: u8) -> Duration {
 /// Access rights from the bits of a plan.
 pub fn granted(bits: u8) -> Access {
     let rights = [
-        Access::REMOTE_READ,
+        Access::REMOTE_READ | Access::FLUSH_GLOBAL,
         Access::REMOTE_WRITE,
         Access::REMOTE_ATOMIC,
     ];
