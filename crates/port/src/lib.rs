@@ -13,6 +13,9 @@
 //!
 //! Nothing is allocated per packet (`tests/no_allocation.rs` proves it), and nothing is locked, but
 //! for the queues that the two ends of a [`sim`] pair share.
+//!
+//! With `--cfg loom` there is no such crate, as there is no shared memory for [`local`].
+#![cfg(not(loom))]
 
 pub mod descriptors;
 #[doc(hidden)] // for the crate `fuzz-bodies`

@@ -9,15 +9,17 @@ static void device(void)
 	CHECK(ibv_query_device_ex(context, NULL, &attr) == 0);
 	CHECK(attr.orig_attr.phys_port_cnt == 1 && attr.phys_port_cnt_ex == 1 && attr.comp_mask == 0);
 	CHECK((uint32_t)attr.device_cap_flags_ex == attr.orig_attr.device_cap_flags);
-	CHECK(attr.device_cap_flags_ex >> 32 == 1 << 8); /* IB_UVERBS_DEVICE_ATOMIC_WRITE, and no flushing */
+	/* IB_UVERBS_DEVICE_FLUSH_GLOBAL, not _PERSISTENT, and IB_UVERBS_DEVICE_ATOMIC_WRITE */
+	CHECK(attr.device_cap_flags_ex >> 32 == (1 << 6 | 1 << 8));
 	CHECK(attr.completion_timestamp_mask == UINT64_MAX && attr.hca_core_clock == 1000000);
 	CHECK(attr.odp_caps.general_caps == (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT));
 	uint32_t all = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-		       IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV | 1 << 7; /* atomic writes */
+		       IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV | 1 << 6 | 1 << 7; /* FLUSH, ATOMIC WRITE */
 	CHECK(attr.odp_caps.per_transport_caps.rc_odp_caps == all && attr.xrc_odp_caps == all);
 	CHECK((attr.odp_caps.per_transport_caps.ud_odp_caps & IBV_ODP_SUPPORT_WRITE) == 0);
 	CHECK(attr.tso_caps.max_tso == 0 && attr.rss_caps.supported_qpts == 0 && attr.max_wq_type_rq == 0);
-	CHECK(attr.packet_pacing_caps.qp_rate_limit_max == 0 && attr.tm_caps.max_num_tags == 0);
+	CHECK(attr.packet_pacing_caps.qp_rate_limit_min == 1 && attr.packet_pacing_caps.qp_rate_limit_max == 1000000000);
+	CHECK(attr.packet_pacing_caps.supported_qpts & 1 << IBV_QPT_RC && attr.tm_caps.max_num_tags == 0);
 	CHECK(attr.cq_mod_caps.max_cq_count == 0 && attr.pci_atomic_caps.fetch_add == 0 && attr.max_dm_size > 0);
 
 	/* An older program's struct, a newer one's, and one that ends too early. */
@@ -80,7 +82,9 @@ static void queue_pair(struct ibv_cq *send_cq, struct ibv_cq *recv_cq)
 	struct ibv_ece ece = { .vendor_id = 0x1234 };
 	CHECK(ibv_query_ece(qp, &ece) == EOPNOTSUPP && ibv_set_ece(qp, &ece) == EOPNOTSUPP);
 	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1000 };
-	CHECK(ibv_modify_qp_rate_limit(qp, &rate) == EOPNOTSUPP);
+	CHECK(ibv_modify_qp_rate_limit(qp, &rate) == 0);
+	rate.rate_limit = 1000000001;
+	CHECK(ibv_modify_qp_rate_limit(qp, &rate) == EINVAL);
 	struct ibv_modify_cq_attr moderation = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 16, 100 } };
 	CHECK(ibv_modify_cq(send_cq, &moderation) == EOPNOTSUPP);
 	CHECK(ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0) == 0);
