@@ -212,14 +212,39 @@ fn resources(message: &mut Message, info: &DeviceInfo) {
 fn statistics(message: &mut Message, info: &DeviceInfo) {
     names(message, info);
     message.put(attribute::PORT_INDEX, &1_u32.to_ne_bytes());
+    let counters = sysfs::hw_counters(&counters_of(info));
+    // The list's own header.
+    let room = DATAGRAM_LEN_MAX - message.bytes.len() - 4;
     message.nest(attribute::HWCOUNTERS, |message| {
-        for (name, value) in sysfs::hw_counters(&counters_of(info)) {
+        for (name, value) in fitting(&counters, room) {
             message.nest(attribute::HWCOUNTER, |message| {
                 message.text(attribute::HWCOUNTER_NAME, name);
                 message.put(attribute::HWCOUNTER_VALUE, &value.to_ne_bytes());
             });
         }
     });
+}
+
+/// The counters that fit into `room` bytes, in their order: all that are not 0 come before any that
+/// is. The kernel sends the counters of a port in one message, and iproute2 reads a page; sysfs has
+/// them all.
+fn fitting(
+    counters: &[(&'static str, u64)],
+    mut room: usize,
+) -> impl Iterator<Item = (&'static str, u64)> {
+    let mut fits = vec![false; counters.len()];
+    for counted in [true, false] {
+        for ((name, value), fits) in counters.iter().zip(&mut fits) {
+            // Headers of the nest, the name and the value; the name with its NUL, in whole words.
+            let len = 12 + (name.len() + 1).next_multiple_of(4) + size_of::<u64>();
+            if (*value != 0) == counted && len <= room {
+                room -= len;
+                *fits = true;
+            }
+        }
+    }
+    let kept = counters.iter().zip(fits).filter(|(_, fits)| *fits);
+    kept.map(|(counter, _)| *counter)
 }
 
 /// A device is seen in its own network namespace only; registered memory is not pinned, so forks
@@ -376,6 +401,25 @@ mod tests {
             packed(vec![vec![1; 100], vec![2; 5000], vec![3; 100]]).len(),
             3
         );
+    }
+
+    #[test]
+    fn counted_events_come_first_where_room_is_short() {
+        let counters = [("one", 0), ("two", 1), ("three", 0), ("four", 2)];
+        let kept = |room| fitting(&counters, room).collect::<Vec<_>>();
+        assert_eq!(kept(1000), counters);
+        // 24 bytes for the short names, 28 for the longer ones.
+        assert_eq!(kept(24 + 28 + 24), [("one", 0), ("two", 1), ("four", 2)]);
+        assert_eq!(kept(24 + 28), [("two", 1), ("four", 2)]);
+        assert_eq!(kept(0), []);
+        let mut message = Message::new(NLDEV | STAT_GET, 0, 7, 5);
+        message.nest(attribute::HWCOUNTERS, |message| {
+            message.nest(attribute::HWCOUNTER, |message| {
+                message.text(attribute::HWCOUNTER_NAME, "four");
+                message.put(attribute::HWCOUNTER_VALUE, &2_u64.to_ne_bytes());
+            });
+        });
+        assert_eq!(message.finish().len(), HEADER_LEN + 4 + 28);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// Variables of airdma, and the effect of each.
-const OURS: [(&str, &str); 15] = [
+const OURS: [(&str, &str); 20] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -90,11 +90,11 @@ const OURS: [(&str, &str); 15] = [
     ),
     (
         "AIRDMA_AIR",
-        "what airdma peers have beyond RoCEv2: auto asks for it on wireless interfaces, 1 everywhere, 0 never",
+        "what airdma peers have beyond RoCEv2: auto, with reports and a rate on the air only; 1 everywhere; 0 none",
     ),
     (
         "AIRDMA_SACK",
-        "1 offers airdma peers ACKs that say what is missing",
+        "1 offers airdma peers on the air what those on a wire agree on, and no more",
     ),
     (
         "AIRDMA_AGGREGATE",
@@ -117,7 +117,15 @@ const OURS: [(&str, &str); 15] = [
         "path MTU of all devices, by IP fragments if need be",
     ),
     ("AIRDMA_LOOPBACK", "1 makes the loopback interface a device"),
+    ("AIRDMA_LIDS", "1 gives ports LIDs"),
     ("AIRDMA_TRACE", "verbs prints the calls"),
+    (
+        "AIRDMA_HOME",
+        "where keys and known peers of file transfers are",
+    ),
+    ("AIRDMA_CODE", "the code of a receiver of files"),
+    ("AIRDMA_QUEUE", "the socket of airdma serve"),
+    ("AIRDMA_LINK_PEER", "the other host of airdma link"),
 ];
 
 /// Prefixes of the names of UCX transports that use verbs, and of their aliases.
@@ -126,6 +134,23 @@ const UCX_TRANSPORTS: [&str; 4] = ["rc", "ud", "ib", "all"];
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_documented_variable_is_known() {
+        let documented = include_str!("../../../../docs/reference/variables.md");
+        let names = documented.split('`').filter(|word| {
+            word.strip_prefix("AIRDMA_").is_some_and(|rest| {
+                rest.bytes()
+                    .all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+            })
+        });
+        let mut count = 0;
+        for name in names {
+            count += 1;
+            assert!(OURS.iter().any(|(ours, _)| *ours == name), "{name}");
+        }
+        assert!(count >= OURS.len());
+    }
 
     #[test]
     fn only_harmful_variables_are_reported() {
