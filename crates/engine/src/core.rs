@@ -516,16 +516,10 @@ impl Rounds<Worker> for CoreRounds<'_> {
     }
 
     fn settle(&mut self) {
-        let Some(round) = self.last else { return };
-        if round.broke {
-            self.core.broken.store(true, Ordering::SeqCst);
-            self.core.notify_listeners(AsyncEvent::DeviceFatal);
-        }
-        if round.misrouted {
-            self.core.progress_thread.wake();
-        }
-        if round.unanswered {
-            self.core.check_unanswered();
+        if let Some(round) = self.last
+            && (round.broke || round.misrouted || round.unanswered)
+        {
+            self.core.settle_rare(round);
         }
     }
 
@@ -535,6 +529,23 @@ impl Rounds<Worker> for CoreRounds<'_> {
 
     fn sleeps_next(&self) -> bool {
         self.sleeps_next
+    }
+}
+
+impl Core {
+    /// Handles what few rounds have, outside the worker lock.
+    #[cold]
+    fn settle_rare(&self, round: Round) {
+        if round.broke {
+            self.broken.store(true, Ordering::SeqCst);
+            self.notify_listeners(AsyncEvent::DeviceFatal);
+        }
+        if round.misrouted {
+            self.progress_thread.wake();
+        }
+        if round.unanswered {
+            self.check_unanswered();
+        }
     }
 }
 

@@ -16,7 +16,6 @@ use crate::tables::qp_table::{Connection, QpTable};
 use crate::tables::round_robin::RoundRobin;
 use crate::tables::timers::Timers;
 use airdma_transport::{Loss, QpState, QueuePair, Time};
-use airdma_wire::Neighbour;
 
 /// The line of queue pairs that send, their timers, and the windows to their peers.
 pub(crate) struct Scheduler {
@@ -189,6 +188,21 @@ impl WorkerState {
         }
     }
 
+    /// The peer of a queue pair, which stopped answering packets with `payload` bytes; none without
+    /// IP addresses.
+    #[cold]
+    fn unanswered_by_peer_of(&mut self, index: QpIndex, payload: u32) -> Option<Unanswered> {
+        let connection = self.qps.slot(index)?.connection?;
+        let (local, remote) = (connection.local.ip()?, connection.remote.ip()?);
+        // Headers of IP, UDP and InfiniBand, and the ICRC.
+        let others = if remote.is_ipv4() { 20 } else { 40 } + 8 + 12 + 4;
+        Some(Unanswered {
+            local,
+            remote,
+            packet_bytes: payload + others,
+        })
+    }
+
     /// As `settle`, without a place in the line.
     pub(super) fn note(&mut self, index: QpIndex, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
@@ -201,13 +215,7 @@ impl WorkerState {
         slot.side.shared.urgency.set_busy(after > 0);
         let state = slot.qp.state();
         let entered = slot.side.shared.state.set(state);
-        if let Some(Connection {
-            peer,
-            air,
-            local,
-            remote,
-            ..
-        }) = slot.connection
+        if let Some(Connection { peer, air, .. }) = slot.connection
             && (lost.is_some() || before != after)
         {
             if let Some(air) = air
@@ -219,7 +227,7 @@ impl WorkerState {
             let mtu = slot.qp.attributes().path_mtu.bytes();
             if let Some(loss) = lost {
                 if loss == Loss::Timeout && before >= mtu && !self.scheduler.peers.is_silent(peer) {
-                    self.unanswered = unanswered(local, remote, mtu);
+                    self.unanswered = self.unanswered_by_peer_of(index, mtu);
                 }
                 if air.is_some() {
                     self.with_air(|air, view| air.note_stuck(view, index, now));
@@ -261,17 +269,4 @@ impl WorkerState {
             }
         }
     }
-}
-
-/// A peer that stopped answering packets with `payload` bytes; none without IP addresses.
-#[cold]
-fn unanswered(local: Neighbour, remote: Neighbour, payload: u32) -> Option<Unanswered> {
-    let (local, remote) = (local.ip()?, remote.ip()?);
-    // Headers of IP, UDP and InfiniBand, and the ICRC.
-    let others = if remote.is_ipv4() { 20 } else { 40 } + 8 + 12 + 4;
-    Some(Unanswered {
-        local,
-        remote,
-        packet_bytes: payload + others,
-    })
 }
