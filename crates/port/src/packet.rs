@@ -427,7 +427,7 @@ impl Reader<'_> {
                 Checked::Short => self.counters.rx_short += 1,
             }
         }
-        // By an empty datagram airdma makes a kernel resolve this host's address.
+        self.counters.rx_short += u64::from(count == 0);
         count.max(1)
     }
 }

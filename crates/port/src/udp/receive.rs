@@ -167,11 +167,7 @@ impl Receiver {
                 bundled: false,
             })
         });
-        if len == 0 {
-            // By an empty datagram airdma makes a kernel resolve this host's address.
-            return 1;
-        }
-        let Some(origin) = source else {
+        let (Some(origin), true) = (source, len > 0) else {
             counters.rx_short += 1;
             return 1;
         };
