@@ -316,6 +316,17 @@ impl QpTable {
             .count()
     }
 
+    /// How many have something to send that their rate limit holds back.
+    pub(crate) fn wait_for_their_rate(&self) -> usize {
+        let waits = |slot: &&QpSlot| {
+            let is_held = slot.limit.as_ref().is_some_and(|limit| limit.is_held());
+            is_held && slot.qp.wants_transmit()
+        };
+        (self.slots.iter().flatten().map(|slot| &**slot))
+            .filter(waits)
+            .count()
+    }
+
     /// One more than the largest index in use.
     pub(crate) fn end(&self) -> QpIndex {
         QpIndex::from_place(self.slots.len())

@@ -63,6 +63,11 @@ impl RateLimit {
         }
     }
 
+    /// Whether the queue pair was held back, and nothing has left since.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held
+    }
+
     /// Charges request packets that left.
     pub(crate) fn spend(&mut self, bytes: u64) {
         self.pacer.spend(bytes);

@@ -116,7 +116,10 @@ impl WorkerState {
             completion_queues: self.device.cqs.count(),
             shared_queues: self.device.srqs.count(),
             timers: self.scheduler.timers(),
-            waiting: self.scheduler.line.count() + self.air.waiting() + self.qps.wait_for_keys(),
+            waiting: self.scheduler.line.count()
+                + self.air.waiting()
+                + self.qps.wait_for_keys()
+                + self.qps.wait_for_their_rate(),
             peers: self.scheduler.peers.count(),
             ring_bytes: 0,
         }
