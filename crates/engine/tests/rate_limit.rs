@@ -206,6 +206,25 @@ fn a_burst_is_as_long_as_it_may_be() {
 }
 
 #[test]
+fn a_limit_that_is_set_again_permits_no_other_burst() {
+    let mut net = Net::new();
+    let (left, right) = net.pair(QpType::Rc, 1 << 20);
+    left.qp.limit_rate(8, 0).unwrap();
+    write_all(&left, &right, 1, 1 << 20);
+    // As a program does that adapts its rate all the time.
+    for kbps in [16, 8].into_iter().cycle().take(100) {
+        net.pass(net.now + Duration::from_millis(10), || false);
+        left.qp.limit_rate(kbps, 0).unwrap();
+    }
+    assert_within(&net.sent, 16);
+    // A higher limit applies to what the lower one held back.
+    left.qp.limit_rate(80_000, 0).unwrap();
+    let end = net.now + Duration::from_millis(200);
+    net.pass(end, || left.try_complete().is_some());
+    assert!(net.now < end);
+}
+
+#[test]
 fn what_waits_for_its_limit_is_flushed_with_the_rest() {
     let mut net = Net::new();
     let (left, right) = net.pair(QpType::Rc, 1 << 20);

@@ -159,7 +159,8 @@ fn frames_leave_no_faster_than_the_rate_limit() {
         }
         let took = start.elapsed();
         assert!(took > Duration::from_millis(48), "{took:?}");
-        // What waits is flushed when the queue pair fails.
+        // What waits is flushed when the queue pair fails. A new limit permits a burst.
+        end.qp.limit_rate(0, 0).unwrap();
         end.qp.limit_rate(1, 0).unwrap();
         for _ in 0..20 {
             end.send(Operation::Send, 0, sent.len());

@@ -18,14 +18,7 @@ impl RateLimit {
     /// A limit of `kbps` kilobits per second, in bursts of at most `burst_max` bytes (0: what the
     /// rate gives in a millisecond). `None` for a limit of 0, which is none.
     pub(crate) fn new(kbps: u32, burst_max: u32, now: Time) -> Option<Box<Self>> {
-        if kbps == 0 {
-            return None;
-        }
-        let rate = Rate::from_bits_per_s(u64::from(kbps) * 1000);
-        let mut burst = burst_bytes(rate);
-        if burst_max > 0 {
-            burst = burst.min(burst_max.into());
-        }
+        let (rate, burst) = rate_and_burst(kbps, burst_max)?;
         let mut pacer = Pacer::new(now);
         pacer.spend(BURST_BYTES_MAX - burst);
         Some(Box::new(RateLimit {
@@ -34,6 +27,20 @@ impl RateLimit {
             pacer,
             is_held: false,
         }))
+    }
+
+    /// The limit that takes the place of this one: another rate permits no other burst.
+    pub(crate) fn changed(
+        mut self: Box<Self>,
+        kbps: u32,
+        burst_max: u32,
+        now: Time,
+    ) -> Option<Box<Self>> {
+        let (rate, burst) = rate_and_burst(kbps, burst_max)?;
+        // Until now it filled at the former rate.
+        self.pacer.poll_in_bursts(now, self.rate, 1, self.burst);
+        (self.rate, self.burst) = (rate, burst);
+        Some(self)
     }
 
     /// Bytes that may leave now: 0, or at least one packet of any length.
@@ -72,4 +79,17 @@ impl RateLimit {
     pub(crate) fn spend(&mut self, bytes: u64) {
         self.pacer.spend(bytes);
     }
+}
+
+/// The rate, and the most bytes at once; `None` for no limit.
+fn rate_and_burst(kbps: u32, burst_max: u32) -> Option<(Rate, u64)> {
+    if kbps == 0 {
+        return None;
+    }
+    let rate = Rate::from_bits_per_s(u64::from(kbps) * 1000);
+    let mut burst = burst_bytes(rate);
+    if burst_max > 0 {
+        burst = burst.min(burst_max.into());
+    }
+    Some((rate, burst))
 }

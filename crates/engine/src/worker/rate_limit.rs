@@ -18,7 +18,10 @@ impl WorkerState {
     pub(super) fn follow_rate_limit(&mut self, index: QpIndex, burst_max: u32, now: Time) {
         if let Some(slot) = self.qps.slot(index) {
             let kbps = slot.qp.attributes().rate_limit_kbps;
-            slot.limit = RateLimit::new(kbps, burst_max, now);
+            slot.limit = match slot.limit.take() {
+                Some(limit) => limit.changed(kbps, burst_max, now),
+                None => RateLimit::new(kbps, burst_max, now),
+            };
         }
         // The requests that the former limit held back.
         self.take_posted(index, now);
