@@ -87,22 +87,25 @@ pub fn scenarios() -> Vec<Scenario> {
         scenario!(
             "write_8k",
             "WRITE of 8 KiB, in lists of 16, path MTU 1,024",
-            lists(Setup::PLAIN, Kind::Write)
+            lists(Kind::Write)
         ),
         scenario!(
             "read_8k",
             "READ of 8 KiB, in lists of 16, path MTU 1,024",
-            lists(Setup::PLAIN, Kind::Read)
+            lists(Kind::Read)
         ),
         scenario!(
             "write_64k_sockets",
             "WRITE of 64 KiB, path MTU 1,024, over UDP sockets of the loopback interface",
-            over_sockets()
+            writes_64k(Setup {
+                wire: Wire::Sockets,
+                ..Setup::PLAIN
+            })
         ),
         scenario!(
             "write_64k_agreed",
             "WRITE of 64 KiB between agreed hosts",
-            agreed()
+            writes_64k(Setup::AGREED)
         ),
         scenario!(
             "idle_1",
@@ -256,9 +259,9 @@ fn small_of(setup: Setup, kind: Kind, count: usize) -> Done {
     })
 }
 
-fn lists(setup: Setup, kind: Kind) -> Done {
+fn lists(kind: Kind) -> Done {
     const LIST: usize = 16;
-    let ends = Ends::new(setup);
+    let ends = Ends::new(Setup::PLAIN);
     repeat(&ends, 64, 32, LIST as u64, || {
         list(&ends, kind, 8 * KIB, LIST);
     })
@@ -273,19 +276,10 @@ fn large(kind: Kind, path_mtu: PathMtu) -> Done {
     repeat(&ends, 4, 4, 1, || list(&ends, kind, MIB, 1))
 }
 
-fn agreed() -> Done {
+fn writes_64k(setup: Setup) -> Done {
     let ends = Ends::new(Setup {
         bytes: MIB,
-        ..Setup::AGREED
-    });
-    repeat(&ends, 16, 64, 1, || list(&ends, Kind::Write, 64 * KIB, 1))
-}
-
-fn over_sockets() -> Done {
-    let ends = Ends::new(Setup {
-        wire: Wire::Sockets,
-        bytes: MIB,
-        ..Setup::PLAIN
+        ..setup
     });
     repeat(&ends, 16, 64, 1, || list(&ends, Kind::Write, 64 * KIB, 1))
 }

@@ -15,7 +15,8 @@ const WRITE: Operation = Operation::AtomicWrite {
 const P0: u32 = 0xff_fffe;
 const P1: u32 = 0xff_ffff;
 
-fn answered(b: &mut Bench, psn: u32, payload: &[u8]) {
+/// A response to a READ of one packet.
+pub fn answered(b: &mut Bench, psn: u32, payload: &[u8]) {
     b.arrives(Opcode::RcReadResponseOnly, psn, payload, |h| {
         h.bth.ack_request = false;
         h.aeth = Some(Aeth {
@@ -71,15 +72,20 @@ fn only_its_own_response_ends_it_and_data_is_bad() {
 
 #[test]
 fn it_counts_as_a_read_in_flight_and_a_fence_waits_for_it() {
+    counts_as_a_read_in_flight(WRITE, 8, "AtomicWrite 0 A va=0x9000+8 [8]");
+}
+
+/// Two of three may be in flight; `last` is the third. A SEND behind them has a fence.
+pub fn counts_as_a_read_in_flight(operation: Operation, length: u32, last: &str) {
     let mut b = Bench::connected();
     for _ in 0..3 {
-        b.post(WRITE, 8);
+        b.post(operation, length);
     }
     b.post_with(Operation::Send, 8, |r| r.fence = true);
     assert_eq!(b.sends().len(), 2);
     answered(&mut b, P0, &[]);
     answered(&mut b, P1, &[]);
-    assert_eq!(b.sends(), ["AtomicWrite 0 A va=0x9000+8 [8]"]);
+    assert_eq!(b.sends(), [last]);
     answered(&mut b, 0, &[]);
     assert_eq!(b.sends(), ["SendOnly 1 A [8]"]);
 }

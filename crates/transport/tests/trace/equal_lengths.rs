@@ -307,8 +307,8 @@ fn messages_arrive_whole_whatever_is_lost() {
     }
 }
 
-#[test]
-fn padding_of_a_write_is_not_written() {
+/// The first 664 of 1,000 bytes arrived.
+fn with_two_packets_of_a_write() -> Bench {
     let mut b = bench();
     b.write_arrives(
         Opcode::RcWriteFirst,
@@ -321,6 +321,12 @@ fn padding_of_a_write_is_not_written() {
         }),
     );
     b.write_arrives(Opcode::RcWriteMiddle, 101, &[2; 340], None);
+    b
+}
+
+#[test]
+fn padding_of_a_write_is_not_written() {
+    let mut b = with_two_packets_of_a_write();
     let last = padded(Opcode::RcWriteLast, 102, &[3; 336], 4);
     b.bytes_arrive(&last);
     assert_eq!(b.counted(Counter::MessagesReceived), 1);
@@ -334,18 +340,7 @@ fn padding_of_a_write_is_not_written() {
 fn the_payload_of_a_padded_packet_is_checked_as_any() {
     // More than the message has left, and less.
     for length in [335, 337] {
-        let mut b = bench();
-        b.write_arrives(
-            Opcode::RcWriteFirst,
-            100,
-            &[1; 324],
-            Some(Reth {
-                va: REGION_VA,
-                rkey: RKEY,
-                length: 1000,
-            }),
-        );
-        b.write_arrives(Opcode::RcWriteMiddle, 101, &[2; 340], None);
+        let mut b = with_two_packets_of_a_write();
         b.bytes_arrive(&padded(Opcode::RcWriteLast, 102, &vec![3; length], 7));
         assert_eq!(b.qp.state(), QpState::Error, "{length}");
     }

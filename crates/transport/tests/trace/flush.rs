@@ -3,6 +3,7 @@
 use airdma_transport::*;
 use airdma_wire::*;
 
+use crate::atomic_write::{answered, counts_as_a_read_in_flight};
 use crate::bench::*;
 
 const ACK: Syndrome = Syndrome::Ack { credits: 31 };
@@ -19,17 +20,6 @@ const FLUSH: Operation = Operation::Flush {
 
 /// The bench's first PSN is 0xfffffe.
 const P0: u32 = 0xff_fffe;
-const P1: u32 = 0xff_ffff;
-
-fn answered(b: &mut Bench, psn: u32, payload: &[u8]) {
-    b.arrives(Opcode::RcReadResponseOnly, psn, payload, |h| {
-        h.bth.ack_request = false;
-        h.aeth = Some(Aeth {
-            syndrome: ACK,
-            msn: 0,
-        });
-    });
-}
 
 fn arrives(b: &mut Bench, psn: u32, (va, length): (u64, u32), what: Feth) {
     b.arrives(Opcode::RcFlush, psn, &[], |h| {
@@ -92,17 +82,7 @@ fn only_its_own_response_ends_it_and_data_is_bad() {
 
 #[test]
 fn it_counts_as_a_read_in_flight_and_a_fence_waits_for_it() {
-    let mut b = Bench::connected();
-    for _ in 0..3 {
-        b.post(FLUSH, 0);
-    }
-    b.post_with(Operation::Send, 8, |r| r.fence = true);
-    assert_eq!(b.sends().len(), 2);
-    answered(&mut b, P0, &[]);
-    answered(&mut b, P1, &[]);
-    assert_eq!(b.sends().len(), 1);
-    answered(&mut b, 0, &[]);
-    assert_eq!(b.sends(), ["SendOnly 1 A [8]"]);
+    counts_as_a_read_in_flight(FLUSH, 0, "Flush 0 A va=0x9000+600");
 }
 
 #[test]
