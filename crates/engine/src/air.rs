@@ -63,7 +63,7 @@ use airdma_wire::{Neighbour, Psn, Qpn};
 use identity::Identity;
 use narrow::NarrowPaths;
 use pace::Pace;
-use peer::{AirPeer, Asking};
+use peer::{AirPeer, Asking, HELLO_AGAIN};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -291,7 +291,7 @@ impl Air {
             peer.pace = Some(Pace::dcqcn(line_rate, now));
         }
         if speaks {
-            self.ask(index, now);
+            self.ask_for_another(index, now);
         }
         Some(index)
     }
@@ -330,7 +330,30 @@ impl Air {
             again_at: now,
             nonce,
         });
+        peer.asks_once_more = false;
         self.call_at(now);
+    }
+
+    /// Asks for one more queue pair, or about what changed. A question on its way is answered
+    /// first: were it replaced, no answer would count while connections come faster than
+    /// answers. Only the last repetition, which is hardly answered any more, is replaced.
+    pub(super) fn ask_for_another(&mut self, index: AirIndex, now: Time) {
+        let peer = self.peer(index);
+        let waits = |asking: Asking| (1..HELLO_AGAIN.len()).contains(&asking.tries);
+        if peer.asking.is_some_and(waits) {
+            peer.asks_once_more = true;
+        } else {
+            self.ask(index, now);
+        }
+    }
+
+    /// A question was answered, or given up. Returns whether another one follows.
+    fn ask_once_more(&mut self, index: AirIndex, now: Time) -> bool {
+        let asks = std::mem::take(&mut self.peer(index).asks_once_more);
+        if asks {
+            self.ask(index, now);
+        }
+        asks
     }
 
     /// The port is gone: no message is sent any more.

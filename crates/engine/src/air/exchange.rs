@@ -99,7 +99,9 @@ impl Air {
             if !peer.ask_again(now) {
                 peer.asking = None;
                 self.agree(view, index, None, now);
-                self.let_go(view, index);
+                if !self.ask_once_more(index, now) {
+                    self.let_go(view, index);
+                }
                 return None;
             }
             let question = Hello {
@@ -418,6 +420,7 @@ impl Air {
             peer.asking = None;
             peer.incompatible = (!can).then_some(hello.instance);
             self.agree(view, index, answer, now);
+            self.ask_once_more(index, now);
         }
         if !hello.asks {
             // Each repetition of a question is answered.

@@ -175,6 +175,9 @@ pub(super) struct AirPeer {
     /// Whether it accepts bundles and was told that we do, so it may send some.
     pub(super) may_bundle: bool,
     pub(super) asking: Option<Asking>,
+    /// Whether another question follows that one: a queue pair was connected since, or the MTU
+    /// changed.
+    pub(super) asks_once_more: bool,
     /// Time of the last question that a Hello caused.
     pub(super) asked_by_hello: Option<Time>,
     /// Instance of its last answer, if there is nothing to agree on with it.
@@ -257,6 +260,7 @@ impl AirPeer {
             bundling: None,
             may_bundle: false,
             asking: None,
+            asks_once_more: false,
             asked_by_hello: None,
             incompatible: None,
             asked: None,

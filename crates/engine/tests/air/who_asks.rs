@@ -146,3 +146,26 @@ fn an_early_caller_is_asked_once_a_queue_pair_is_connected() {
     assert_eq!(agreed(&wires), [2, 2]);
     write_both_ways(&mut wires, true);
 }
+
+#[test]
+fn hosts_agree_while_connections_come_faster_than_answers() {
+    let mut wires = wires([Offers::Wired; 2]);
+    // A round trip of 4 ms.
+    wires.away = 20;
+    let before = wires.messages(0);
+    let mut pairs = Vec::new();
+    for _ in 0..20 {
+        pairs.push(crate::rate::pair(&wires));
+        wires.quietly(MS);
+    }
+    let since = wires.sent.len();
+    let (left, right) = &pairs[0];
+    left.qp.post_send(&left.write(right, 0, LEN)).unwrap();
+    wires.quietly(30 * MS);
+    left.ok();
+    let mut middles = wires.sent[since..].iter().filter(|sent| sent.1[0] == 0x07);
+    assert!(middles.all(|(_, bytes)| bytes.len() == 12 + 1428 + 4));
+    // Questions and answers: two of each in a round trip suffice.
+    let messages = wires.messages(0) - before;
+    assert!(messages < pairs.len(), "{messages}");
+}
