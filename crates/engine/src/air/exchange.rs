@@ -276,7 +276,7 @@ impl Air {
                 }
             }
         }
-        self.ask_unless_asked(index, now);
+        self.ask_for_another(index, now);
     }
 
     /// A connection has its keys: earlier questions were lost.

@@ -1,5 +1,6 @@
 //! Hosts on a wire, beside others on a wire, on the air, and of other makers.
 
+use crate::common::End;
 use crate::wires::{Wires, reset};
 use crate::{MS, is_middle};
 use airdma_engine::*;
@@ -168,4 +169,22 @@ fn hosts_agree_while_connections_come_faster_than_answers() {
     // Questions and answers: two of each in a round trip suffice.
     let messages = wires.messages(0) - before;
     assert!(messages < pairs.len(), "{messages}");
+}
+
+#[test]
+fn a_question_on_its_way_does_not_hide_a_smaller_mtu() {
+    let mut wires = wires([Offers::Wired; 2]);
+    // Its own question states the earlier MTU.
+    let one = End::new(wires.hosts[0].device.device(), QpType::Rc, LEN);
+    one.connect(&wires.ends[1]);
+    wires.quietly(MS / 5);
+    wires.hosts[0].device.set_interface_mtu(1280);
+    wires.quietly(20 * MS);
+    let since = wires.sent.len();
+    let write = wires.ends[1].write(&wires.ends[0], 0, LEN);
+    wires.ends[1].qp.post_send(&write).unwrap();
+    wires.quietly(30 * MS);
+    wires.ends[1].ok();
+    let mut middles = wires.sent[since..].iter().filter(|sent| sent.1[0] == 0x07);
+    assert!(middles.all(|(_, bytes)| bytes.len() <= 12 + 1232 + 4));
 }
