@@ -87,8 +87,9 @@ impl Core {
             return of_port;
         }
         let index = self.info.interface_index;
-        match path::mtu(index, source, destination) {
-            Ok(mtu) => of_port.min(PathMtu::for_interface_mtu(mtu).unwrap_or(PathMtu::M256)),
+        let fits = PathMtu::for_interface_mtu;
+        match path::mtu(index, source, destination, |mtu| fits(mtu) >= Some(of_port)) {
+            Ok(mtu) => of_port.min(fits(mtu).unwrap_or(PathMtu::M256)),
             Err(_) => of_port,
         }
     }
@@ -106,7 +107,8 @@ impl Core {
             return;
         };
         let index = self.info.interface_index;
-        if path::mtu(index, local, remote).is_ok_and(|mtu| mtu < packet_bytes) {
+        let mtu = path::mtu(index, local, remote, |mtu| mtu >= packet_bytes);
+        if mtu.is_ok_and(|mtu| mtu < packet_bytes) {
             self.visit(|worker| worker.state.counters.count(EngineCounter::NarrowPaths));
         }
     }

@@ -193,7 +193,7 @@ pub(super) fn socket_towards(
 }
 
 /// Whether packets leave by the interface although others have the subnet.
-fn is_own_link(interface: u32, source: IpAddr, destination: IpAddr) -> bool {
+pub(super) fn is_own_link(interface: u32, source: IpAddr, destination: IpAddr) -> bool {
     OwnLink::of(source, interface).is_some_and(|mut link| link.leads_to(destination))
 }
 
