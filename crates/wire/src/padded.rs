@@ -125,6 +125,14 @@ mod tests {
             let error = with(&|bytes| bytes[end - 2..].copy_from_slice(&padding.to_be_bytes()));
             assert_eq!(error, ParseError::BadPad, "{padding}");
         }
+        // A payload of zeros looks like padding.
+        for padding in [12, 13, 0xff, 0xffff_u16] {
+            let error = with(&|bytes| {
+                bytes[Bth::LEN..].fill(0);
+                bytes[end - 2..].copy_from_slice(&padding.to_be_bytes());
+            });
+            assert_eq!(error, ParseError::BadPad, "{padding}");
+        }
         assert_eq!(with(&|bytes| bytes[end - 3] = 1), ParseError::BadPad);
         assert_eq!(with(&|bytes| bytes[end - 6] = 1), ParseError::BadPad);
         assert_eq!(with(&|bytes| bytes[1] |= 0x10), ParseError::BadPad);

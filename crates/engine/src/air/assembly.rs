@@ -110,9 +110,12 @@ mod tests {
     fn pieces_of_two_packets_are_not_mixed() {
         let mut assembly = Assembly::default();
         let (one, other) = (pieces(&packet(1, 1464)), pieces(&packet(2, 1464)));
-        assert_eq!(add(&mut assembly, &one[0]), None);
-        assert_eq!(add(&mut assembly, &other[1]), None);
-        assert_eq!(add(&mut assembly, &one[1]), None);
+        for rest in [[&other[1], &other[2]], [&one[1], &other[2]]] {
+            assert_eq!(add(&mut assembly, &one[0]), None);
+            assert_eq!(add(&mut assembly, rest[0]), None);
+            assert_eq!(add(&mut assembly, rest[1]), None);
+        }
+        // The first one lost what it had.
         assert_eq!(add(&mut assembly, &one[2]), None);
     }
 
