@@ -217,8 +217,12 @@ fn a_limit_that_is_set_again_permits_no_other_burst() {
         left.qp.limit_rate(kbps, 0).unwrap();
     }
     assert_within(&net.sent, 16);
-    // A higher limit applies to what the lower one held back.
+    // A higher limit applies to what the lower one held back, from now on.
+    net.pass(net.now + Duration::from_millis(500), || false);
+    let before = net.bytes();
     left.qp.limit_rate(80_000, 0).unwrap();
+    net.settle();
+    assert_eq!(net.bytes(), before);
     let end = net.now + Duration::from_millis(200);
     net.pass(end, || left.try_complete().is_some());
     assert!(net.now < end);
