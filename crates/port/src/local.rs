@@ -258,10 +258,11 @@ impl<P: SharedPort> Port for LocalPort<P> {
         handle: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<usize> {
         let slept = self.bell.answer();
+        self.inlets
+            .sweep_sometimes(coarse_time(), &self.meeting, &self.bell);
         if self.inlets.is_empty() {
             return self.receive_from_sockets(budget, handle);
         }
-        self.inlets.sweep_sometimes(coarse_time(), &self.bell);
         let mut count = 0;
         if self.inlets.has_new() {
             for _ in 0..CATCH_UP_MAX {

@@ -23,7 +23,7 @@ const INLETS_MAX: usize = 128;
 const REQUESTS_MAX: usize = 32;
 /// Probes that one call to receive takes.
 const PROBES_MAX: usize = 8;
-/// Time between two searches for rings whose producers are gone.
+/// Time between two searches for rings whose producers are gone, and for connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A ring, and how its packets would have arrived over the network.
@@ -214,11 +214,14 @@ impl Inlets {
         });
     }
 
-    /// Gives up rings whose producers are gone, from time to time.
-    pub(super) fn sweep_sometimes(&mut self, now: Duration, bell: &Bell) {
+    /// Gives up rings whose producers are gone, from time to time, and accepts connections: those
+    /// of processes whose probes never come here would fill the listener's queue, and no other
+    /// process could ask.
+    pub(super) fn sweep_sometimes(&mut self, now: Duration, meeting: &Meeting, bell: &Bell) {
         if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
             self.sweep(bell);
+            self.take_requests(meeting);
         }
     }
 

@@ -544,7 +544,7 @@ fn rings_and_requests_have_limits() {
     assert_eq!(inlets.counts(), (128, 31));
     // Those whose senders are gone make room.
     drop(kept);
-    inlets.sweep_sometimes(Duration::from_secs(1000), &bell);
+    inlets.sweep_sometimes(Duration::from_secs(1000), &meeting, &bell);
     assert!(inlets.is_empty());
 }
 
@@ -562,4 +562,16 @@ fn routes_have_a_limit() {
         }
     }
     assert!(left.outlets.count() > 0);
+}
+
+/// Each process that opens a device looks whether the others live, and one that shares an address
+/// with the receiver is asked in vain beside it.
+#[test]
+fn connections_without_a_probe_do_not_hide_a_process() {
+    let folder = Folder::new();
+    let (mut left, mut right) = pair(&folder);
+    for _ in 0..40 {
+        drop(Meeting::open(&folder.0).unwrap());
+    }
+    assert!(talk_until(&mut left, &mut right, has_ring));
 }
