@@ -96,11 +96,12 @@ impl Inlets {
                     break;
                 };
                 inlet.is_new = false;
+                // Each counts, or a process that writes them faster than this loop would hold it.
+                count += 1;
+                bytes += packet.len() as u64;
                 if packet.len() < PACKET_LEN_MIN {
                     continue;
                 }
-                count += 1;
-                bytes += packet.len() as u64;
                 let [tos, ttl, ..] = tag.0;
                 handle(Received {
                     source: inlet.source,

@@ -575,3 +575,34 @@ fn connections_without_a_probe_do_not_hide_a_process() {
     }
     assert!(talk_until(&mut left, &mut right, has_ring));
 }
+
+#[test]
+fn a_ring_of_packets_without_a_header_takes_one_budget_a_call() {
+    let folder = Folder::new();
+    let (mut left, mut right) = pair(&folder);
+    assert!(talk_until(&mut left, &mut right, has_ring));
+    right.bell.will_sleep();
+    for _ in 0..100 {
+        let fate = left.outlets.push(0, PacketTag::default(), &[]);
+        assert_eq!(fate, Fate::Taken);
+    }
+    left.outlets.push(0, PacketTag::default(), &packet(1));
+    left.outlets.publish(&[0]);
+    assert_eq!(receive(&mut right), Vec::<Vec<u8>>::new());
+    assert!(is_readable(right.bell.fd()), "there is more");
+    assert_eq!(receive(&mut right), [packet(1)]);
+    right.bell.woke();
+}
+
+#[test]
+fn a_connection_that_says_more_than_it_must_ends() {
+    let folder = Folder::new();
+    let meeting = Meeting::open(&folder.0).unwrap();
+    let socket = fs::read_dir(&folder.0).unwrap().next().unwrap().unwrap();
+    let client = unix::connect(&socket.path()).unwrap();
+    let server = meeting.accept().unwrap();
+    assert!(!unix::is_closed(&server));
+    unix::send(&client, b"more", &[]).unwrap();
+    drop(client);
+    assert!(unix::is_closed(&server));
+}

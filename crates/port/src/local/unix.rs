@@ -167,17 +167,14 @@ fn descriptors_of(control: &Control, len: usize) -> Vec<OwnedFd> {
         .collect()
 }
 
-/// Whether the other end of a connection is closed.
+/// Whether a connection on which nothing more may come has ended: its other end is closed, or said
+/// something all the same, behind which the end would go unseen.
 pub(super) fn is_closed(connection: &OwnedFd) -> bool {
     let mut byte = 0_u8;
     let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
     // SAFETY: room for one byte.
     let got = unsafe { libc::recv(connection.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
-    match got {
-        0 => true,
-        1.. => false,
-        _ => !is_open(&io::Error::last_os_error()),
-    }
+    got >= 0 || !is_open(&io::Error::last_os_error())
 }
 
 /// Whether nothing waits, rather than that nothing can come any more.
