@@ -160,6 +160,12 @@ impl PacketConsumer {
         Some((tag, packet))
     }
 
+    /// Whether there are packets, by what this end has taken: the producer can write over what it
+    /// has given back, which a [`PacketWatch`] goes by.
+    pub fn has_packets(&mut self) -> bool {
+        !self.corrupt && self.index.available(self.memory.indices()) > 0
+    }
+
     /// Gives the room of all packets that were taken back to the producer.
     pub fn release(&mut self) {
         let taken = self.index.taken();

@@ -5,6 +5,7 @@
 //! sleeps, nothing is written, and a look at the rings costs no system call.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -119,4 +120,18 @@ pub(super) fn ring_eventfd(fd: BorrowedFd<'_>) {
     let one = 1_u64;
     // SAFETY: eight bytes at `one` may be read.
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Whether a write to a descriptor that another process sent neither blocks nor ends this program:
+/// it belongs to no pipe, socket or file, and waits for nothing.
+pub(super) fn is_bell(fd: BorrowedFd<'_>) -> bool {
+    let mut about = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: room for the struct.
+    let known = unsafe { libc::fstat(fd.as_raw_fd(), about.as_mut_ptr()) } == 0;
+    // SAFETY: integers, of which every value is one.
+    let kind = unsafe { about.assume_init() }.st_mode & libc::S_IFMT;
+    // SAFETY: plain integers.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    // What the kernel makes without a file has no kind.
+    known && kind == 0 && flags >= 0 && flags & libc::O_NONBLOCK != 0
 }

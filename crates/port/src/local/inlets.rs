@@ -70,10 +70,10 @@ impl Inlets {
     }
 
     /// Whether a ring holds its first packets.
-    pub(super) fn has_new(&self) -> bool {
+    pub(super) fn has_new(&mut self) -> bool {
         self.inlets
-            .iter()
-            .any(|inlet| inlet.is_new && inlet.consumer.watch().has_packets())
+            .iter_mut()
+            .any(|inlet| inlet.is_new && inlet.consumer.has_packets())
     }
 
     /// Delivers up to `budget` packets. Returns how many, and their bytes.
@@ -228,7 +228,7 @@ impl Inlets {
 
     fn sweep(&mut self, bell: &Bell) {
         self.keep(bell, |inlet| {
-            inlet.consumer.watch().has_packets() || !unix::is_closed(&inlet.connection)
+            inlet.consumer.has_packets() || !unix::is_closed(&inlet.connection)
         });
     }
 
@@ -237,8 +237,8 @@ impl Inlets {
         self.keep(bell, |inlet| inlet.destination != destination);
     }
 
-    fn keep(&mut self, bell: &Bell, keep: impl Fn(&Inlet) -> bool) {
-        self.inlets.retain(|inlet| {
+    fn keep(&mut self, bell: &Bell, keep: impl Fn(&mut Inlet) -> bool) {
+        self.inlets.retain_mut(|inlet| {
             let kept = keep(inlet);
             if !kept {
                 bell.remove(inlet.id);

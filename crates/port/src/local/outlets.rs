@@ -15,7 +15,7 @@ use airdma_shm::{Block, PACKET_RING_BYTES, PacketProducer, PacketTag};
 use airdma_wire::local_probe::LocalProbe;
 use airdma_wire::{Gid, Neighbour, Qpn};
 
-use super::bell::ring_eventfd;
+use super::bell::{is_bell, ring_eventfd};
 use super::meeting::{Meeting, random};
 use super::messages::{Grant, ROOM, Request, Secret};
 use super::unix::{self, Message};
@@ -350,6 +350,9 @@ impl Outlet {
         now: Duration,
     ) -> Option<Self> {
         let [memory, bell] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
+        if !is_bell(bell.as_fd()) {
+            return None;
+        }
         let block = Block::map(memory, grant.offset, PACKET_RING_BYTES).ok()?;
         Some(Outlet {
             producer: PacketProducer::attach(Arc::new(block)).ok()?,

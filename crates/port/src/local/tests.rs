@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use airdma_shm::{Block, PACKET_RING_BYTES};
 
 use super::messages::{Grant, Request};
 use super::*;
@@ -226,13 +228,16 @@ fn the_right_one_of_two_equal_addresses_is_found() {
 }
 
 /// A process that has the peer's name, and answers requests as it likes.
-struct Impostor(Meeting);
+struct Impostor {
+    meeting: Meeting,
+    bell: OwnedFd,
+}
 
 impl Impostor {
-    fn new(folder: &Folder) -> Self {
+    fn new(folder: &Folder, bell: OwnedFd) -> Self {
         let mut meeting = Meeting::open(&folder.0).unwrap();
         meeting.set_address(0, Some(neighbour(RIGHT)));
-        Impostor(meeting)
+        Impostor { meeting, bell }
     }
 
     /// Accepts a request, and answers with this nonce and these ends.
@@ -240,7 +245,7 @@ impl Impostor {
         let mut bytes = [0; messages::ROOM];
         // Processes that only look whether this one lives have connected, too.
         let (connection, len) = loop {
-            let connection = self.0.accept()?;
+            let connection = self.meeting.accept()?;
             if let unix::Message::Whole(len, _) = unix::receive(&connection, &mut bytes) {
                 break (connection, len);
             }
@@ -253,7 +258,7 @@ impl Impostor {
             destination: neighbour(ends.1).into(),
             offset: block.offset(),
         };
-        let descriptors = [block.fd().as_raw_fd(), self.0.listener().as_raw_fd()];
+        let descriptors = [block.fd().as_raw_fd(), self.bell.as_raw_fd()];
         unix::send(&connection, &grant.to_bytes(), &descriptors).unwrap();
         Some(connection)
     }
@@ -263,7 +268,7 @@ impl Impostor {
 fn a_grant_without_the_nonce_of_the_probe_is_refused() {
     let folder = Folder::new();
     let (left, _right) = sockets();
-    let impostor = Impostor::new(&folder);
+    let impostor = Impostor::new(&folder, eventfd(libc::EFD_NONBLOCK));
     let mut left = local(left, LEFT, &folder.0);
     let mut grants = Vec::new();
     for number in 0..60 {
@@ -275,6 +280,34 @@ fn a_grant_without_the_nonce_of_the_probe_is_refused() {
     assert_eq!(left.counters().tx_local, 0);
 }
 
+fn eventfd(flags: i32) -> OwnedFd {
+    // SAFETY: plain integers make a descriptor that nothing else owns.
+    unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, flags)) }
+}
+
+/// Whether a ring is taken from a process that knows the nonce, and names these ends and this bell.
+fn is_granted(ends: (&str, &str), bell: OwnedFd) -> bool {
+    let folder = Folder::new();
+    let (left, right) = sockets();
+    let impostor = Impostor::new(&folder, bell);
+    let mut left = local(left, LEFT, &folder.0);
+    let mut right = local(right, RIGHT, &Folder::new().0);
+    let mut kept = Vec::new();
+    for number in 0..40 {
+        send(&mut left, RIGHT, &[packet(number)]);
+        right
+            .inner
+            .receive(64, &mut |received| {
+                let probe = airdma_wire::local_probe::LocalProbe::parse(received.bytes);
+                kept.extend(probe.and_then(|probe| impostor.grant(probe.nonce, ends)));
+            })
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!kept.is_empty(), "it was asked");
+    has_ring(&left)
+}
+
 /// A peer that gets a probe may pass it on to a process of the host, with any source address. That
 /// process says where the probe came from and to.
 #[test]
@@ -284,25 +317,8 @@ fn a_grant_for_a_probe_between_other_ends_is_refused() {
         (("127.0.0.3", RIGHT), false),
         ((LEFT, "127.0.0.3"), false),
     ] {
-        let folder = Folder::new();
-        let (left, right) = sockets();
-        let impostor = Impostor::new(&folder);
-        let mut left = local(left, LEFT, &folder.0);
-        let mut right = local(right, RIGHT, &Folder::new().0);
-        let mut kept = Vec::new();
-        for number in 0..40 {
-            send(&mut left, RIGHT, &[packet(number)]);
-            right
-                .inner
-                .receive(64, &mut |received| {
-                    let probe = airdma_wire::local_probe::LocalProbe::parse(received.bytes);
-                    kept.extend(probe.and_then(|probe| impostor.grant(probe.nonce, ends)));
-                })
-                .unwrap();
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert!(!kept.is_empty(), "it was asked");
-        assert_eq!(has_ring(&left), takes, "{ends:?}");
+        let is_taken = is_granted(ends, eventfd(libc::EFD_NONBLOCK));
+        assert_eq!(is_taken, takes, "{ends:?}");
     }
 }
 
@@ -476,6 +492,22 @@ fn probe(token: [u8; 16]) -> Vec<u8> {
     probe.to_bytes().to_vec()
 }
 
+/// A packet from the left that arrives at the right.
+fn arrived(bytes: &[u8]) -> Received<'_> {
+    Received {
+        source: neighbour(LEFT),
+        source_port: 4791,
+        destination: neighbour(RIGHT),
+        tos: 0,
+        ttl: 64,
+        flow_label: 0,
+        forwarded: false,
+        bundled: false,
+        bytes,
+        following: None,
+    }
+}
+
 #[test]
 fn probes_without_a_request_make_nothing() {
     let folder = Folder::new();
@@ -519,18 +551,7 @@ fn rings_and_requests_have_limits() {
         unix::send(&connection, &Request { token }.to_bytes(), &[]).unwrap();
         kept.push(connection);
         let token = if with_probe { token } else { [0xff; 16] };
-        assert!(inlets.take_probe(&Received {
-            source: neighbour(LEFT),
-            source_port: 4791,
-            destination: neighbour(RIGHT),
-            tos: 0,
-            ttl: 64,
-            flow_label: 0,
-            forwarded: false,
-            bundled: false,
-            bytes: &probe(token),
-            following: None,
-        }));
+        assert!(inlets.take_probe(&arrived(&probe(token))));
         inlets.answer_probes(&meeting, &bell);
     };
     for number in 0..100 {
@@ -605,4 +626,49 @@ fn a_connection_that_says_more_than_it_must_ends() {
     unix::send(&client, b"more", &[]).unwrap();
     drop(client);
     assert!(unix::is_closed(&server));
+}
+
+/// The bytes of a ring at which its consumer's index lies.
+const RELEASED_AT: usize = 256;
+
+#[test]
+fn a_dead_process_cannot_keep_its_ring() {
+    let folder = Folder::new();
+    let meeting = Meeting::open(&folder.0).unwrap();
+    let socket = fs::read_dir(&folder.0).unwrap().next().unwrap().unwrap();
+    let bell = Bell::new().unwrap();
+    let mut inlets = Inlets::default();
+    let connection = unix::connect(&socket.path()).unwrap();
+    unix::send(&connection, &Request { token: [7; 16] }.to_bytes(), &[]).unwrap();
+    assert!(inlets.take_probe(&arrived(&probe([7; 16]))));
+    inlets.answer_probes(&meeting, &bell);
+    let mut bytes = [0; messages::ROOM];
+    let unix::Message::Whole(len, descriptors) = unix::receive(&connection, &mut bytes) else {
+        panic!("no grant");
+    };
+    let offset = Grant::parse(&bytes[..len]).unwrap().offset;
+    let memory = descriptors.into_iter().next().unwrap();
+    let block = Block::map(memory, offset, PACKET_RING_BYTES).unwrap();
+    // SAFETY: within the ring, aligned, and touched through atomics only.
+    let released = unsafe { AtomicU32::from_ptr(block.ptr().add(RELEASED_AT).cast().as_ptr()) };
+    released.fetch_add(100, Ordering::SeqCst);
+    drop(connection);
+    inlets.sweep_sometimes(Duration::from_secs(1000), &meeting, &bell);
+    assert!(inlets.is_empty());
+}
+
+/// A write to something else could block, or end the program (SIGPIPE).
+#[test]
+fn a_grant_without_a_bell_that_cannot_block_is_refused() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let file = fs::File::create("/dev/null").unwrap();
+    for (bell, takes) in [
+        (eventfd(libc::EFD_NONBLOCK), true),
+        (eventfd(0), false),
+        (OwnedFd::from(writer), false),
+        (OwnedFd::from(file), false),
+    ] {
+        assert_eq!(is_granted((LEFT, RIGHT), bell), takes);
+    }
 }

@@ -135,3 +135,17 @@ fn the_producer_learns_that_the_consumer_sleeps() {
     consumer.release();
     assert!(!watch.has_packets());
 }
+
+#[test]
+fn a_producer_cannot_fill_an_empty_ring_by_its_consumers_index() {
+    let (mut producer, mut consumer) = ring();
+    assert!(!consumer.has_packets());
+    producer.push(PacketTag::default(), &[0; 12]);
+    producer.publish();
+    assert!(consumer.has_packets());
+    assert!(pop(&mut consumer).is_some());
+    consumer.release();
+    scribble(&consumer, INDICES_OFFSET + 128, 77);
+    assert!(consumer.watch().has_packets());
+    assert!(!consumer.has_packets());
+}
