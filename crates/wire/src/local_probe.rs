@@ -101,6 +101,9 @@ mod tests {
         for len in 0..LOCAL_PROBE_LEN {
             assert_eq!(LocalProbe::parse(&bytes[..len]), None);
         }
+        for longer in [&[0][..], &[0; 16], &bytes] {
+            assert_eq!(LocalProbe::parse(&[&bytes, longer].concat()), None);
+        }
         let mut other = bytes;
         other[0] = 0xda;
         assert_eq!(LocalProbe::parse(&other), None);
