@@ -9,6 +9,7 @@ mod common;
 use airdma_engine::*;
 use airdma_port::impair::Impaired;
 use airdma_port::{Destination, Port, TransmitBatch, sim};
+use airdma_wire::local_probe::LocalProbe;
 use airdma_wire::{
     Aeth, AtomicEth, Bth, Deth, HEADERS_LEN_MAX, Headers, NakCode, Opcode, Packet, Reth, Syndrome,
 };
@@ -143,10 +144,14 @@ impl Siege {
     }
 
     fn dropped(&mut self, reason: &str) {
+        self.dropped_again(reason, 1);
+    }
+
+    fn dropped_again(&mut self, reason: &str, times: u64) {
         let (device, cq) = (&self.end.device, &self.end.cq);
         wait_until(reason, || {
             cq.poll(0, |_| ()).unwrap();
-            counter(device, reason) == 1
+            counter(device, reason) == times
         });
     }
 
@@ -446,6 +451,15 @@ fn foreign_partitions_opcodes_and_versions_are_dropped() {
     unknown[0] = 0x3f;
     siege.send_bytes(&unknown);
     siege.dropped("drop_unknown_opcode");
+
+    // A probe, to a device that shares no memory (AIRDMA_LOCAL).
+    let probe = LocalProbe {
+        to: good.bth.dest_qpn,
+        token: [1; 16],
+        nonce: [2; 16],
+    };
+    siege.send_bytes(&probe.to_bytes());
+    siege.dropped_again("drop_unknown_opcode", 2);
 
     // Transport version 1; more pad than payload; a datagram for a connection.
     let mut version = bytes.clone();
