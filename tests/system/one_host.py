@@ -109,8 +109,8 @@ def _two_users(lab: Lab) -> list[str]:
 
 
 def _ends(lab: Lab) -> list[str]:
-    """A stopped process takes nothing out of its ring, and both ends go on when it does. The peer of a
-    process that is killed gets an error in its time.
+    """A stopped process takes nothing out of its ring, and both ends go on when it does. The peer
+    of a process that is killed gets an error in its time.
     """
     one = Run(["ib_write_bw", "-s", "65536", "-D", "10"])
     server = lab.b.start(_server(lab.b, one), LOCAL)
