@@ -332,7 +332,10 @@ impl WorkerState {
             if transmit.len > cut_above {
                 let whole = &mut self.opened[..transmit.len];
                 whole.copy_from_slice(&out[..transmit.len]);
-                let destination = destination(&transmit.path, &host.device.rows);
+                let mut destination = destination(&transmit.path, &host.device.rows);
+                if let Some(air) = admitted.air {
+                    destination.tos = self.air.traffic_class(air, destination.tos);
+                }
                 if !commit_pieces(batch, whole, cut_above, destination) {
                     break TurnEnd::BatchFull;
                 }

@@ -85,6 +85,18 @@ fn a_write_of_long_packets_that_vanish_arrives() {
 }
 
 #[test]
+fn pieces_have_the_traffic_class_of_their_packet() {
+    let mut wires = Wires::with([Some(RateControl::Dctcp); 2], LEN);
+    wires.connect_again();
+    write(&mut wires, 1);
+    let mut sent = wires.sent.iter().rev();
+    let last = sent.find(|(from, bytes)| *from == 0 && bytes[5..8] != [0, 0, 1]);
+    assert_eq!(last.unwrap().1[0], PIECE_OPCODE);
+    // Congestion is marked.
+    assert_eq!(wires.traffic_class[0] & 3, 2);
+}
+
+#[test]
 fn a_read_whose_long_responses_vanish_arrives() {
     for on_air in [false, true] {
         let mut wires = wires(on_air);
