@@ -4,7 +4,11 @@
 mod common;
 
 use airdma_engine::*;
+use airdma_wire::ip::IpPseudo;
+use airdma_wire::{Bth, HEADERS_LEN_MAX, Headers, ICRC_LEN, Opcode, Reth, icrc};
 use common::*;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
 
 #[test]
 fn data_goes_through_sockets_whole() {
@@ -90,4 +94,87 @@ fn datagrams_go_through_sockets() {
         assert_eq!(right.ok().byte_len, 1064);
         assert_eq!(right.memory.bytes(40, 1024), pattern(1024, round as u8));
     }
+}
+
+/// The kernel delivers the packets of a segmented send in one buffer.
+#[test]
+fn a_damaged_packet_in_the_middle_of_a_run_places_no_byte() {
+    const PART: usize = 1024;
+    const DAMAGED: usize = 3;
+    let (address, port) = bind("127.0.0.27");
+    let peer = Ipv4Addr::new(127, 0, 0, 28);
+    let device = Device::plain_with_port(info("victim", address), port).unwrap();
+    let end = End::new(&device, QpType::Rc, 10 * PART);
+    let path = Path {
+        gid: Gid::from(IpAddr::from(peer)),
+        ..Path::default()
+    };
+    connect(&end.qp, Qpn::new(0x4321), path);
+    let socket = UdpSocket::bind((peer, PORT)).unwrap();
+    socket.connect((address, PORT)).unwrap();
+    let data = pattern(10 * PART, 7);
+    let packet = |number: usize, id: u16| {
+        let opcode = match number {
+            0 => Opcode::RcWriteFirst,
+            _ => Opcode::RcWriteMiddle,
+        };
+        let bth = Bth::new(opcode, end.qp.number(), PSN.add(number as u32));
+        let mut headers = Headers::new(bth);
+        headers.reth = (number == 0).then_some(Reth {
+            va: end.memory.address(),
+            rkey: end.memory.mr.rkey(),
+            length: 10 * PART as u32,
+        });
+        let mut bytes = vec![0; HEADERS_LEN_MAX];
+        let length = headers.emit(&mut bytes);
+        bytes.truncate(length);
+        bytes.extend_from_slice(&data[number * PART..][..PART]);
+        let IpAddr::V4(dst) = address else { panic!() };
+        let (src, dont_fragment) = (peer, true);
+        let ip = IpPseudo::V4 {
+            src,
+            dst,
+            id,
+            dont_fragment,
+        };
+        let icrc = icrc(&ip, PORT, PORT, &bytes);
+        bytes.extend(icrc.to_le_bytes());
+        bytes
+    };
+    socket.send(&packet(0, 0)).unwrap();
+    let mut run: Vec<_> = (1..9)
+        .map(|number| packet(number, number as u16 - 1))
+        .collect();
+    run[DAMAGED][Bth::LEN + 100] ^= 1;
+    let segment = (Bth::LEN + PART + ICRC_LEN) as libc::c_int;
+    // SAFETY: the option is an int.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const segment).cast(),
+            size_of_val(&segment) as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0);
+    socket.send(&run.concat()).unwrap();
+    // What comes before it, and nothing else.
+    let placed = (1 + DAMAGED) * PART;
+    let last = &data[placed - PART..placed];
+    wait_until("the packets before", || {
+        end.try_complete();
+        end.memory.bytes(placed - PART, PART) == last
+    });
+    wait_until("the packets behind", || {
+        end.try_complete();
+        counter(&device, "drop_bad_icrc") == 1
+    });
+    assert_eq!(end.memory.bytes(0, placed), data[..placed]);
+    assert!(
+        end.memory
+            .bytes(placed, 9 * PART - placed + PART)
+            .iter()
+            .all(|byte| *byte == 0)
+    );
 }

@@ -44,7 +44,20 @@ pub fn wired_on(
 }
 
 /// Not RoCE's port: a real device may be in use on this machine.
-const PORT: u16 = 24_791;
+pub const PORT: u16 = 24_791;
+
+/// A port on a socket at an address of the loopback interface.
+pub fn bind(address: &str) -> (IpAddr, Box<dyn Port>) {
+    let address: IpAddr = address.parse().unwrap();
+    let config = UdpConfig {
+        port: PORT,
+        ..UdpConfig::default()
+    };
+    (
+        address,
+        Box::new(UdpPort::bind(&[address], 1, config).unwrap()),
+    )
+}
 
 /// Two devices on sockets, at two addresses of the loopback interface.
 pub fn sockets(left: &str, right: &str) -> (Arc<Device>, Arc<Device>) {
@@ -53,17 +66,6 @@ pub fn sockets(left: &str, right: &str) -> (Arc<Device>, Arc<Device>) {
 
 /// Two devices on sockets, whose ports have this path MTU.
 pub fn sockets_with(left: &str, right: &str, path_mtu: PathMtu) -> (Arc<Device>, Arc<Device>) {
-    let bind = |address: &str| {
-        let address: IpAddr = address.parse().unwrap();
-        let config = UdpConfig {
-            port: PORT,
-            ..UdpConfig::default()
-        };
-        (
-            address,
-            Box::new(UdpPort::bind(&[address], 1, config).unwrap()) as Box<_>,
-        )
-    };
     let open = |name, address: &str| {
         let (address, port) = bind(address);
         let info = DeviceInfo {
