@@ -131,6 +131,18 @@ fn a_timer_of_another_thread_ends_the_idle_time() {
     });
 }
 
+/// The device's first thread may have handed it over before the second event.
+#[test]
+fn what_comes_after_the_first_idle_time_gets_another_thread() {
+    bounded(2, || {
+        let happen = |process: &Process| {
+            process.world.port.signal();
+            process.world.control(|worker| worker.timer = SOON);
+        };
+        Process::run(2, happen, all_is_done);
+    });
+}
+
 #[test]
 fn sockets_change_while_the_watcher_sleeps_on_none() {
     bounded(2, || {
