@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Pause before the next attempt to start a device's thread, if the system refuses it. The watcher
-/// runs the device meanwhile.
+/// Pause before the next attempt to start devices' threads, if the system refuses them. The watcher
+/// runs the devices meanwhile.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// [`Token`]s of the watcher's own descriptors.
@@ -233,20 +233,22 @@ fn watch(shared: &Shared) {
             std::thread::sleep(PAUSE);
             continue;
         };
-        let mut refused = None;
+        let mut refused = Vec::new();
         {
             let mut table = TABLE.lock();
             for token in tokens {
                 if token == CHANGES {
                     table.note_changes(shared);
                 } else if let Err(member) = table.roster.wake(token) {
-                    refused = Some(Arc::clone(&member.device));
+                    refused.push(Arc::clone(&member.device));
                 }
             }
         }
-        // Its descriptors stay ready until it has a thread, or nothing more to do.
-        if let Some(device) = refused {
-            device.serve_once();
+        // Their descriptors stay ready until they have threads, or nothing more to do.
+        if !refused.is_empty() {
+            for device in refused {
+                device.serve_once();
+            }
             std::thread::sleep(PAUSE);
         }
     }
