@@ -429,6 +429,54 @@ mod tests {
         assert!(copied > 900, "{copied}");
     }
 
+    /// No byte is read or written beside payload and packet, whatever their length: pages without
+    /// access are around them.
+    #[test]
+    fn a_copy_touches_nothing_else() {
+        const PAGE: usize = 4_096;
+        const LEN_MAX: usize = 4_200;
+        let Some(copying) = CopySum::new() else {
+            return;
+        };
+        // Two pages between two without access.
+        let island = || {
+            // SAFETY: new memory, of which the middle becomes accessible.
+            unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let all = std::ptr::null_mut();
+                let all = libc::mmap(all, 4 * PAGE, libc::PROT_NONE, flags, -1, 0);
+                assert_ne!(all, libc::MAP_FAILED);
+                let middle = all.cast::<u8>().add(PAGE);
+                let rights = libc::PROT_READ | libc::PROT_WRITE;
+                assert_eq!(libc::mprotect(middle.cast(), 2 * PAGE, rights), 0);
+                std::slice::from_raw_parts_mut(middle, 2 * PAGE)
+            }
+        };
+        let (source, target) = (island(), island());
+        for (number, byte) in source.iter_mut().enumerate() {
+            *byte = (number * 7 + number / 256) as u8;
+        }
+        for len in 0..=LEN_MAX {
+            for start in [0, 12, 28, 64].into_iter().filter(|start| *start <= len) {
+                let payload = len - start;
+                for (from, to) in [(0, 0), (2 * PAGE - payload, 2 * PAGE - len - ICRC_LEN)] {
+                    let from = &source[from..from + payload];
+                    let packet = &mut target[to..to + len + ICRC_LEN];
+                    packet.fill(0x3c);
+                    // SAFETY: `from` has as many bytes as the payload.
+                    let is_done = unsafe { copying.copy(from.as_ptr(), packet, start) };
+                    let (bytes, trailer) = packet.split_at(len);
+                    if is_done {
+                        assert_eq!(&bytes[start..], from, "{len} from {start}");
+                        assert_eq!(trailer, crc32fast::hash(bytes).to_le_bytes());
+                    }
+                    let end = if is_done { start } else { packet.len() };
+                    assert!(packet[..end].iter().all(|byte| *byte == 0x3c), "{len}");
+                }
+            }
+        }
+    }
+
     /// Another thread changes the source all the time.
     #[test]
     fn the_sum_is_of_the_bytes_that_are_stored() {
