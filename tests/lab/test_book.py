@@ -54,8 +54,7 @@ class Book(unittest.TestCase):
     def test_counters_are_read_from_the_code(self) -> None:
         code = {
             "engine/src/counter_names.rs": (
-                'const ENGINE_NAMES: [&str; 2] = [\n    "drop_air",\n    "port_failures",\n];\n'
-                '"rx_short" => "drop_short",'
+                '    DropAir = "drop_air",\n    PortFailures = "port_failures",\n        "rx_short" => "drop_short",'
             ),
             "transport/src/counter.rs": '    AcksSent = "acks_sent",\n',
             "cm/src/counter.rs": '    GaveUp = "cm_gave_up",\n',
