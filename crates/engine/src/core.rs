@@ -50,6 +50,10 @@ use std::time::{Duration, Instant};
 /// thread) must not delay the others for ever.
 const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
 const AWAY_PAUSE: Duration = Duration::from_micros(20);
+/// How late another thread sends an ACK that waits for a reply, if the one that polls, or posts the
+/// reply, does not: threads that sleep while others poll look for it this often, and so need not be
+/// woken for each.
+const ACK_LATE_MAX: Duration = Duration::from_millis(1);
 /// Pause between two tries to lock the worker, for a thread that waits a limited time, and between
 /// two rounds while time passes.
 const LOCK_PAUSE: Duration = Duration::from_micros(100);
@@ -272,6 +276,17 @@ impl Core {
         })
     }
 
+    /// As [`Core::progress_before_sleep`], for a thread of the program's that waits for an event.
+    /// ACKs leave at once: the peer's program may wait for one as well, and a thread that wakes
+    /// early, and finds little to do, is awake when the reply arrives.
+    pub(crate) fn progress_of_waiter(&self) -> Option<Round> {
+        self.run(CoreRounds {
+            sleeps_next: true,
+            keeps_acks: false,
+            ..CoreRounds::new(self, Work::All)
+        })
+    }
+
     fn run(&self, mut rounds: CoreRounds<'_>) -> Option<Round> {
         if self.seems_ours() {
             self.worker_lock.try_run(&mut rounds);
@@ -283,8 +298,11 @@ impl Core {
     /// worker that transmits what follows from the call.
     pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let mut rounds = CoreRounds::new(self, Work::Transmit);
-        self.worker_lock
-            .with(&mut rounds, |worker| call(worker, self.now()))
+        self.worker_lock.with(&mut rounds, |worker| {
+            let now = self.now();
+            worker.send_delayed_ack(now);
+            call(worker, now)
+        })
     }
 
     /// Lets the worker handle the request of an application's object, with nothing beside it.
@@ -322,7 +340,9 @@ impl Core {
         let pause = wait_at_most(time, LOCK_PAUSE);
         let mut rounds = CoreRounds::new(self, Work::Transmit);
         self.worker_lock.with_within(&mut rounds, pause, |worker| {
-            worker.handle(self.now(), control, Beside::Nothing)
+            let now = self.now();
+            worker.send_delayed_ack(now);
+            worker.handle(now, control, Beside::Nothing)
         })
     }
 
@@ -334,7 +354,9 @@ impl Core {
         let mut rounds = CoreRounds::new(self, Work::Transmit);
         self.worker_lock
             .while_none_sleeps(&mut rounds, pause, |worker| {
-                let result = call(worker, self.now());
+                let now = self.now();
+                worker.send_delayed_ack(now);
+                let result = call(worker, now);
                 self.note_descriptors(worker);
                 result
             })
@@ -416,12 +438,15 @@ impl Core {
             .map_err(|error| Error::system("starting the helper thread of the device", &error))
     }
 
-    /// Publishes the counters if no thread has the worker.
-    pub(crate) fn try_count(&self) {
+    /// Sends the ACK that waits for a reply, and publishes the counters, if no thread has the
+    /// worker: the process ends.
+    pub(crate) fn try_finish(&self) {
         if self.is_ours() {
             let mut rounds = CoreRounds::new(self, Work::Transmit);
-            self.worker_lock
-                .try_visit(&mut rounds, |worker| self.count(worker));
+            self.worker_lock.try_visit(&mut rounds, |worker| {
+                worker.send_delayed_ack(self.now());
+                self.count(worker);
+            });
         }
     }
 
@@ -483,6 +508,8 @@ struct CoreRounds<'a> {
     /// The last one, with what all of them received.
     last: Option<Round>,
     sleeps_next: bool,
+    /// Whether ACKs may wait for replies.
+    keeps_acks: bool,
 }
 
 impl<'a> CoreRounds<'a> {
@@ -492,6 +519,7 @@ impl<'a> CoreRounds<'a> {
             work,
             last: None,
             sleeps_next: false,
+            keeps_acks: true,
         }
     }
 }
@@ -501,16 +529,25 @@ impl Rounds<Worker> for CoreRounds<'_> {
         // Packets go and come in cancellation points.
         let _whole = Uncancelled::new();
         let core = self.core;
-        let mut round = worker.progress(&core.doorbells, core.now(), self.work);
+        let now = core.now();
+        let late = (now + ACK_LATE_MAX).as_nanos();
+        let (keeps_acks, sleeps_next) = (self.keeps_acks, self.sleeps_next);
+        let keeps_acks = || keeps_acks && (sleeps_next || !core.worker_lock.would_oversleep(late));
+        let mut round = worker.progress(&core.doorbells, now, self.work, keeps_acks);
         round.received += self.last.map_or(0, |last| last.received);
         self.last = Some(round);
         let wanted = round.stopped_at.unwrap_or(ROOM_ANYWHERE);
-        Left {
-            due: if round.more {
-                0
+        let deadline = round.deadline.map_or(NEVER, Time::as_nanos);
+        let ack_due = round.ack_due.map_or(NEVER, |due| {
+            if self.sleeps_next || core.is_simulated() {
+                due.as_nanos()
             } else {
-                round.deadline.map_or(NEVER, Time::as_nanos)
-            },
+                // This thread polls again, or another one comes by then.
+                late
+            }
+        });
+        Left {
+            due: if round.more { 0 } else { deadline.min(ack_due) },
             unsent: if round.unsent { wanted } else { NO_ROOM_WANTED },
         }
     }

@@ -28,6 +28,7 @@ use crate::worker::transmit::{ROUND_BYTES, ROUND_REST_BYTES_MAX};
 use crate::{Error, PathMtu};
 use airdma_cm::Config;
 use airdma_port::{Port, TransmitBatch};
+use airdma_preload::Uncancelled;
 use airdma_shm::Doorbells;
 use airdma_transport::Time;
 use airdma_wire::Qpn;
@@ -64,6 +65,8 @@ pub(crate) struct Worker {
     postponed: u32,
     /// Whether the port failed: it is not used any more.
     broken: bool,
+    /// Whether it failed outside a round, and the next one is to report that.
+    broke: bool,
 }
 
 /// The way to the network, once there is one.
@@ -99,6 +102,8 @@ pub(crate) struct Round {
     pub(crate) stopped_at: Option<RawFd>,
     /// When to come again at the latest.
     pub(crate) deadline: Option<Time>,
+    /// Until when an ACK waits for a reply.
+    pub(crate) ack_due: Option<Time>,
     /// The port broke in this round.
     pub(crate) broke: bool,
     /// [`Worker::repair`] should be called.
@@ -117,6 +122,7 @@ impl Worker {
             flushed: Time::ZERO,
             postponed: 0,
             broken: false,
+            broke: false,
         }
     }
 
@@ -305,8 +311,18 @@ impl Worker {
     }
 
     /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.
-    pub(crate) fn progress(&mut self, doorbells: &Doorbells, now: Time, work: Work) -> Round {
-        let mut round = Round::default();
+    /// `keeps_acks`: whether an ACK may wait, without a thread that has to be woken for it.
+    pub(crate) fn progress(
+        &mut self,
+        doorbells: &Doorbells,
+        now: Time,
+        work: Work,
+        keeps_acks: impl FnOnce() -> bool,
+    ) -> Round {
+        let mut round = Round {
+            broke: std::mem::take(&mut self.broke),
+            ..Round::default()
+        };
         doorbells.drain(|doorbell| self.state.answer(Doorbell::new(doorbell), now));
         if work == Work::All {
             round.received = self.receive(now, &mut round);
@@ -317,6 +333,9 @@ impl Worker {
             } else {
                 self.postponed += 1;
             }
+        }
+        if self.state.ack_due().is_some() && !keeps_acks() {
+            self.state.release_ack();
         }
         // What is lost is not acknowledged.
         if self.state.device.cqs.has_overrun() {
@@ -334,6 +353,7 @@ impl Worker {
         round.unanswered = self.state.unanswered.is_some();
         round.more = self.state.has_active() && !round.unsent && !self.broken;
         round.deadline = self.state.deadline(!round.unsent);
+        round.ack_due = self.state.ack_due();
         self.port_moved |= round.received > 0;
         // The first quiet round may be the last of all: a thread that sleeps then, or a process
         // that ends abruptly, has counted everything.
@@ -347,6 +367,20 @@ impl Worker {
             self.state.counters.flush();
         }
         round
+    }
+
+    /// Sends the ACK that waits for a reply, if one does: before a call that may end its
+    /// connection, and at the end of the process.
+    pub(crate) fn send_delayed_ack(&mut self, now: Time) {
+        if self.state.ack_due().is_none() {
+            return;
+        }
+        // Sending is a cancellation point.
+        let _whole = Uncancelled::new();
+        self.state.release_ack();
+        let mut round = Round::default();
+        self.transmit(now, &mut round);
+        self.broke |= round.broke;
     }
 
     fn receive(&mut self, now: Time, round: &mut Round) -> usize {

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ack_delay;
 mod attributes;
 mod completion;
 mod counter;
@@ -29,6 +30,7 @@ mod unreliable_requester;
 mod unreliable_responder;
 mod work;
 
+pub use ack_delay::ACK_DELAY_MAX;
 pub use attributes::{
     Access, AttrMask, InvalidAttribute, QpAttributes, QpState, QpType, RATE_LIMIT_KBPS_MAX,
 };

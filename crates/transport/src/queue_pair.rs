@@ -1,10 +1,12 @@
 //! A queue pair: its state, its attributes, and the service that it runs.
 
+mod ack_delay;
 mod selective;
 mod states;
 
 use airdma_wire::{Bth, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn, Transport};
 
+use crate::ack_delay::AckDelay;
 use crate::attributes::{QpAttributes, QpState, QpType};
 use crate::counter::Counter;
 use crate::datagram::Datagrams;
@@ -12,7 +14,7 @@ use crate::host::{Host, QpEvent};
 use crate::replies::Peer;
 use crate::request_packet::DEFAULT_PKEY;
 use crate::requester::{Loss, Requester, Turn};
-use crate::responder::Responder;
+use crate::responder::{Responder, ends};
 use crate::run::{Run, RunLimits};
 use crate::tag::Tagging;
 use crate::time::Time;
@@ -106,6 +108,7 @@ pub struct QueuePair {
     /// Whether the first packet was seen, or the transition to ready-to-send made.
     established: bool,
     drain_reported: bool,
+    ack_delay: AckDelay,
 }
 
 /// What a queue pair lends its halves while they handle a packet.
@@ -137,6 +140,7 @@ impl QueuePair {
             tagging: Tagging::default(),
             established: false,
             drain_reported: false,
+            ack_delay: AckDelay::default(),
         }
     }
 
@@ -293,10 +297,14 @@ impl QueuePair {
             qpn: self.config.qpn,
             attributes: &self.attributes,
         };
-        if packet.headers.bth.opcode.is_request() {
+        let bth = &packet.headers.bth;
+        if bth.opcode.is_request() {
             if !self.established {
                 self.established = true;
                 host.event(QpEvent::CommunicationEstablished);
+            }
+            if bth.ack_request && ends(bth.opcode) {
+                self.ack_delay.note_message(now);
             }
             let outcome = responder.handle_request(view, packet, host);
             if let Err(refusal) = outcome {
@@ -377,8 +385,9 @@ impl QueuePair {
     /// Writes the next packet into `out`, which must hold the largest headers, 4,096 bytes and the
     /// padding.
     ///
-    /// Responses go first and do not count against `credit`, the bytes that the path's window still
-    /// allows. Local requests that are due are executed on the way, regardless of credit.
+    /// Responses go first (but see [`may_delay_ack`](Self::may_delay_ack)) and do not count against
+    /// `credit`, the bytes that the path's window still allows. Local requests that are due are
+    /// executed on the way, regardless of credit.
     #[inline]
     pub fn poll_transmit<H: Host>(
         &mut self,
@@ -389,6 +398,12 @@ impl QueuePair {
     ) -> Option<Transmit> {
         let turn = self.turn(now, credit);
         let len = match &self.service {
+            Service::Connected { .. }
+                if self.ack_delay.expects_reply() && self.reply_goes_first() =>
+            {
+                self.poll_request(&turn, host, out)
+                    .or_else(|| self.poll_reply(host, out))?
+            }
             Service::Connected { .. } => self
                 .poll_reply(host, out)
                 .or_else(|| self.poll_request(&turn, host, out))?,
@@ -490,6 +505,8 @@ impl QueuePair {
         if len.is_none() {
             let outcome = requester.due_failure();
             self.after_requester(outcome, host);
+        } else {
+            self.ack_delay.note_request(turn.now);
         }
         len
     }

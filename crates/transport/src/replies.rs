@@ -90,6 +90,12 @@ impl Replies {
         self.queue.clear();
     }
 
+    /// Whether one ACK is all that is owed.
+    pub(crate) fn is_acknowledgement(&self) -> bool {
+        let is_ack = |reply: &Reply| matches!(reply.body, Body::Acknowledge(Syndrome::Ack { .. }));
+        self.queue.len() == 1 && self.queue.front().is_some_and(is_ack)
+    }
+
     /// READs and atomics without a complete response.
     pub(crate) fn answers_due(&self) -> usize {
         self.queue

@@ -48,6 +48,9 @@ const ACK_INTERVAL_BYTES: u32 = 32 * 1024;
 /// can be confused with.
 const IN_FLIGHT_PACKETS_MAX: u64 = 8192;
 
+/// Packets of a reply behind which an ACK may leave: they and the ACK are one segmented send.
+const FEW_PACKETS: u64 = 8;
+
 /// How a requester noticed a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
@@ -360,6 +363,12 @@ impl Requester {
             || self.wants_repair()
             || self.local_due(draining).is_some()
             || ((draining || self.failure.is_some()) && self.is_unasked())
+    }
+
+    /// Whether there are few packets to send, all of them new.
+    pub(crate) fn sends_few(&self) -> bool {
+        let packets = self.posted - self.next;
+        (1..=FEW_PACKETS).contains(&packets) && self.next == self.sent_max
     }
 
     /// Whether the last packet did not ask for an acknowledgement.

@@ -135,6 +135,12 @@ impl Responder {
         self.replies.is_empty()
     }
 
+    /// Whether all that the peer is owed is the ACK of complete messages.
+    pub(crate) fn owes_only_acknowledgement(&self) -> bool {
+        let has_gap = self.reorder.as_deref().is_some_and(Reorder::waits);
+        self.inbound.is_none() && !has_gap && self.replies.is_acknowledgement()
+    }
+
     /// Handles one request packet. After a refusal the queue pair must move to the error state; the
     /// NAK is queued already.
     pub(crate) fn handle_request<H: Host>(

@@ -34,7 +34,7 @@
 //! refuse control calls ([`crate::Error::Forked`]), and dropping them does nothing. A child that
 //! opens the device anew gets its own.
 
-use super::Core;
+use super::{ACK_LATE_MAX, Core};
 use crate::host::link_monitor::LinkMonitor;
 use crate::progress::progress_thread::standby::Watch;
 use crate::progress::wait::{Descriptors, Waited};
@@ -157,9 +157,11 @@ impl<'a> ProgressLoop<'a> {
         let alarm = self.core.progress_thread.alarm.fd();
         let start = Instant::now();
         // A signal cannot end it: they are blocked in this thread.
+        // A thread that polls need not wake this one for an ACK that waits ([`ACK_LATE_MAX`]).
+        let at_most = polled.then_some(ACK_LATE_MAX);
         match self
             .core
-            .sleep_within(IDLE_AFTER, &mut self.descriptors, alarm)
+            .sleep_within(IDLE_AFTER, at_most, &mut self.descriptors, alarm)
         {
             Ok(true) => self.alarmed(),
             Ok(false) => {}
@@ -257,7 +259,7 @@ impl watcher::Device for Core {
         }
         let is_rung = || !self.doorbells.is_empty();
         let now = || self.now().as_nanos();
-        let Some(due) = self.worker_lock.fall_asleep(is_rung, now) else {
+        let Some(due) = self.worker_lock.fall_asleep(is_rung, now, NEVER) else {
             return false;
         };
         let is_idle = due == NEVER && self.worker_lock.unsent() == NO_ROOM_WANTED;

@@ -20,18 +20,19 @@ impl Core {
     }
 
     /// Sleeps until the port has something, a timer is due, a doorbell rings, `also` is readable,
-    /// or, if no timer runs, `limit` has passed. Does not sleep if there is work already. Returns
-    /// whether `also` is readable.
+    /// `at_most` has passed, or, if no timer runs, `limit`. Does not sleep if there is work
+    /// already. Returns whether `also` is readable.
     ///
     /// # Errors
     /// `EINTR`.
     pub(crate) fn sleep_within(
         &self,
         limit: Duration,
+        at_most: Option<Duration>,
         descriptors: &mut Descriptors,
         also: RawFd,
     ) -> io::Result<bool> {
-        match self.fall_asleep(descriptors, also) {
+        match self.fall_asleep(descriptors, also, at_most) {
             Some(timeout) => {
                 let waited = descriptors.wait(timeout.or(Some(limit)));
                 self.wake_up(descriptors, waited)
@@ -47,11 +48,12 @@ impl Core {
         &self,
         descriptors: &mut Descriptors,
         also: RawFd,
+        at_most: Option<Duration>,
     ) -> Option<Option<Duration>> {
         let now = || self.now().as_nanos();
-        let due = self
-            .worker_lock
-            .fall_asleep(|| !self.doorbells.is_empty(), now)?;
+        let at_most = at_most.map_or(NEVER, |time| (self.now() + time).as_nanos());
+        let is_rung = || !self.doorbells.is_empty();
+        let due = self.worker_lock.fall_asleep(is_rung, now, at_most)?;
         self.list(descriptors, also);
         self.will_sleep();
         let timeout = (due != NEVER).then(|| Duration::from_nanos(due.saturating_sub(now())));

@@ -44,7 +44,10 @@ fn a_thread_that_waits_already_hears_of_the_port_that_is_bound() {
     let core = core();
     let event = EventFd::nonblocking().unwrap();
     let mut descriptors = Descriptors::default();
-    assert_eq!(core.fall_asleep(&mut descriptors, event.fd()), Some(None));
+    assert_eq!(
+        core.fall_asleep(&mut descriptors, event.fd(), None),
+        Some(None)
+    );
     assert!(!is_ready(&mut descriptors));
     let (port, _peer) = sim::pair(&[ADDRESS], &[ADDRESS]).unwrap();
     core.bind_port(Box::new(port));

@@ -100,7 +100,7 @@ impl Device {
             Some(shared) => shared,
             None => {
                 let shared = Arc::new(SharedCore::new(Core::watching(info.clone(), config()?)?));
-                count_at_exit();
+                finish_at_exit();
                 open.push(Opened::new(&shared));
                 shared
             }
@@ -555,15 +555,14 @@ fn hold_while_forking() {
     });
 }
 
-/// Many programs end without closing their devices; what was counted last must not be lost with
-/// them.
-fn count_at_exit() {
-    extern "C" fn count_all() {
-        // A thread that holds a lock at exit keeps it: then the last counts are lost, and nothing
-        // hangs.
+/// Many programs end without closing their devices; an ACK that waits, and what was counted last,
+/// must not be lost with them.
+fn finish_at_exit() {
+    extern "C" fn finish_all() {
+        // A thread that holds a lock at exit keeps it: then they are lost, and nothing hangs.
         let Ok(open) = OPEN.try_lock() else { return };
         for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
-            shared.core.try_count();
+            shared.core.try_finish();
             // Dropping the last reference here would end the progress thread in the middle of the
             // process's own end.
             std::mem::forget(shared);
@@ -572,7 +571,7 @@ fn count_at_exit() {
     static REGISTERED: std::sync::Once = std::sync::Once::new();
     // SAFETY: the handler is a plain function that lives as long as the library.
     REGISTERED.call_once(|| unsafe {
-        libc::atexit(count_all);
+        libc::atexit(finish_all);
     });
 }
 

@@ -127,13 +127,14 @@ impl EventWait for ChannelWait {
             self.counted = true;
         }
         loop {
-            if core.progress_before_sleep().is_some() {
+            if core.progress_of_waiter().is_some() {
                 core.progress_thread.standby.note_round();
             }
             if let Some(cookie) = self.pop() {
                 return Ok(Some(cookie));
             }
-            if let Some(timeout) = core.fall_asleep(&mut self.descriptors, self.channel.fd()) {
+            let (descriptors, events) = (&mut self.descriptors, self.channel.fd());
+            if let Some(timeout) = core.fall_asleep(descriptors, events, None) {
                 self.timeout = timeout;
                 self.asleep = true;
                 return Ok(None);

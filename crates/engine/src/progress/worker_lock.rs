@@ -241,9 +241,18 @@ impl<W> WorkerLock<W> {
         }
         // Not this round's result, but the last one's, which may be another thread's by now.
         let due = self.next_due.load(Ordering::SeqCst);
-        if left.unsent != NO_ROOM_WANTED || due < self.sleep_until.load(Ordering::SeqCst) {
+        if left.unsent != NO_ROOM_WANTED || self.all_sleep_beyond(due) {
             self.wake_sleepers();
         }
+    }
+
+    /// Whether the threads that sleep, if any do, would sleep at this time.
+    pub(crate) fn would_oversleep(&self, time: u64) -> bool {
+        self.has_sleepers() && self.all_sleep_beyond(time)
+    }
+
+    fn all_sleep_beyond(&self, time: u64) -> bool {
+        time < self.sleep_until.load(Ordering::SeqCst)
     }
 
     fn lock(&self) -> MutexGuard<'_, W> {
@@ -271,19 +280,21 @@ impl<W> WorkerLock<W> {
         self.wake.signal();
     }
 
-    /// Sleeps until the returned time ([`NEVER`]: until woken), unless there is work: then `None`.
+    /// Sleeps until the returned time ([`NEVER`]: until woken), which is `at_most` or earlier,
+    /// unless there is work: then `None`.
     /// After a time the caller collects the descriptors of the sleep, [`WorkerLock::wake`] among
     /// them, and must call [`WorkerLock::wake_up`] or [`WorkerLock::cancel_sleep`].
     pub(crate) fn fall_asleep(
         &self,
         is_rung: impl FnOnce() -> bool,
         now: impl FnOnce() -> u64,
+        at_most: u64,
     ) -> Option<u64> {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fences in `has_sleepers`: what was done before the registration is seen
         // here, and a thread that does something later sees the registration.
         fence(Ordering::SeqCst);
-        let due = self.next_due.load(Ordering::SeqCst);
+        let due = self.next_due.load(Ordering::SeqCst).min(at_most);
         self.sleep_until.fetch_min(due, Ordering::SeqCst);
         if is_rung() || due <= now() {
             self.cancel_sleep();

@@ -15,7 +15,7 @@ use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{Connection, QpTable};
 use crate::tables::round_robin::RoundRobin;
 use crate::tables::timers::Timers;
-use airdma_transport::{Loss, QpState, QueuePair, Time};
+use airdma_transport::{ACK_DELAY_MAX, Loss, QpState, QueuePair, Time};
 
 /// The line of queue pairs that send, their timers, and the windows to their peers.
 pub(crate) struct Scheduler {
@@ -24,6 +24,9 @@ pub(crate) struct Scheduler {
     /// When a queue pair offers its public key, or its packets have waited long enough for keys.
     pub(super) keying: Timers,
     pub(crate) peers: Peers,
+    /// The queue pair whose ACK waits for a reply, and until when: one at a time, since several
+    /// have their packets in one batch anyway.
+    delayed_ack: Option<(QpIndex, Time)>,
 }
 
 impl Scheduler {
@@ -34,6 +37,24 @@ impl Scheduler {
             timers: Timers::default(),
             keying: Timers::default(),
             peers: Peers::new(window),
+            delayed_ack: None,
+        }
+    }
+
+    /// Whether the ACK of this queue pair waits.
+    fn delays_ack(&mut self, index: QpIndex, now: Time) -> bool {
+        let (delayed, _) = *self.delayed_ack.get_or_insert((index, now + ACK_DELAY_MAX));
+        delayed == index
+    }
+
+    /// A queue pair sends, or is gone: no ACK of it waits.
+    #[inline]
+    pub(super) fn note_no_delayed_ack(&mut self, index: QpIndex) {
+        if self
+            .delayed_ack
+            .is_some_and(|(delayed, _)| delayed == index)
+        {
+            self.delayed_ack = None;
         }
     }
 
@@ -78,6 +99,7 @@ impl Scheduler {
         self.line.remove(index);
         self.timers.remove(index);
         self.keying.remove(index);
+        self.note_no_delayed_ack(index);
     }
 
     /// How many timers are set.
@@ -140,6 +162,27 @@ impl WorkerState {
         while let Some(index) = self.scheduler.timers.pop_due(now) {
             self.take_timeout(index, now);
         }
+        if let Some((index, until)) = self.scheduler.delayed_ack
+            && until <= now
+        {
+            self.release_ack();
+            if let Some(slot) = self.qps.slot(index) {
+                slot.qp.end_ack_delay();
+            }
+        }
+    }
+
+    /// Until when an ACK waits for a reply.
+    #[inline]
+    pub(super) fn ack_due(&self) -> Option<Time> {
+        self.scheduler.delayed_ack.map(|(_, until)| until)
+    }
+
+    /// Lets the ACK that waits for a reply leave with the next transmission.
+    pub(super) fn release_ack(&mut self) {
+        if let Some((index, _)) = self.scheduler.delayed_ack.take() {
+            self.scheduler.join(&mut self.qps, index);
+        }
     }
 
     /// Calls a queue pair whose entry came up: its deadline may have moved since.
@@ -183,6 +226,7 @@ impl WorkerState {
         self.note(index, now);
         if let Some(slot) = self.qps.slot(index)
             && slot.qp.wants_transmit()
+            && !(slot.qp.may_delay_ack() && self.scheduler.delays_ack(index, now))
         {
             self.scheduler.line.join(index, &mut slot.turn);
         }

@@ -150,6 +150,7 @@ impl WorkerState {
         budget: i64,
         batch: &mut TransmitBatch,
     ) -> (i64, TurnEnd) {
+        self.scheduler.note_no_delayed_ack(index);
         match self.admit(index, now, budget) {
             Ok(admitted) => {
                 let mut sent = self.fill_turn(index, now, &admitted, batch);

@@ -2,6 +2,7 @@
 
 use crate::bounded;
 use crate::eventfd::poll;
+use crate::worker_lock::NEVER;
 use crate::world::{LATER, SOON, World};
 use loom::sync::Arc;
 use loom::sync::atomic::Ordering;
@@ -122,7 +123,7 @@ fn nobody_sleeps_while_sockets_change() {
             world.port.signal();
             poll(&[&world.done]);
         });
-        let asleep = world.worker_lock.fall_asleep(|| false, || 0);
+        let asleep = world.worker_lock.fall_asleep(|| false, || 0, NEVER);
         assert!(asleep.is_some(), "nobody ever sleeps again");
     });
 }

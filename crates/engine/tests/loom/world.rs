@@ -155,7 +155,7 @@ impl World {
     /// Uses [`crate::worker_lock::WorkerLock::fall_asleep`]: sleeps once, if there is no work.
     pub fn sleep(&self, also: &EventFd) {
         let is_rung = || !self.bells().is_empty();
-        let Some(due) = self.worker_lock.fall_asleep(is_rung, || self.now()) else {
+        let Some(due) = self.worker_lock.fall_asleep(is_rung, || self.now(), NEVER) else {
             return;
         };
         let mut descriptors = vec![self.worker_lock.wake(), also];

@@ -59,7 +59,10 @@ impl QueuePair {
                 self.report_drain(host);
             }
             QpState::Error => {
-                if let Service::Connected { responder, .. } = &mut self.service {
+                if let Service::Connected { responder, .. } = &mut self.service
+                    // An ACK says what was done before, and may have waited for a reply.
+                    && !responder.replies().is_acknowledgement()
+                {
                     responder.replies().clear();
                 }
                 self.flush(None, host);

@@ -1,0 +1,235 @@
+//! An ACK that waits for the program's reply, in virtual time.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma_engine::simulated::Simulated;
+use airdma_engine::*;
+use airdma_port::sim::{Carrier, carried};
+use common::*;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Length of an ACK and of a SEND of 64 bytes, BTH to ICRC.
+const ACK: usize = 20;
+const SEND: usize = 80;
+
+/// The longest that an ACK waits.
+const WAIT: Duration = Duration::from_micros(25);
+
+struct Host {
+    device: Simulated,
+    carrier: Carrier,
+}
+
+fn host(name: &str, address: [u8; 4]) -> Host {
+    let address = IpAddr::from(address);
+    let (port, carrier) = carried(&[address]).unwrap();
+    let device = Simulated::open(info(name, address), Box::new(port), 7).unwrap();
+    Host { device, carrier }
+}
+
+/// Two connected hosts, which have had enough exchanges for a reply to be expected.
+struct PingPong {
+    a: Host,
+    b: Host,
+    left: End,
+    right: End,
+    now: Duration,
+}
+
+impl PingPong {
+    fn new() -> Self {
+        let (a, b) = (host("a", LEFT), host("b", RIGHT));
+        let left = End::new(a.device.device(), QpType::Rc, 4096);
+        let right = End::new(b.device.device(), QpType::Rc, 4096);
+        left.connect(&right);
+        right.connect(&left);
+        PingPong {
+            a,
+            b,
+            left,
+            right,
+            now: Duration::ZERO,
+        }
+    }
+
+    fn after_exchanges(count: usize) -> Self {
+        let mut pair = Self::new();
+        for _ in 0..count {
+            pair.ping();
+            pair.pong();
+        }
+        pair
+    }
+
+    /// A SEND from left to right, which takes its completion; returns what right sends at once.
+    fn ping(&mut self) -> Vec<usize> {
+        self.right.recv(0, 0, 64);
+        self.left.send(Operation::Send, 0, 64);
+        // Posts wait for a round while a packet is in flight.
+        self.a.device.run(self.now);
+        assert!(!carry(&self.a, &self.b).is_empty());
+        self.b.device.run(self.now);
+        assert_eq!(receives(&self.right), 1);
+        carry(&self.b, &self.a)
+    }
+
+    /// The reply; returns what right sends for it.
+    fn pong(&mut self) -> Vec<usize> {
+        self.left.recv(0, 0, 64);
+        self.right.send(Operation::Send, 0, 64);
+        let sent = carry(&self.b, &self.a);
+        self.a.device.run(self.now);
+        assert_eq!(receives(&self.left), 1);
+        carry(&self.a, &self.b);
+        self.b.device.run(self.now);
+        sent
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.a.device.run(self.now);
+        self.b.device.run(self.now);
+    }
+}
+
+/// Delivers the packets of `from`, and returns their lengths.
+fn carry(from: &Host, to: &Host) -> Vec<usize> {
+    let frames: Vec<_> = std::iter::from_fn(|| from.carrier.take()).collect();
+    let lengths = frames.iter().map(|frame| frame.bytes.len()).collect();
+    frames.into_iter().for_each(|frame| to.carrier.give(frame));
+    lengths
+}
+
+/// Takes all completions, and counts those of receives.
+fn receives(end: &End) -> usize {
+    take(end, CompletionOpcode::Receive)
+}
+
+/// Takes all completions, and counts those of SENDs.
+fn sends(end: &End) -> usize {
+    take(end, CompletionOpcode::Send)
+}
+
+fn take(end: &End, opcode: CompletionOpcode) -> usize {
+    let mut count = 0;
+    let mut look = |completion: Completion| {
+        assert_eq!(completion.status, Status::Success);
+        count += usize::from(completion.opcode == opcode);
+    };
+    end.cq.poll(16, &mut look).unwrap();
+    count
+}
+
+#[test]
+fn in_a_ping_pong_the_ack_leaves_behind_the_reply() {
+    let mut pair = PingPong::after_exchanges(4);
+    assert_eq!(pair.ping(), [0; 0]);
+    assert_eq!(pair.b.device.deadline(), Some(pair.now + WAIT));
+    assert_eq!(pair.pong(), [SEND, ACK]);
+    // The peer has learned the same, and its ACK waits for the next ping.
+    assert_eq!(pair.a.device.deadline(), Some(pair.now + WAIT));
+}
+
+#[test]
+fn an_ack_leaves_at_once_unless_a_reply_is_likely() {
+    assert_eq!(PingPong::after_exchanges(3).ping(), [ACK]);
+    let mut pair = PingPong::new();
+    for _ in 0..20 {
+        assert_eq!(pair.ping(), [ACK]);
+        pair.a.device.run(pair.now);
+        assert_eq!(sends(&pair.left), 1);
+    }
+}
+
+#[test]
+fn an_ack_waits_for_its_time_and_the_next_ones_do_not_wait() {
+    let mut pair = PingPong::after_exchanges(5);
+    assert_eq!(pair.ping(), [0; 0]);
+    pair.pass(WAIT - Duration::from_nanos(1));
+    assert_eq!(carry(&pair.b, &pair.a), [0; 0]);
+    pair.pass(Duration::from_nanos(1));
+    assert_eq!(carry(&pair.b, &pair.a), [ACK]);
+    pair.a.device.run(pair.now);
+    assert_eq!(sends(&pair.left), 1);
+    assert_eq!(pair.ping(), [ACK]);
+}
+
+#[test]
+fn a_reply_that_takes_long_is_not_waited_for_again() {
+    let mut pair = PingPong::after_exchanges(5);
+    pair.ping();
+    pair.pass(WAIT);
+    carry(&pair.b, &pair.a);
+    pair.pong();
+    for _ in 0..3 {
+        assert_eq!(pair.ping(), [ACK]);
+        assert_eq!(pair.pong(), [SEND]);
+    }
+}
+
+#[test]
+fn the_ack_of_a_second_message_before_the_reply_waits_no_longer() {
+    let mut pair = PingPong::after_exchanges(5);
+    assert_eq!(pair.ping(), [0; 0]);
+    assert_eq!(pair.ping(), [ACK], "of both");
+    pair.a.device.run(pair.now);
+    assert_eq!(sends(&pair.left), 2);
+}
+
+/// A program that has its last message disconnects, destroys, or takes its queue pair back.
+#[test]
+fn an_ack_that_waits_leaves_before_the_connection_ends() {
+    let in_state = |state| {
+        move |pair: &PingPong| {
+            let attributes = QpAttributes {
+                state,
+                ..QpAttributes::default()
+            };
+            let qp = &pair.right.qp;
+            qp.modify(&attributes, AttrMask::STATE).unwrap();
+        }
+    };
+    let ends: [&dyn Fn(&PingPong); 3] = [
+        &in_state(QpState::Error),
+        &in_state(QpState::Reset),
+        &|pair| pair.right.qp.destroy().unwrap(),
+    ];
+    for end in ends {
+        let mut pair = PingPong::after_exchanges(5);
+        assert_eq!(pair.ping(), [0; 0]);
+        end(&pair);
+        assert!(carry(&pair.b, &pair.a).contains(&ACK));
+        pair.a.device.run(pair.now);
+        assert_eq!(sends(&pair.left), 1);
+        pair.pass(WAIT * 2);
+        assert_eq!(carry(&pair.b, &pair.a), [0; 0]);
+    }
+}
+
+#[test]
+fn one_queue_pair_at_a_time_waits_with_its_ack() {
+    let mut pair = PingPong::after_exchanges(5);
+    let (left, right) = (
+        End::new(pair.a.device.device(), QpType::Rc, 4096),
+        End::new(pair.b.device.device(), QpType::Rc, 4096),
+    );
+    left.connect(&right);
+    right.connect(&left);
+    let first = (
+        std::mem::replace(&mut pair.left, left),
+        std::mem::replace(&mut pair.right, right),
+    );
+    for _ in 0..5 {
+        pair.ping();
+        pair.pong();
+    }
+    assert_eq!(pair.ping(), [0; 0]);
+    // The others have had exchanges, too.
+    let _second = (
+        std::mem::replace(&mut pair.left, first.0),
+        std::mem::replace(&mut pair.right, first.1),
+    );
+    assert_eq!(pair.ping(), [ACK]);
+}
