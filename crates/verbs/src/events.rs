@@ -7,15 +7,23 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// Events that the application got for an object, and those it acknowledged. Destroying the object
 /// waits until they are equal (`ibv_get_cq_event(3)`, `ibv_get_async_event(3)`).
 pub struct Events {
-    /// Delivered minus acknowledged; wraps like the C counters would.
-    outstanding: Mutex<u32>,
+    books: Mutex<Books>,
     acknowledged: Condvar,
+}
+
+#[derive(Default)]
+struct Books {
+    /// Delivered minus acknowledged; wraps like the C counters would.
+    outstanding: u32,
+    /// Whether a thread waits until there are none: waking it is a system call, even if no thread
+    /// is there.
+    is_awaited: bool,
 }
 
 impl Default for Events {
     fn default() -> Self {
         Events {
-            outstanding: Mutex::new(0),
+            books: Mutex::new(Books::default()),
             acknowledged: Condvar::new(),
         }
     }
@@ -24,32 +32,31 @@ impl Default for Events {
 impl Events {
     /// The application is about to get one event.
     pub fn deliver(&self) {
-        let mut outstanding = self.lock();
-        *outstanding = outstanding.wrapping_add(1);
+        let mut books = self.lock();
+        books.outstanding = books.outstanding.wrapping_add(1);
     }
 
     /// The application acknowledged `count` events; more than were delivered count as all.
     pub fn acknowledge(&self, count: u32) {
-        let mut outstanding = self.lock();
-        *outstanding = outstanding.saturating_sub(count);
-        self.acknowledged.notify_all();
+        let mut books = self.lock();
+        books.outstanding = books.outstanding.saturating_sub(count);
+        if books.is_awaited {
+            self.acknowledged.notify_all();
+        }
     }
 
     /// Blocks until every delivered event is acknowledged.
     pub fn wait_acknowledged(&self) {
-        let mut outstanding = self.lock();
-        while *outstanding != 0 {
-            outstanding = self
-                .acknowledged
-                .wait(outstanding)
-                .unwrap_or_else(PoisonError::into_inner);
+        let mut books = self.lock();
+        while books.outstanding != 0 {
+            books.is_awaited = true;
+            let waited = self.acknowledged.wait(books);
+            books = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, u32> {
-        self.outstanding
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

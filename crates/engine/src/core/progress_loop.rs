@@ -321,7 +321,15 @@ impl Monitor for LinkMonitor {
 
 impl Watch for ProgressLoop<'_> {
     fn give_time(&mut self) -> bool {
-        self.nap(Some(THEIR_TIME))
+        let core = self.core;
+        let mut naps = THEIR_TIME.as_nanos() / PAUSE_MAX.as_nanos();
+        while naps > 0 {
+            if self.nap(Some(PAUSE_MAX)) || !core.progress_thread.standby.has_waiters() {
+                return true;
+            }
+            naps -= 1;
+        }
+        false
     }
 
     fn sleep(&mut self) -> bool {

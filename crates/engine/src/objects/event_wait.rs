@@ -127,10 +127,11 @@ impl EventWait for ChannelWait {
             self.counted = true;
         }
         loop {
+            let expected = self.channel.events.expect();
             if core.progress_of_waiter().is_some() {
                 core.progress_thread.standby.note_round();
             }
-            if let Some(cookie) = self.pop() {
+            if let Some((_, cookie)) = expected.take() {
                 return Ok(Some(cookie));
             }
             let (descriptors, events) = (&mut self.descriptors, self.channel.fd());

@@ -10,12 +10,39 @@ use std::sync::TryLockError;
 
 /// Events that wait for the application.
 ///
-/// The descriptor is readable exactly while there are some: both change under the one lock. The
-/// lock is a leaf: no other is taken while it is held. In an [`Ending`], a thread that finds it
-/// taken continues without the queue.
+/// The descriptor is readable exactly while there are some: both change under the one lock. Only a
+/// thread that is about to take one ([`EventQueue::expect`]) is not told by the descriptor, which
+/// costs system calls. The lock is a leaf: no other is taken while it is held. In an [`Ending`], a
+/// thread that finds it taken continues without the queue.
 pub(crate) struct EventQueue<T> {
     descriptor: EventFd,
-    waiting: Mutex<VecDeque<T>>,
+    waiting: Mutex<Waiting<T>>,
+}
+
+struct Waiting<T> {
+    events: VecDeque<T>,
+    /// Whether the descriptor is readable.
+    readable: bool,
+    /// Threads that are about to take an event.
+    takers: u32,
+}
+
+/// A thread that takes the next event by [`Expected::take`], or leaves it to others when this is
+/// dropped.
+pub(crate) struct Expected<'a, T>(Option<&'a EventQueue<T>>);
+
+impl<T> Expected<'_, T> {
+    pub(crate) fn take(mut self) -> Option<T> {
+        self.0.take()?.end_expecting(VecDeque::pop_front)
+    }
+}
+
+impl<T> Drop for Expected<'_, T> {
+    fn drop(&mut self) {
+        if let Some(queue) = self.0.take() {
+            queue.end_expecting(|_| None);
+        }
+    }
 }
 
 /// While it lives, the calling thread does not wait for locks of queues.
@@ -49,7 +76,7 @@ impl<T> EventQueue<T> {
         // The descriptor blocks, as the application expects of a fresh one; our own reads never do.
         Ok(EventQueue {
             descriptor: EventFd::blocking()?,
-            waiting: Mutex::new(VecDeque::new()),
+            waiting: Mutex::new(Waiting::new()),
         })
     }
 
@@ -58,7 +85,7 @@ impl<T> EventQueue<T> {
     pub(crate) fn out_of_sight() -> io::Result<Self> {
         Ok(EventQueue {
             descriptor: EventFd::nonblocking()?,
-            waiting: Mutex::new(VecDeque::new()),
+            waiting: Mutex::new(Waiting::new()),
         })
     }
 
@@ -72,89 +99,103 @@ impl<T> EventQueue<T> {
     }
 
     pub(crate) fn push(&self, event: T) {
-        let Some(mut waiting) = self.lock() else {
-            return;
-        };
-        if waiting.len() == WAITING_MAX {
-            return;
-        }
-        waiting.push_back(event);
-        if waiting.len() == 1 {
-            self.descriptor.signal();
-        }
+        self.change(|events| {
+            if events.len() < WAITING_MAX {
+                events.push_back(event);
+            }
+        });
     }
 
     /// Puts events, the oldest first, before those that wait already. They count as having waited
     /// all the time, so there is room.
     pub(crate) fn push_in_front(&self, events: Vec<T>) {
-        let Some(mut waiting) = self.lock() else {
-            return;
-        };
-        let was_empty = waiting.is_empty();
-        for event in events.into_iter().rev() {
-            waiting.push_front(event);
-        }
-        if was_empty && !waiting.is_empty() {
-            self.descriptor.signal();
-        }
+        self.change(|waiting| {
+            for event in events.into_iter().rev() {
+                waiting.push_front(event);
+            }
+        });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_none_or(|waiting| waiting.is_empty())
+        self.lock().is_none_or(|waiting| waiting.events.is_empty())
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
+        self.change(VecDeque::pop_front)?
+    }
+
+    /// The calling thread takes the next event soon, if there is one by then: the descriptor need
+    /// not tell it.
+    pub(crate) fn expect(&self) -> Expected<'_, T> {
+        let Some(mut waiting) = self.lock() else {
+            return Expected(None);
+        };
+        waiting.takers += 1;
+        Expected(Some(self))
+    }
+
+    fn end_expecting(&self, take: impl FnOnce(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
         let mut waiting = self.lock()?;
-        let event = waiting.pop_front()?;
-        if waiting.is_empty() {
-            self.descriptor.clear();
-        }
-        Some(event)
+        waiting.takers -= 1;
+        let taken = take(&mut waiting.events);
+        self.show(&mut waiting);
+        taken
     }
 
     /// Takes out the events that `keep` refuses: their object is gone.
     pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
-        let Some(mut waiting) = self.lock().filter(|waiting| !waiting.is_empty()) else {
-            return;
-        };
-        waiting.retain(keep);
-        if waiting.is_empty() {
-            self.descriptor.clear();
-        }
+        self.change(|events| events.retain(keep));
     }
 
     /// Takes out the oldest event that matches, and returns whether there is one. With `keeps_last`
     /// the only event stays: a poll may have announced it, and a call that fetches it may block.
     pub(crate) fn withdraw(&self, keeps_last: bool, is_it: impl FnMut(&T) -> bool) -> bool {
-        let Some(mut waiting) = self.lock() else {
-            return false;
-        };
-        let Some(at) = waiting.iter().position(is_it) else {
-            return false;
-        };
-        if waiting.len() > 1 || !keeps_last {
-            waiting.remove(at);
-        }
-        if waiting.is_empty() {
-            self.descriptor.clear();
-        }
-        true
+        let found = self.change(|events| {
+            let Some(at) = events.iter().position(is_it) else {
+                return false;
+            };
+            if events.len() > 1 || !keeps_last {
+                events.remove(at);
+            }
+            true
+        });
+        found.unwrap_or(false)
     }
 
     /// Takes out the events that are wanted, the oldest first.
     pub(crate) fn extract(&self, mut is_wanted: impl FnMut(&T) -> bool) -> Vec<T> {
-        let Some(mut waiting) = self.lock() else {
-            return Vec::new();
-        };
-        if !waiting.iter().any(&mut is_wanted) {
-            return Vec::new();
+        let wanted = self.change(|events| {
+            if !events.iter().any(&mut is_wanted) {
+                return Vec::new();
+            }
+            let (out, rest) = events.drain(..).partition::<Vec<T>, _>(is_wanted);
+            events.extend(rest);
+            out
+        });
+        wanted.unwrap_or_default()
+    }
+
+    /// Changes the events, and the descriptor with them; `None` in an [`Ending`].
+    fn change<R>(&self, change: impl FnOnce(&mut VecDeque<T>) -> R) -> Option<R> {
+        let mut waiting = self.lock()?;
+        let result = change(&mut waiting.events);
+        self.show(&mut waiting);
+        Some(result)
+    }
+
+    /// Makes the descriptor say whether there are events.
+    fn show(&self, waiting: &mut Waiting<T>) {
+        let has_events = !waiting.events.is_empty();
+        let is_readable = has_events && (waiting.readable || waiting.takers == 0);
+        if is_readable == waiting.readable {
+            return;
         }
-        let (out, rest) = waiting.drain(..).partition::<Vec<T>, _>(is_wanted);
-        waiting.extend(rest);
-        if waiting.is_empty() {
+        waiting.readable = is_readable;
+        if is_readable {
+            self.descriptor.signal();
+        } else {
             self.descriptor.clear();
         }
-        out
     }
 
     /// Whether the application set `O_NONBLOCK` on the descriptor.
@@ -162,7 +203,7 @@ impl<T> EventQueue<T> {
         is_nonblocking(self.fd())
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, VecDeque<T>>> {
+    fn lock(&self) -> Option<MutexGuard<'_, Waiting<T>>> {
         let waiting = if IS_ENDING.get() {
             self.waiting.try_lock()
         } else {
@@ -179,6 +220,16 @@ impl<T> EventQueue<T> {
     #[cfg(test)]
     pub(crate) fn interrupted(&self) -> impl Sized + '_ {
         self.lock()
+    }
+}
+
+impl<T> Waiting<T> {
+    fn new() -> Self {
+        Waiting {
+            events: VecDeque::new(),
+            readable: false,
+            takers: 0,
+        }
     }
 }
 
@@ -217,6 +268,32 @@ mod tests {
         assert_eq!(queue.pop(), Some(2));
         assert!(!readable(&queue));
         assert_eq!(queue.pop(), None);
+    }
+
+    #[test]
+    fn an_event_that_is_expected_is_not_shown_unless_it_is_left() {
+        let queue = EventQueue::new().unwrap();
+        let expected = queue.expect();
+        queue.push(1);
+        assert!(!readable(&queue));
+        assert_eq!(expected.take(), Some(1));
+        assert!(!readable(&queue));
+        let expected = queue.expect();
+        queue.push(2);
+        queue.push(3);
+        assert_eq!(expected.take(), Some(2));
+        assert!(readable(&queue), "one for others");
+        assert_eq!(queue.pop(), Some(3));
+        let expected = queue.expect();
+        queue.push(4);
+        drop(expected);
+        assert!(readable(&queue));
+        // What was shown stays so.
+        let expected = queue.expect();
+        queue.push(5);
+        assert!(readable(&queue));
+        assert_eq!(expected.take(), Some(4));
+        assert!(readable(&queue));
     }
 
     #[test]

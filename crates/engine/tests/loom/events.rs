@@ -57,3 +57,23 @@ fn a_pop_beside_a_push_leaves_the_descriptor_as_it_should_be() {
         assert!(!queue.descriptor().is_ready());
     });
 }
+
+/// A thread that expects an event takes one, and the descriptor tells of the other.
+#[test]
+fn a_thread_that_expects_an_event_leaves_the_other_to_be_seen() {
+    loom::model(|| {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        let other = Arc::clone(&queue);
+        let other = thread::spawn(move || {
+            other.push(1);
+            other.push(2);
+        });
+        let mine = queue.expect().take();
+        other.join().unwrap();
+        assert!(queue.descriptor().is_ready());
+        let left: Vec<u32> = std::iter::from_fn(|| queue.pop()).collect();
+        let all: Vec<u32> = mine.into_iter().chain(left).collect();
+        assert_eq!(all, [1, 2]);
+        assert!(!queue.descriptor().is_ready());
+    });
+}

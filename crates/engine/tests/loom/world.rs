@@ -236,7 +236,7 @@ struct Watching<'a>(&'a World);
 impl Watch for Watching<'_> {
     fn give_time(&mut self) -> bool {
         loom::thread::yield_now();
-        self.0.is_called()
+        self.0.is_called() || !self.0.standby.has_waiters()
     }
 
     fn sleep(&mut self) -> bool {

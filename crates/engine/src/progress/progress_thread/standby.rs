@@ -2,6 +2,10 @@
 //!
 //! The progress thread stands by until the last of them leaves, or until packets wait and none of
 //! them is scheduled: a starved machine may run a thread half a second late.
+//!
+//! A program that waits for each of many events leaves and comes back as often, so while there are
+//! rounds nothing is told to the progress thread: it looks now and then whether any thread waits.
+//! A leaving thread wakes it only from the sleep after a time without rounds.
 
 use crate::progress::eventfd::EventFd;
 use crate::progress::worker_lock::WorkerLock;
@@ -10,16 +14,17 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) struct Standby {
     /// Blocked threads.
     waiters: AtomicU32,
-    /// Whether the progress thread sleeps until there are none.
-    standing_by: AtomicBool,
+    /// Whether the progress thread sleeps until there is work, or no thread is blocked.
+    asleep: AtomicBool,
     /// Rounds that the blocked threads ran.
     rounds: AtomicU64,
 }
 
-/// Actions of the progress thread while it stands by. All but the last return whether it was
-/// called, which ends the standby.
+/// Actions of the progress thread while it stands by. The first three return whether it was called,
+/// which ends the standby.
 pub(crate) trait Watch {
-    /// Gives the waiters the time that they need to handle events.
+    /// Gives the waiters the time that they need to handle events; returns early, and true, if
+    /// there are none any more.
     fn give_time(&mut self) -> bool;
     /// Sleeps until there is work.
     fn sleep(&mut self) -> bool;
@@ -35,7 +40,7 @@ impl Standby {
     pub(crate) fn new() -> Self {
         Standby {
             waiters: AtomicU32::new(0),
-            standing_by: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
         }
     }
@@ -55,12 +60,12 @@ impl Standby {
     pub(crate) fn leave<W>(&self, worker_lock: &WorkerLock<W>, progress_thread: &EventFd) {
         let is_last = self.waiters.fetch_sub(1, Ordering::Relaxed) == 1;
         // The wake-up may have been meant for all sleepers: the others check for work themselves.
-        // The progress thread may be one of them. The fence in here pairs with the one in
-        // `stand_by`, too.
+        // The progress thread may be one of them. The fence in here pairs with the one in `sleep`,
+        // too.
         if worker_lock.has_sleepers() {
             worker_lock.wake_sleepers();
         }
-        if is_last && self.standing_by.load(Ordering::Relaxed) {
+        if is_last && self.asleep.load(Ordering::Relaxed) {
             progress_thread.signal();
         }
     }
@@ -70,19 +75,16 @@ impl Standby {
         self.waiters.load(Ordering::Relaxed) > 0
     }
 
-    /// Stands by until called, unless the last of the threads has left.
+    /// Stands by until called, or until no thread is blocked.
     pub(crate) fn stand_by<W>(&self, worker_lock: &WorkerLock<W>, watch: &mut impl Watch) {
-        self.standing_by.store(true, Ordering::Relaxed);
-        // Pairs with the fence of `leave`: a leaving thread sees the flag, or is seen here.
-        fence(Ordering::SeqCst);
-        if self.has_waiters() {
-            // The wake-up of the progress thread may have been meant for them.
-            if worker_lock.has_sleepers() {
-                worker_lock.wake_sleepers();
-            }
-            self.watch_over(watch);
+        if !self.has_waiters() {
+            return;
         }
-        self.standing_by.store(false, Ordering::Relaxed);
+        // The wake-up of the progress thread may have been meant for them.
+        if worker_lock.has_sleepers() {
+            worker_lock.wake_sleepers();
+        }
+        self.watch_over(watch);
     }
 
     fn watch_over(&self, watch: &mut impl Watch) {
@@ -98,7 +100,7 @@ impl Standby {
                     runs = true;
                     (watch.run(), true)
                 } else {
-                    (watch.sleep(), runs)
+                    (self.sleep(watch), runs)
                 };
                 if called {
                     return;
@@ -108,6 +110,16 @@ impl Standby {
                 }
             }
         }
+    }
+
+    /// Sleeps until there is work, unless the last of the threads has left.
+    fn sleep(&self, watch: &mut impl Watch) -> bool {
+        self.asleep.store(true, Ordering::Relaxed);
+        // Pairs with the fence of `leave`: a leaving thread sees the flag, or is seen here.
+        fence(Ordering::SeqCst);
+        let called = !self.has_waiters() || watch.sleep();
+        self.asleep.store(false, Ordering::Relaxed);
+        called
     }
 
     fn rounds(&self, watch: &impl Watch) -> u64 {
