@@ -56,13 +56,23 @@ local f = {
   opcode = ProtoField.uint8("airdma.bundle.opcode", "Opcode", base.HEX),
   dest = ProtoField.uint24("airdma.bundle.qpn", "Queue pair", base.HEX),
   psn = ProtoField.uint24("airdma.bundle.psn", "PSN", base.DEC),
+  record_qkey = ProtoField.uint32("airdma.write.qkey", "Q_Key", base.HEX),
+  record_source = ProtoField.uint24("airdma.write.source", "Sender's queue pair", base.HEX),
+  record_address = ProtoField.uint64("airdma.write.address", "Address", base.HEX),
+  record_key = ProtoField.uint32("airdma.write.key", "Key", base.HEX),
+  record_length = ProtoField.uint32("airdma.write.length", "Length of the message", base.DEC),
+  record_id = ProtoField.uint32("airdma.write.id", "Message", base.DEC),
+  record_offset = ProtoField.uint32("airdma.write.offset", "Offset", base.DEC),
+  record_unit = ProtoField.uint16("airdma.write.unit", "Unit", base.DEC),
+  record_imm = ProtoField.bytes("airdma.write.imm", "Immediate data"),
 }
 air.fields = f
 
 local BTH, AETH, RETH, DETH, MAD, ICRC = 12, 4, 16, 8, 256, 4
 local LRETH = 4
 local BUNDLE_HEADER, BUNDLE_PACKETS = 8, 64
-local READ_REQUEST, ACKNOWLEDGE, BUNDLE, SEALED = 0x0c, 0x11, 0xd9, 0xda
+local RCETH, VERSION_RECORD = 12, 1
+local READ_REQUEST, ACKNOWLEDGE, BUNDLE, SEALED, RECORD = 0x0c, 0x11, 0xd9, 0xda, 0xc0
 local COUNTER, TAG = 8, 16
 local payloads = Field.new("udp.payload")
 local port = Field.new("udp.dstport")
@@ -130,6 +140,26 @@ local function sealed(buffer, pinfo, root)
   pinfo.cols.info:append(" airdma sealed")
 end
 
+-- Part of a message that a datagram writes into memory.
+local function write_record(buffer, pinfo, root)
+  local len = BTH + DETH + RETH + RCETH
+  if buffer:len() < len + ICRC or buffer(len - 2, 1):bitfield(0, 4) ~= VERSION_RECORD then return end
+  local tree = root:add(air, buffer(), "Write-Record")
+  tree:add(f.dest, buffer(5, 3))
+  tree:add(f.record_qkey, buffer(12, 4))
+  tree:add(f.record_source, buffer(17, 3))
+  tree:add(f.record_address, buffer(20, 8))
+  tree:add(f.record_key, buffer(28, 4))
+  tree:add(f.record_length, buffer(32, 4))
+  tree:add(f.record_id, buffer(36, 4))
+  tree:add(f.record_offset, buffer(40, 4))
+  tree:add(f.record_unit, buffer(44, 2))
+  if buffer(len - 2, 1):bitfield(7, 1) == 1 and buffer:len() >= len + 4 + ICRC then
+    tree:add(f.record_imm, buffer(len, 4))
+  end
+  pinfo.cols.info:append(" airdma Write-Record")
+end
+
 -- Packets that share a datagram.
 local function bundle(buffer, pinfo, root)
   local len = buffer:len() - BUNDLE_HEADER
@@ -154,6 +184,7 @@ function air.dissector(_, pinfo, root)
   local buffer = payload.range:tvb()
   if buffer:len() > BUNDLE_HEADER and buffer(0, 1):uint() == BUNDLE then return bundle(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == SEALED then return sealed(buffer, pinfo, root) end
+  if buffer:len() > BTH and buffer(0, 1):uint() == RECORD then return write_record(buffer, pinfo, root) end
   if buffer:len() > BTH + ICRC and buffer(1, 1):bitfield(4, 4) == 1 then return padded(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ACKNOWLEDGE then return sack(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == READ_REQUEST then return long_read(buffer, pinfo, root) end

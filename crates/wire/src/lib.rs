@@ -54,6 +54,7 @@ pub mod packet;
 pub mod padded;
 pub mod pfc;
 pub mod piece;
+pub mod record;
 pub mod reth;
 pub mod rnr;
 pub mod sealed;
@@ -79,6 +80,9 @@ pub use neighbour::Neighbour;
 pub use opcode::{Opcode, Transport, UnknownOpcode};
 pub use packet::{HEADERS_LEN_MAX, Headers, Packet, ParseError, split_middle};
 pub use pfc::Pfc;
+pub use record::{
+    RECORD_OPCODE, RECORD_PAYLOAD_MAX, Rceth, RecordHeaders, RecordPacket, record_payload,
+};
 pub use reth::Reth;
 pub use rnr::{ack_timeout, rnr_timer};
 pub use seth::{SETH_LEN_MAX, SETH_RANGES_MAX, Seth, SethRange, emit_seth};

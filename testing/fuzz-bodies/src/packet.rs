@@ -1,12 +1,13 @@
-//! Parsing packets: whatever the bytes are, and the same bytes made to look like a packet, or a
-//! bundle of packets.
+//! Parsing packets: whatever the bytes are, and the same bytes made to look like a packet, a bundle
+//! of packets, or a packet of a Write-Record.
 
 use airdma_wire::bundle::{
     BUNDLE_HEADER_LEN, BUNDLE_OPCODE, BUNDLE_PACKETS_MAX, Bundle, bundle_header,
 };
 use airdma_wire::padded::{PADDING_MIN, may_be_padded, pad_packet};
 use airdma_wire::{
-    AtomicEth, Bth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn, XrcEth,
+    AtomicEth, Bth, Deth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn, RECORD_OPCODE,
+    RecordPacket, Reth, XrcEth,
 };
 
 /// Parses the bytes as they are, and again with a known opcode, version 0 and whole words.
@@ -22,6 +23,52 @@ pub fn run(data: &[u8]) {
     check(&like_a_padded(bytes));
     check_bundle(data);
     check_bundle(&like_a_bundle(data));
+    check_record(data);
+    check_record(&like_a_record(data));
+}
+
+/// Where a packet of a Write-Record has its version and flags.
+const RECORD_FLAGS_AT: usize = Bth::LEN + Deth::LEN + Reth::LEN + 10;
+
+/// The bytes in whole words, with an opcode and versions that fit.
+fn like_a_record(data: &[u8]) -> Vec<u8> {
+    let mut bytes = data.to_vec();
+    bytes.resize(data.len().next_multiple_of(4), 0);
+    if let [opcode, flags, ..] = &mut bytes[..] {
+        *opcode = RECORD_OPCODE;
+        *flags &= 0xf0;
+    }
+    if let Some(flags) = bytes.get_mut(RECORD_FLAGS_AT) {
+        *flags = *flags & 0x0f | 0x10;
+    }
+    bytes
+}
+
+/// What is read of a packet of a Write-Record is written as it was, but for what is reserved.
+fn check_record(data: &[u8]) {
+    let Ok(packet) = RecordPacket::parse(data) else {
+        return;
+    };
+    let headers = &packet.headers;
+    let padded = packet.payload.len() + usize::from(headers.bth.pad);
+    assert_eq!(headers.len() + padded, data.len());
+    assert_eq!(
+        packet.payload,
+        &data[headers.len()..data.len() - usize::from(headers.bth.pad)]
+    );
+    let mut emitted = data.to_vec();
+    assert_eq!(headers.emit(&mut emitted), headers.len());
+    assert_eq!(
+        RecordPacket::parse(&emitted).map(|read| read.payload),
+        Ok(packet.payload)
+    );
+    let mut expected = data.to_vec();
+    expected[4] &= 0xc0;
+    expected[8] &= 0x80;
+    expected[Bth::LEN + 4] = 0;
+    expected[RECORD_FLAGS_AT] &= 0xf1;
+    expected[RECORD_FLAGS_AT + 1] = 0;
+    assert_eq!(emitted, expected);
 }
 
 /// Whatever a bundle is made of, its packets are all that is behind its header.
