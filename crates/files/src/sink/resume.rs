@@ -10,7 +10,7 @@ use crate::journal::{self, Journal, Record};
 use crate::manifest::{Entry, Manifest, ManifestId, Modified};
 use crate::options::Options;
 use crate::owned::Owned;
-use crate::plan::{CHUNK_BYTES, Plan};
+use crate::plan::{CHUNK_BYTES, Placed, Plan};
 use crate::printable;
 use crate::survey::{check_links, survey};
 use crate::trailer::Flaw;
@@ -362,6 +362,9 @@ fn look(
             return Ok(false);
         }
         if record.chunks < plan.chunks() {
+            // There may be room: what is not durable is removed first.
+            let missing = &plan.files()[plan.files_before(record.chunks)..];
+            check_sizes(missing, manifest, limit(&top))?;
             return Ok(true);
         }
         has_all(staging, &mut tree, manifest, &plan, options)
@@ -378,7 +381,7 @@ fn look(
             let fitting = survey(copy(&top)?, manifest, options)?;
             let plan = Plan::new(manifest, &fitting.unwanted);
             check_room(&top, &plan, manifest, options)?;
-            check_sizes(&plan, manifest, limit(&top))?;
+            check_sizes(plan.files(), manifest, limit(&top))?;
             State::New(fitting, left)
         }
     };
@@ -460,7 +463,7 @@ fn check_room(
 ) -> Result<(), Error> {
     let stat =
         rustix::fs::fstatvfs(top).map_err(Error::at("look at", "the receiving directory"))?;
-    let content = |file: &crate::Placed| {
+    let content = |file: &Placed| {
         manifest
             .entry(file.entry)
             .content()
@@ -505,12 +508,12 @@ fn limit(top: &OwnedFd) -> Option<Limit> {
     limits.min_by_key(|limit| limit.bytes)
 }
 
-/// Refuses an offer with a file that is too long before anything is written.
-fn check_sizes(plan: &Plan, manifest: &Manifest, limit: Option<Limit>) -> Result<(), Error> {
+/// Refuses an offer if one of the missing files is too long, before anything is written.
+fn check_sizes(missing: &[Placed], manifest: &Manifest, limit: Option<Limit>) -> Result<(), Error> {
     let Some(Limit { bytes: most, by }) = limit else {
         return Ok(());
     };
-    let too_long = plan.files().iter().find_map(|file| {
+    let too_long = missing.iter().find_map(|file| {
         let content = manifest.entry(file.entry).content()?;
         (content.size > most).then_some((file.entry, content.size))
     });
@@ -573,7 +576,7 @@ mod tests {
                 by: "FAT",
             };
             let plan = Plan::new(&manifest, &Default::default());
-            check_sizes(&plan, &manifest, Some(limit))
+            check_sizes(plan.files(), &manifest, Some(limit))
         };
         check((4 << 30) - 1).unwrap();
         let error = check(4 << 30).unwrap_err();

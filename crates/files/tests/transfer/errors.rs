@@ -1,7 +1,8 @@
 //! Full or read-only disks: a clear error, and no incomplete file under its final name.
 
-use crate::scratch::{Scratch, contents, copy, noise, open, send, source};
-use airdma_files::{CHUNK_BYTES, Options, Problem};
+use crate::scratch::{Scratch, contents, copy, key, noise, open, send, source};
+use airdma_files::{CHUNK_BYTES, Options, Problem, Sink};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -81,6 +82,67 @@ fn on_a_disk_that_fills_up() {
     let error = send(&too_much, disk, Options::default()).unwrap_err();
     assert_eq!(error.problem, Problem::NoSpace, "{error}");
     assert_eq!(fs::read_dir(disk).unwrap().count(), 1, "nothing was begun");
+}
+
+#[test]
+fn a_limit_lowered_meanwhile_refuses_the_resumption() {
+    // A limit holds for a process.
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "errors::under_a_lowered_limit"])
+        .env("AIRDMA_TEST_LIMIT", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+#[test]
+#[ignore = "it is started by another test"]
+fn under_a_lowered_limit() {
+    if std::env::var_os("AIRDMA_TEST_LIMIT").is_none() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    let out = scratch.directory("out");
+    for (name, chunks) in [("a", 4), ("b", 3)] {
+        let bytes = noise(1, chunks * CHUNK_BYTES as usize);
+        scratch.write(&format!("in/tree/{name}"), bytes);
+    }
+    let (from, manifest) = source(&tree);
+    let sink = open(&out, &manifest, Options::default()).unwrap();
+    let (mut sink, from) = copy(from, sink, 6).unwrap();
+    sink.checkpoint().unwrap();
+    drop(sink);
+    let limit = |chunks: Option<u64>| {
+        let before = getrlimit(Resource::Fsize);
+        let current = chunks.map(|chunks| chunks * CHUNK_BYTES).or(before.maximum);
+        setrlimit(Resource::Fsize, Rlimit { current, ..before }).unwrap();
+    };
+    let start = || {
+        let options = Options::default();
+        let preview = Sink::preview(&out, &manifest, manifest.id(), &options, &key());
+        let next = open(&out, &manifest, options).map(|sink| sink.next());
+        let goes_on = next.clone().map(|_| true);
+        assert_eq!(preview.map(|preview| preview.goes_on), goes_on);
+        next
+    };
+    limit(Some(2));
+    let error = start().unwrap_err();
+    assert_eq!(error.problem, Problem::TooLarge, "{error}");
+    assert!(error.to_string().contains("tree/b, which has"), "{error}");
+    // The file that is too long by this limit has arrived.
+    limit(Some(3));
+    assert_eq!(start(), Ok(6));
+    let sink = open(&out, &manifest, Options::default()).unwrap();
+    let (sink, _) = copy(from, sink, u64::MAX).unwrap();
+    sink.finish().unwrap();
+    limit(None);
+    assert_eq!(contents(&out), contents(&scratch.join("in")));
 }
 
 #[test]
