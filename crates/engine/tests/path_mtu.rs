@@ -137,3 +137,29 @@ fn a_path_that_is_known_to_be_narrow_is_used_and_counted() {
         }
     });
 }
+
+/// A full packet of the path MTU 1,024 has 1,068 bytes over IPv4, and 28 more if it is sealed.
+#[test]
+fn a_path_too_narrow_for_sealed_packets_alone_is_counted() {
+    let name = "a_path_too_narrow_for_sealed_packets_alone_is_counted";
+    isolated(name, &ROUTED.replace("mtu 1500", "mtu 1080"), || {
+        let all = devices().unwrap();
+        let here = all.iter().find(|info| info.interface == "here");
+        for seals in [false, true] {
+            let device = Device::open(here.unwrap()).unwrap();
+            if seals {
+                device.share_secret(&[7; 32]).unwrap();
+            }
+            let end = End::new(&device, QpType::Rc, 1 << 16);
+            let path = Path {
+                gid: Gid::from("198.51.100.7".parse::<IpAddr>().unwrap()),
+                ..Path::default()
+            };
+            to_rtr_with(&end.qp, Qpn::new(0x1234), path, PathMtu::M1024);
+            to_rts(&end.qp, 8);
+            end.send(Operation::Send, 0, 1 << 16);
+            assert_eq!(end.complete().status, Status::RetryExceeded);
+            assert_eq!(counter(&device, "narrow_paths"), u64::from(seals));
+        }
+    });
+}

@@ -16,6 +16,7 @@ use crate::tables::qp_table::{Connection, QpTable};
 use crate::tables::round_robin::RoundRobin;
 use crate::tables::timers::Timers;
 use airdma_transport::{ACK_DELAY_MAX, Loss, QpState, QueuePair, Time};
+use airdma_wire::sealed::SEALED_OVERHEAD;
 
 /// The line of queue pairs that send, their timers, and the windows to their peers.
 pub(crate) struct Scheduler {
@@ -236,10 +237,12 @@ impl WorkerState {
     /// IP addresses.
     #[cold]
     fn unanswered_by_peer_of(&mut self, index: QpIndex, payload: u32) -> Option<Unanswered> {
-        let connection = self.qps.slot(index)?.connection?;
+        let slot = self.qps.slot(index)?;
+        let connection = slot.connection?;
         let (local, remote) = (connection.local.ip()?, connection.remote.ip()?);
+        let seal = slot.seal.as_ref().map_or(0, |_| SEALED_OVERHEAD as u32);
         // Headers of IP, UDP and InfiniBand, and the ICRC.
-        let others = if remote.is_ipv4() { 20 } else { 40 } + 8 + 12 + 4;
+        let others = if remote.is_ipv4() { 20 } else { 40 } + 8 + 12 + 4 + seal;
         Some(Unanswered {
             local,
             remote,
