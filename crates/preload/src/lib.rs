@@ -8,6 +8,7 @@
 //! |---|---|
 //! | Where is the function that this one replaces? | [`real!`] and [`Real`]; [`real()`] asks the C library's own `dlsym(3)` |
 //! | What does a program get that asks `dlsym(3)` or `dlvsym(3)` for a function? | [`look_ups!`] and [`LookUps`] |
+//! | What of a library that a program opens so that its own dependencies come first? | [`look_ups!`]: the flag is taken from `dlopen(3)` |
 //! | May the function run inside itself? | Yes: finding a symbol neither allocates nor locks, and calls nothing interposed |
 //! | Is this still the process that made the object? | [`Process`]; [`PerProcess`] is a table that a child does not inherit |
 //! | What if the thread is cancelled, or ends? | [`Uncancelled`] defers it; [`blocking`] sleeps where it may happen |
@@ -28,6 +29,8 @@ pub mod errno;
 pub mod look_up;
 #[cfg(target_arch = "x86_64")]
 mod objects;
+#[cfg(target_arch = "x86_64")]
+pub mod opening;
 mod per_process;
 mod process;
 mod real;

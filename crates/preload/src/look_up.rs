@@ -1,5 +1,5 @@
 //! `dlsym(3)` and `dlvsym(3)`, by which programs ask a library that they opened for a function that
-//! this library replaces.
+//! this library replaces; and `dlopen(3)`, for [`opening`](crate::opening).
 //!
 //! For every other name the next function, of the C library or of a library that interposes it too,
 //! must see the caller: `RTLD_NEXT` is relative to it. So the two functions save their arguments,
@@ -38,7 +38,7 @@ pub static NEXT_VERSIONED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 type Plain = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Versioned = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// Defines `dlsym(3)` and `dlvsym(3)`, which ask a type that is [`LookUps`].
+/// Defines `dlsym(3)`, `dlvsym(3)` and `dlopen(3)`, which ask a type that is [`LookUps`].
 #[macro_export]
 macro_rules! look_ups {
     ($asked:ty) => {
@@ -90,6 +90,26 @@ macro_rules! look_ups {
                 "2: jmp qword ptr [rip + {next}]",
                 exchange = sym $crate::look_up::exchange_versioned::<$asked>,
                 next = sym $crate::look_up::NEXT_VERSIONED,
+            )
+        }
+
+        /// `dlopen(3)`.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn dlopen(
+            path: *const ::std::ffi::c_char,
+            flags: ::std::ffi::c_int,
+        ) -> *mut ::std::ffi::c_void {
+            // The next one searches where the caller's own file says.
+            ::std::arch::naked_asm!(
+                "endbr64",
+                "push rdi", // keeps the stack aligned
+                "call {exchange}",
+                "pop rdi",
+                "mov esi, eax",
+                "jmp qword ptr [rip + {next}]",
+                exchange = sym $crate::opening::exchange_flags::<$asked>,
+                next = sym $crate::opening::NEXT_OPEN,
             )
         }
     };
@@ -189,7 +209,7 @@ pub(crate) unsafe fn plain(handle: *mut c_void, symbol: &CStr) -> *mut c_void {
 }
 
 #[inline]
-fn set_next(known: &AtomicPtr<c_void>, name: &CStr, nothing: *mut c_void) {
+pub(crate) fn set_next(known: &AtomicPtr<c_void>, name: &CStr, nothing: *mut c_void) {
     found(known, || objects::next(name), nothing);
 }
 

@@ -41,7 +41,12 @@ fn compiled(name: &str, options: &[&str]) -> Option<PathBuf> {
 
 /// What the program prints with these libraries preloaded; `AIRDMA` stands for ours.
 fn output(program: &Path, preload: &str) -> Option<String> {
-    let script = format!("LD_PRELOAD=\"{preload}\" exec timeout 60 $PROGRAM");
+    output_with(program, preload, "")
+}
+
+/// The same of a program with an argument.
+fn output_with(program: &Path, preload: &str, argument: &str) -> Option<String> {
+    let script = format!("LD_PRELOAD=\"{preload}\" exec timeout 60 $PROGRAM {argument}");
     let output = program::isolated(&script)?
         .env("AIRDMA_LOOPBACK", "1")
         .env("AIRDMA", library::path())
@@ -105,6 +110,24 @@ fn a_library_with_a_dlsym_of_its_own_before_ours_or_behind() {
     ] {
         if let Some(said) = output(&program, &preload) {
             assert_eq!(said, wanted, "{preload}");
+        }
+    }
+}
+
+/// A library that is opened so that its own dependencies come first (`RTLD_DEEPBIND`, Valkey's
+/// modules) gets airdma's functions; one without verbs keeps its own names.
+#[test]
+fn a_library_that_is_opened_with_its_own_dependencies_first() {
+    for (options, wanted) in [
+        (&["-DMODULE", "-libverbs"][..], "airdma_lo"),
+        (&["-DPLAIN"], "its own"),
+    ] {
+        let module = compiled("deep_bound", &[&["-shared", "-fPIC"], options].concat());
+        let (Some(module), Some(program)) = (module, compiled("deep_bound", &["-rdynamic"])) else {
+            return;
+        };
+        if let Some(said) = output_with(&program, "$AIRDMA", &module.display().to_string()) {
+            assert_eq!(said, wanted, "{options:?}");
         }
     }
 }

@@ -3,8 +3,9 @@
 //!
 //! Such a program has a handle of rdma-core's library, so an answer that lies in one of rdma-core's
 //! libraries is exchanged for this library's function of that name. A function of that name in
-//! another library, which wraps verbs or opens libibverbs itself, is left alone. On other machines
-//! than x86-64 such programs use the drop-in directory.
+//! another library, which wraps verbs or opens libibverbs itself, is left alone. A library that is
+//! linked with rdma-core's is opened without `RTLD_DEEPBIND`, behind which it would call these. On
+//! other machines than x86-64 such programs use the drop-in directory.
 
 use std::ffi::CStr;
 
