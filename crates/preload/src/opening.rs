@@ -1,5 +1,5 @@
-//! `dlopen(3)` with `RTLD_DEEPBIND`, which puts a library's own dependencies before everything else,
-//! a preload included. Valkey opens its modules so.
+//! `dlopen(3)` with `RTLD_DEEPBIND`, which puts a library's own dependencies before all others, a
+//! preload included. Valkey opens its modules so.
 //!
 //! A library that is linked with one that is replaced is opened without that flag. For every other
 //! library the flag stays: it keeps names apart that the program and the library both have.
