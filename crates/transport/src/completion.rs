@@ -58,6 +58,10 @@ pub enum CompletionOpcode {
     Receive = 128,
     /// A receive consumed by an RDMA WRITE with immediate data.
     ReceiveWriteImm = 129,
+    /// A Write-Record whose packets have left (`IBV_WC_DRIVER1`).
+    Record = 135,
+    /// A record of a peer's message (`IBV_WC_DRIVER2`).
+    ReceiveRecord = 136,
 }
 
 impl Status {
@@ -86,7 +90,7 @@ impl CompletionOpcode {
     /// The kind of work with this number.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        const ALL: [CompletionOpcode; 11] = [
+        const ALL: [CompletionOpcode; 13] = [
             CompletionOpcode::Send,
             CompletionOpcode::Write,
             CompletionOpcode::Read,
@@ -98,6 +102,8 @@ impl CompletionOpcode {
             CompletionOpcode::AtomicWrite,
             CompletionOpcode::Receive,
             CompletionOpcode::ReceiveWriteImm,
+            CompletionOpcode::Record,
+            CompletionOpcode::ReceiveRecord,
         ];
         ALL.into_iter().find(|&opcode| opcode as u8 == number)
     }

@@ -71,4 +71,16 @@ counters! {
     DropGhost = "drop_ghost",
     /// Congestion notification packets received.
     CnpsReceived = "cnps_received",
+    /// Records of which all arrived.
+    RecordsWhole = "records_whole",
+    /// Records of which a part arrived.
+    RecordsPartial = "records_partial",
+    /// Messages without the packet at their end, where that is required.
+    RecordsLost = "records_lost",
+    /// Packets of messages that were closed before.
+    DropRecordLate = "drop_record_late",
+    /// Packets of messages to memory that their source may not write, or of too many units.
+    DropRecordRefused = "drop_record_refused",
+    /// Packets of messages for which there was no entry.
+    DropRecordFull = "drop_record_full",
 }

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use airdma_wire::{
-    Bth, Deth, GRH_LEN, Gid, Headers, ICRC_LEN, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn,
-    grh_area,
+    Bth, Deth, GRH_LEN, Gid, Headers, ICRC_LEN, Neighbour, Opcode, Packet, PathMtu, Psn, Qkey, Qpn,
+    Rceth, RecordHeaders, Reth, grh_area, record_payload,
 };
 
 use crate::attributes::{QpAttributes, QpType};
@@ -14,14 +14,18 @@ use crate::counter::Counter;
 use crate::host::{Host, Receive};
 use crate::operation::Operation;
 use crate::queue_pair::{Arrival, Transmit};
+use crate::record::unit_of;
 use crate::request_packet::{pad_of, request_bth};
-use crate::work::{Path, SendRequest};
+use crate::work::{Datagram, Path, SendRequest};
 
 /// Length of the header between IP header and BTH.
 const UDP_HEADER_LEN: usize = 8;
 
 /// Highest bit of a Q_Key in a work request: send the queue pair's own instead (IBTA 10.2.5).
 const CONTROLLED_QKEY: u32 = 1 << 31;
+
+/// Least payload of a packet of a Write-Record in a longer message: the smallest path MTU.
+const RECORD_PAYLOAD_MIN: u32 = PathMtu::M256.bytes();
 
 #[derive(Debug)]
 pub(crate) struct Datagrams {
@@ -30,6 +34,18 @@ pub(crate) struct Datagrams {
     next_psn: Psn,
     /// A receive that was taken for a datagram that did not fit; the next datagram gets it.
     spare: Option<Receive>,
+    records: RecordRequester,
+}
+
+/// What packets of a Write-Record say of their sender.
+#[derive(Debug)]
+struct RecordRequester {
+    instance: Psn,
+    interface_mtu: u32,
+    /// Number of the next message, or of the first request if part of it was sent.
+    id: u32,
+    /// Bytes of the first request that were sent.
+    sent: u32,
 }
 
 impl Datagrams {
@@ -39,12 +55,28 @@ impl Datagrams {
             queue: VecDeque::new(),
             next_psn: Psn::default(),
             spare: None,
+            records: RecordRequester {
+                instance: Psn::default(),
+                interface_mtu: 0,
+                id: 0,
+                sent: 0,
+            },
         }
     }
 
     /// Starts at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         self.next_psn = attributes.sq_psn;
+    }
+
+    /// See [`QueuePair::set_record_requester`](crate::QueuePair::set_record_requester).
+    pub(crate) fn set_record_requester(&mut self, instance: Psn, interface_mtu: u32) {
+        self.records = RecordRequester {
+            instance,
+            interface_mtu,
+            id: 0,
+            sent: 0,
+        };
     }
 
     pub(crate) fn post(&mut self, request: SendRequest) {
@@ -73,6 +105,11 @@ impl Datagrams {
             return Ok(None);
         };
         let datagram = request.datagram.ok_or(Status::LocalQpOperationError)?;
+        if request.operation.is_record() {
+            return self
+                .send_record(&request, &datagram, attributes, qpn, host, out)
+                .map(Some);
+        }
         if request.length > self.port_mtu.bytes() {
             return Err(Status::LocalLengthError);
         }
@@ -84,7 +121,6 @@ impl Datagrams {
         } else {
             (Opcode::UdSendOnly, None)
         };
-        let controlled = datagram.qkey.0 & CONTROLLED_QKEY != 0;
         let mut headers = Headers::new(Bth {
             opcode,
             solicited: request.solicited,
@@ -93,11 +129,7 @@ impl Datagrams {
             psn: self.next_psn,
             ..request_bth()
         });
-        let qkey = if controlled {
-            attributes.qkey
-        } else {
-            datagram.qkey
-        };
+        let qkey = qkey_of(&datagram, attributes);
         headers.deth = Some(Deth { qkey, src_qpn: qpn });
         headers.imm = imm;
         let start = headers.emit(out);
@@ -117,12 +149,76 @@ impl Datagrams {
         }))
     }
 
+    /// Sends the next packet of a Write-Record, which is done when the last one has left.
+    fn send_record<H: Host>(
+        &mut self,
+        request: &SendRequest,
+        datagram: &Datagram,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Result<Transmit, Status> {
+        let (va, rkey, imm) = match request.operation.record_target() {
+            Some(target) if request.length > 0 => target,
+            Some(_) => return Err(Status::LocalLengthError),
+            None => return Err(Status::LocalQpOperationError),
+        };
+        let offset = self.records.sent;
+        let unit = unit_of(request.length, self.records.payload_max(&datagram.path));
+        let payload_len = unit.min(request.length - offset);
+        let ends = offset + payload_len == request.length;
+        let headers = RecordHeaders {
+            bth: Bth {
+                solicited: request.solicited,
+                pad: pad_of(payload_len),
+                dest_qpn: datagram.qpn,
+                psn: self.records.instance,
+                opcode: Opcode::UdSendOnly,
+                ..request_bth()
+            },
+            deth: Deth {
+                qkey: qkey_of(datagram, attributes),
+                src_qpn: qpn,
+            },
+            reth: Reth {
+                va,
+                rkey,
+                length: request.length,
+            },
+            rceth: Rceth {
+                id: self.records.id,
+                offset,
+                unit: unit as u16,
+            },
+            imm,
+        };
+        let start = headers.emit(out);
+        let end = start + payload_len as usize;
+        host.gather(request.slot, offset, &mut out[start..end])
+            .map_err(|_| Status::LocalProtectionError)?;
+        let len = end + usize::from(headers.bth.pad);
+        out[end..len].fill(0);
+        if ends {
+            self.records.next();
+            self.queue.pop_front();
+            self.complete(request, qpn, host);
+        } else {
+            self.records.sent += payload_len;
+        }
+        Ok(Transmit {
+            len,
+            path: datagram.path,
+        })
+    }
+
     /// Completes a datagram, which is done when it has left.
     fn complete<H: Host>(&self, request: &SendRequest, qpn: Qpn, host: &mut H) {
         host.count(Counter::MessagesSent);
+        let opcode = request.operation.completion_opcode();
         let completion = request.signalled.then(|| Completion {
             byte_len: request.length,
-            ..Completion::with_status(request.wr_id, CompletionOpcode::Send, Status::Success, qpn)
+            ..Completion::with_status(request.wr_id, opcode, Status::Success, qpn)
         });
         host.complete_send(request.slot, completion);
     }
@@ -130,6 +226,10 @@ impl Datagrams {
     /// Completes the oldest request with `failed`, if it failed, and flushes the others.
     pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
         let mut status = failed.unwrap_or(Status::WrFlushError);
+        if self.records.sent > 0 {
+            // The rest of a message that failed must not be taken for the next one's.
+            self.records.next();
+        }
         while let Some(request) = self.queue.pop_front() {
             let opcode = request.operation.completion_opcode();
             let completion = Completion::with_status(request.wr_id, opcode, status, qpn);
@@ -195,6 +295,29 @@ impl Datagrams {
             ..Completion::with_status(receive.wr_id, CompletionOpcode::Receive, status, qpn)
         };
         host.complete_receive(receive.slot, completion);
+    }
+}
+
+impl RecordRequester {
+    /// The most payload of a packet on this path.
+    fn payload_max(&self, path: &Path) -> u32 {
+        let to = Neighbour::from(path.gid.to_ip());
+        record_payload(self.interface_mtu, to).max(RECORD_PAYLOAD_MIN)
+    }
+
+    /// Begins the next message.
+    fn next(&mut self) {
+        self.id = self.id.wrapping_add(1);
+        self.sent = 0;
+    }
+}
+
+/// The Q_Key that a request wants sent.
+fn qkey_of(datagram: &Datagram, attributes: &QpAttributes) -> Qkey {
+    if datagram.qkey.0 & CONTROLLED_QKEY != 0 {
+        attributes.qkey
+    } else {
+        datagram.qkey
     }
 }
 

@@ -17,6 +17,7 @@ mod local;
 mod operation;
 mod queue_pair;
 pub mod rate;
+mod record;
 mod replies;
 mod request_packet;
 mod requester;
@@ -41,6 +42,11 @@ pub use host::{
 };
 pub use operation::{Bind, Extent, Operation, OperationFields, PackedOperation, WORD_LEN};
 pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, Transmit};
+pub use record::{
+    Ended, InvalidRecordConfig, RECORD_CLOSED_MAX, RECORD_MAP_BYTES_MAX, RECORD_OPEN_MAX,
+    RECORD_SOURCES_MAX, RECORD_UNITS_MAX, Record, RecordConfig, RecordHandle, RecordHost,
+    RecordTarget,
+};
 pub use requester::Loss;
 pub use run::{Run, RunLimits};
 pub use selective::{Acknowledgement, Owed, PsnRange, ReorderMemory};

@@ -82,6 +82,22 @@ pub enum Operation {
         /// Placement type and selectivity level.
         what: Feth,
     },
+    /// Write-Record: datagrams write to the peer's address, and the peer logs what arrived.
+    Record {
+        /// Peer's virtual address.
+        va: u64,
+        /// Peer's key, for records.
+        rkey: Rkey,
+    },
+    /// Write-Record with immediate data, in network byte order.
+    RecordImm {
+        /// Peer's virtual address.
+        va: u64,
+        /// Peer's key, for records.
+        rkey: Rkey,
+        /// Immediate data.
+        imm: [u8; 4],
+    },
     /// Binds a memory window; nothing goes on the wire.
     BindWindow(Bind),
     /// Invalidates a local key; nothing goes on the wire.
@@ -155,6 +171,10 @@ mod code {
     pub const LOCAL_INVALIDATE: u8 = 7;
     pub const BIND_WINDOW: u8 = 8;
     pub const SEND_INVALIDATE: u8 = 9;
+    /// `IBV_WR_DRIVER1`.
+    pub const RECORD: u8 = 11;
+    /// No number of `ibv_wr_opcode`.
+    pub const RECORD_IMM: u8 = 12;
     pub const FLUSH: u8 = 14;
     pub const ATOMIC_WRITE: u8 = 15;
 }
@@ -227,6 +247,13 @@ impl Operation {
                 *fields.compare = length.into();
                 *fields.swap_add = (what.selectivity << SELECTIVITY_SHIFT | what.placement).into();
             }
+            Operation::Record { va, rkey } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::RECORD, va, rkey.0);
+            }
+            Operation::RecordImm { va, rkey, imm } => {
+                (*fields.code, *fields.va, *fields.rkey) = (code::RECORD_IMM, va, rkey.0);
+                *fields.imm = imm;
+            }
             Operation::LocalInvalidate(rkey) => {
                 (*fields.code, *fields.rkey) = (code::LOCAL_INVALIDATE, rkey.0);
             }
@@ -272,6 +299,8 @@ impl Operation {
                     selectivity: packed.swap_add as u8 >> SELECTIVITY_SHIFT & SELECTIVITY_MASK,
                 },
             },
+            code::RECORD => Operation::Record { va, rkey },
+            code::RECORD_IMM => Operation::RecordImm { va, rkey, imm },
             code::LOCAL_INVALIDATE => Operation::LocalInvalidate(rkey),
             code::BIND_WINDOW => Operation::BindWindow(Bind {
                 window: rkey,
@@ -294,6 +323,8 @@ impl Operation {
             | Operation::SendInvalidate(_)
             | Operation::Write { .. }
             | Operation::WriteImm { .. }
+            | Operation::Record { .. }
+            | Operation::RecordImm { .. }
             | Operation::Read { .. } => Extent::List,
             Operation::CompareSwap { .. }
             | Operation::FetchAdd { .. }
@@ -316,6 +347,8 @@ impl Operation {
             | Operation::FetchAdd { .. }
             | Operation::AtomicWrite { .. }
             | Operation::Flush { .. }
+            | Operation::Record { .. }
+            | Operation::RecordImm { .. }
             | Operation::BindWindow(_)
             | Operation::LocalInvalidate(_) => 0,
         }
@@ -356,16 +389,37 @@ impl Operation {
         matches!(self, Operation::Write { .. } | Operation::WriteImm { .. })
     }
 
+    /// Whether it is a Write-Record, which datagram queue pairs alone have.
+    #[inline]
+    pub const fn is_record(&self) -> bool {
+        matches!(self, Operation::Record { .. } | Operation::RecordImm { .. })
+    }
+
+    /// Address, key and immediate data of a Write-Record.
+    pub(crate) const fn record_target(&self) -> Option<(u64, Rkey, Option<[u8; 4]>)> {
+        if let Operation::RecordImm { va, rkey, imm } = *self {
+            Some((va, rkey, Some(imm)))
+        } else if let Operation::Record { va, rkey } = *self {
+            Some((va, rkey, None))
+        } else {
+            None
+        }
+    }
+
     /// Whether a service has it (IBTA table 38, A14.3.2).
     #[inline]
     pub const fn is_of_service(&self, qp_type: QpType) -> bool {
         match qp_type {
-            QpType::Rc | QpType::XrcSend => true,
+            QpType::Rc | QpType::XrcSend => !self.is_record(),
             QpType::Uc => {
                 // What is not answered. SEND with invalidate is of reliable services alone.
-                !self.is_read_or_atomic() && !matches!(self, Operation::SendInvalidate(_))
+                !self.is_read_or_atomic()
+                    && !matches!(self, Operation::SendInvalidate(_))
+                    && !self.is_record()
             }
-            QpType::Ud => matches!(self, Operation::Send | Operation::SendImm(_)),
+            QpType::Ud => {
+                matches!(self, Operation::Send | Operation::SendImm(_)) || self.is_record()
+            }
             QpType::RawPacket => matches!(self, Operation::Send),
             QpType::XrcReceive => false,
         }
@@ -383,6 +437,7 @@ impl Operation {
             Operation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
             Operation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
             Operation::Flush { .. } => CompletionOpcode::Flush,
+            Operation::Record { .. } | Operation::RecordImm { .. } => CompletionOpcode::Record,
             Operation::BindWindow(_) => CompletionOpcode::BindWindow,
             Operation::LocalInvalidate(_) => CompletionOpcode::LocalInvalidate,
         }
@@ -436,7 +491,7 @@ mod tests {
     #[test]
     fn operations_keep_their_numbers() {
         let numbers: Vec<_> = all().map(|operation| packed(&operation).code).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 15]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14, 15]);
         let [write, .., atomic_write] = numbers[..] else {
             panic!("{numbers:?}");
         };
@@ -489,9 +544,10 @@ mod tests {
         assert_eq!([QpType::Rc, QpType::XrcSend].map(count), [12, 12]);
         assert_eq!(
             [QpType::Uc, QpType::Ud, QpType::RawPacket].map(count),
-            [6, 2, 1]
+            [6, 4, 1]
         );
         assert_eq!(count(QpType::XrcReceive), 0);
-        assert!(all().all(|it| it.is_local() || it.is_of_service(QpType::Rc)));
+        let has = |it: Operation| it.is_local() || it.is_record() || it.is_of_service(QpType::Rc);
+        assert!(all().all(has));
     }
 }

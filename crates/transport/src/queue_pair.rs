@@ -4,13 +4,14 @@ mod ack_delay;
 mod selective;
 mod states;
 
-use airdma_wire::{Bth, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn, Transport};
+use airdma_wire::{Bth, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn, RecordPacket, Transport};
 
 use crate::ack_delay::AckDelay;
 use crate::attributes::{QpAttributes, QpState, QpType};
 use crate::counter::Counter;
 use crate::datagram::Datagrams;
 use crate::host::{Host, QpEvent};
+use crate::record::{RecordHost, RecordTarget};
 use crate::replies::Peer;
 use crate::request_packet::DEFAULT_PKEY;
 use crate::requester::{Loss, Requester, Turn};
@@ -216,6 +217,40 @@ impl QueuePair {
             Service::Datagram(datagrams) => {
                 datagrams.handle_packet(&self.attributes, self.config.qpn, arrival, packet, host);
             }
+        }
+    }
+
+    /// Handles one packet of a Write-Record to `records`, which are those of this queue pair.
+    pub fn handle_record<H: RecordHost>(
+        &self,
+        now: Time,
+        arrival: &Arrival,
+        packet: &RecordPacket<'_>,
+        records: &mut RecordTarget,
+        host: &mut H,
+    ) {
+        let headers = &packet.headers;
+        if !self.attributes.state.receives() {
+            return host.count_record(Counter::DropBadState);
+        }
+        if headers.bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK {
+            return host.count_record(Counter::DropBadPkey);
+        }
+        if self.config.qp_type != QpType::Ud {
+            return host.count_record(Counter::DropMalformed);
+        }
+        if headers.deth.qkey != self.attributes.qkey {
+            return host.count_record(Counter::DropBadQkey);
+        }
+        records.handle_packet(now, arrival.source, packet, host);
+    }
+
+    /// Sets what a datagram queue pair needs to send Write-Records, before it sends the first:
+    /// `instance`, by which targets tell it from others that had its number, and the MTU of the
+    /// interface, which its packets fill. Messages are numbered from 0.
+    pub fn set_record_requester(&mut self, instance: Psn, interface_mtu: u32) {
+        if let Service::Datagram(datagrams) = &mut self.service {
+            datagrams.set_record_requester(instance, interface_mtu);
         }
     }
 

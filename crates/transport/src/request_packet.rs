@@ -61,6 +61,9 @@ impl RequestPacket {
             | Operation::SendInvalidate(_)
             | Operation::Write { .. }
             | Operation::WriteImm { .. }
+            // Not of this service: the host refuses it where it is posted.
+            | Operation::Record { .. }
+            | Operation::RecordImm { .. }
             | Operation::BindWindow(_)
             | Operation::LocalInvalidate(_) => Self::data(entry, index),
         }

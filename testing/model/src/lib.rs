@@ -12,6 +12,7 @@
 //! | [`grants`] | keys, what they open for which queue pairs, and when that is certain |
 //! | [`contract`] | completions: order, number, status, contents; asynchronous events; every request ends |
 //! | [`events`] | completion events |
+//! | [`records`] | Write-Records: what is declared valid is right and stays, a record ends once |
 //!
 //! Time is counted in steps: the driver increments it with every action. If the moment of an event
 //! is uncertain, the judge knows an earliest and a latest step, and permits what either order
@@ -25,6 +26,7 @@ pub mod contract;
 pub mod events;
 pub mod grants;
 pub mod memory;
+pub mod records;
 pub mod request;
 
 pub use contract::{Contract, Life, QueuePair};

@@ -548,5 +548,8 @@ fn opcode(opcode: CompletionOpcode) -> model::Opcode {
         CompletionOpcode::Flush => model::Opcode::Flush,
         CompletionOpcode::Receive => model::Opcode::Receive,
         CompletionOpcode::ReceiveWriteImm => model::Opcode::ReceiveImmediate,
+        CompletionOpcode::Record | CompletionOpcode::ReceiveRecord => {
+            panic!("no program of a world uses records")
+        }
     }
 }

@@ -95,6 +95,8 @@ impl Story {
             Operation::SendInvalidate(_)
             | Operation::AtomicWrite { .. }
             | Operation::Flush { .. }
+            | Operation::Record { .. }
+            | Operation::RecordImm { .. }
             | Operation::BindWindow(_)
             | Operation::LocalInvalidate(_) => panic!("never recorded"),
         }

@@ -13,6 +13,8 @@ mod flush;
 mod local;
 mod long_payload;
 mod long_reads;
+mod record_target;
+mod records;
 mod requester;
 mod responder;
 mod run;

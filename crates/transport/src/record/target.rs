@@ -1,0 +1,477 @@
+//! The target: a table of messages, found by source and number, with a map of what arrived for
+//! each.
+
+use std::collections::VecDeque;
+
+use airdma_wire::{Neighbour, RecordHeaders, RecordPacket, Reth, Rkey};
+
+use super::index::{Index, NONE};
+use super::list::List;
+use super::sources::{Source, Sources};
+use super::{
+    Ended, InvalidRecordConfig, Part, Record, RecordConfig, RecordHandle, RecordHost, WORD,
+    has_unit,
+};
+use crate::counter::Counter;
+use crate::time::Time;
+
+/// The records of one queue pair, as a state machine without I/O.
+///
+/// Order of calls: any number of [`handle_packet`](Self::handle_packet) and
+/// [`handle_timeout`](Self::handle_timeout), then [`poll_record`](Self::poll_record) as long as
+/// there is room for what it returns, then [`poll_timeout`](Self::poll_timeout). A packet costs a
+/// constant amount of work, and a look at each open message where one must be displaced. All memory
+/// is taken at the start.
+#[derive(Debug)]
+pub struct RecordTarget {
+    config: RecordConfig,
+    entries: Vec<Entry>,
+    /// The maps of all entries, one behind the other.
+    maps: Vec<u64>,
+    by_message: Index,
+    free: Vec<u32>,
+    /// Open entries, the one opened first at the front.
+    by_age: List,
+    /// Open entries, the one touched longest ago at the front.
+    by_touch: List,
+    open: u32,
+    /// Closed entries that the application was not told of.
+    untold: VecDeque<u32>,
+    sources: Sources,
+    /// The entry of the last packet.
+    last: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Open,
+    Closed { ended: Ended, is_told: bool },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// One more each time that the entry is freed.
+    generation: u32,
+    state: State,
+    source: Source,
+    /// Row of the source.
+    row: u32,
+    id: u32,
+    reth: Reth,
+    unit: u16,
+    imm: Option<[u8; 4]>,
+    solicited: bool,
+    opened: Time,
+    touched: Time,
+    valid_bytes: u32,
+    valid_units: u32,
+}
+
+impl Entry {
+    /// Whether a packet describes the same message.
+    fn is_of(&self, headers: &RecordHeaders) -> bool {
+        self.reth == headers.reth && self.unit == headers.rceth.unit && self.imm == headers.imm
+    }
+}
+
+impl RecordTarget {
+    /// A target without messages. `key` is secret: sources choose what is hashed with it.
+    ///
+    /// # Errors
+    /// If a value of `config` is not allowed.
+    pub fn new(config: RecordConfig, key: [u64; 2]) -> Result<Self, InvalidRecordConfig> {
+        config.check()?;
+        let entries = config.entries();
+        let nothing = Entry {
+            generation: 0,
+            state: State::Free,
+            source: Source {
+                address: Neighbour::from([0, 0, 0, 0]),
+                qpn: Default::default(),
+                instance: Default::default(),
+            },
+            row: NONE,
+            id: 0,
+            reth: Reth::default(),
+            unit: 1,
+            imm: None,
+            solicited: false,
+            opened: Time::ZERO,
+            touched: Time::ZERO,
+            valid_bytes: 0,
+            valid_units: 0,
+        };
+        Ok(RecordTarget {
+            config,
+            entries: vec![nothing; entries as usize],
+            maps: vec![0; entries as usize * config.map_words() as usize],
+            by_message: Index::new(entries, key),
+            free: (0..entries).rev().collect(),
+            by_age: List::new(entries),
+            by_touch: List::new(entries),
+            open: 0,
+            untold: VecDeque::with_capacity(entries as usize),
+            sources: Sources::new(config.sources_max, key),
+            last: NONE,
+        })
+    }
+
+    /// Its limits.
+    pub fn config(&self) -> &RecordConfig {
+        &self.config
+    }
+
+    /// Takes one packet from `address`, whose Q_Key the queue pair has checked.
+    pub fn handle_packet<H: RecordHost>(
+        &mut self,
+        now: Time,
+        address: Neighbour,
+        packet: &RecordPacket<'_>,
+        host: &mut H,
+    ) {
+        let Some(part) = Part::of(packet) else {
+            return host.count_record(Counter::DropMalformed);
+        };
+        let headers = &packet.headers;
+        let source = Source {
+            address,
+            qpn: headers.deth.src_qpn,
+            instance: headers.bth.psn,
+        };
+        let outcome = match self.find(&source, headers.rceth.id) {
+            Some(index) => self.check_known(index, headers).map(|()| index),
+            None => self.open(now, source, part, headers, host),
+        };
+        match outcome {
+            Ok(index) => self.place(now, index, part, packet, host),
+            Err(reason) => host.count_record(reason),
+        }
+    }
+
+    /// The entry of a message, open or closed.
+    fn find(&self, source: &Source, id: u32) -> Option<u32> {
+        let is_it = |index: u32| {
+            let entry = &self.entries[index as usize];
+            entry.id == id && entry.source == *source && entry.state != State::Free
+        };
+        if self.last != NONE && is_it(self.last) {
+            return Some(self.last);
+        }
+        self.by_message.find(self.hash(source, id), is_it)
+    }
+
+    fn hash(&self, source: &Source, id: u32) -> u64 {
+        let other = u64::from(source.instance.get()) << 32 | u64::from(id);
+        self.by_message
+            .hash(source.address, source.qpn.get(), other)
+    }
+
+    fn check_known(&self, index: u32, headers: &RecordHeaders) -> Result<(), Counter> {
+        let entry = &self.entries[index as usize];
+        match entry.state {
+            State::Closed { .. } | State::Free => Err(Counter::DropRecordLate),
+            State::Open if entry.is_of(headers) => Ok(()),
+            State::Open => Err(Counter::DropMalformed),
+        }
+    }
+
+    /// Opens a message: its first packet, which may be any of it.
+    fn open<H: RecordHost>(
+        &mut self,
+        now: Time,
+        source: Source,
+        part: Part,
+        headers: &RecordHeaders,
+        host: &mut H,
+    ) -> Result<u32, Counter> {
+        let id = headers.rceth.id;
+        let known = self.sources.find(&source);
+        if known.is_some_and(|row| self.sources.is_late(row, id)) {
+            return Err(Counter::DropRecordLate);
+        }
+        let Reth { va, rkey, length } = headers.reth;
+        let is_allowed = part.units <= self.config.units_max
+            && host.check_record(source.address, rkey, va, length).is_ok();
+        if !is_allowed {
+            return Err(Counter::DropRecordRefused);
+        }
+        if self.sources.entries_of(source.address) >= self.share() {
+            return Err(Counter::DropRecordFull);
+        }
+        if self.open == self.config.open_max && !self.free.is_empty() {
+            self.displace(host);
+        }
+        let index = *self.free.last().ok_or(Counter::DropRecordFull)?;
+        let row = self.sources.enter(source, id);
+        let row = row.ok_or(Counter::DropRecordFull)?;
+        self.free.pop();
+        self.sources.note_open(row);
+        let entry = &mut self.entries[index as usize];
+        *entry = Entry {
+            generation: entry.generation,
+            state: State::Open,
+            source,
+            row,
+            id,
+            reth: headers.reth,
+            unit: headers.rceth.unit,
+            imm: headers.imm,
+            solicited: false,
+            opened: now,
+            touched: now,
+            valid_bytes: 0,
+            valid_units: 0,
+        };
+        let words = part.units.div_ceil(WORD) as usize;
+        self.map_mut(index)[..words].fill(0);
+        self.by_message.insert(self.hash(&source, id), index);
+        self.by_age.push(index);
+        self.by_touch.push(index);
+        self.open += 1;
+        Ok(index)
+    }
+
+    /// Entries that one address may have.
+    fn share(&self) -> u32 {
+        (self.config.entries() / 2).max(1)
+    }
+
+    /// Closes the oldest message of the address with the most open ones.
+    fn displace<H: RecordHost>(&mut self, host: &mut H) {
+        let mut most = (0, NONE);
+        for index in self.by_age.iter() {
+            let open = self.sources.open_of(self.entries[index as usize].row);
+            // Of equals the one whose oldest message is older.
+            if open > most.0 {
+                most = (open, index);
+            }
+        }
+        if most.1 != NONE {
+            self.close(most.1, Ended::Displaced, host);
+        }
+    }
+
+    fn place<H: RecordHost>(
+        &mut self,
+        now: Time,
+        index: u32,
+        part: Part,
+        packet: &RecordPacket<'_>,
+        host: &mut H,
+    ) {
+        self.last = index;
+        if has_unit(self.map(index), part.unit) {
+            return host.count_record(Counter::Duplicates);
+        }
+        let headers = &packet.headers;
+        let address = self.entries[index as usize].source.address;
+        let va = headers.reth.va + u64::from(headers.rceth.offset);
+        if host
+            .write_record(address, headers.reth.rkey, va, packet.payload)
+            .is_err()
+        {
+            host.count_record(Counter::DropRecordRefused);
+            return self.close(index, Ended::TakenBack, host);
+        }
+        self.map_mut(index)[(part.unit / WORD) as usize] |= 1 << (part.unit % WORD);
+        self.by_touch.touch(index);
+        let entry = &mut self.entries[index as usize];
+        entry.touched = now;
+        entry.solicited |= headers.bth.solicited;
+        entry.valid_bytes += packet.payload.len() as u32;
+        entry.valid_units += 1;
+        if entry.valid_units == part.units {
+            self.close(index, Ended::Whole, host);
+        } else if self.config.strict_last && part.is_last() {
+            self.close(index, Ended::Last, host);
+        }
+    }
+
+    /// Closes an open message. Its number is remembered, and its entry stays until the application
+    /// frees it.
+    fn close<H: RecordHost>(&mut self, index: u32, ended: Ended, host: &mut H) {
+        self.by_age.remove(index);
+        self.by_touch.remove(index);
+        self.open -= 1;
+        let entry = &mut self.entries[index as usize];
+        self.sources.note_closed(entry.row, entry.id);
+        entry.state = State::Closed {
+            ended,
+            is_told: false,
+        };
+        if self.config.strict_last && !matches!(ended, Ended::Whole | Ended::Last) {
+            host.count_record(Counter::RecordsLost);
+            return self.release(index);
+        }
+        host.count_record(if ended == Ended::Whole {
+            Counter::RecordsWhole
+        } else {
+            Counter::RecordsPartial
+        });
+        self.untold.push_back(index);
+    }
+
+    fn release(&mut self, index: u32) {
+        self.by_message.remove(index);
+        let entry = &mut self.entries[index as usize];
+        entry.state = State::Free;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.sources.note_freed(entry.row);
+        self.free.push(index);
+    }
+
+    fn words(&self, index: u32) -> std::ops::Range<usize> {
+        let words = self.config.map_words() as usize;
+        index as usize * words..(index as usize + 1) * words
+    }
+
+    fn map(&self, index: u32) -> &[u64] {
+        &self.maps[self.words(index)]
+    }
+
+    fn map_mut(&mut self, index: u32) -> &mut [u64] {
+        let words = self.words(index);
+        &mut self.maps[words]
+    }
+
+    /// Forgets all messages and records, without a word: the queue pair is in RESET.
+    pub fn reset(&mut self) {
+        self.untold.clear();
+        for index in 0..self.config.entries() {
+            let entry = &self.entries[index as usize];
+            match entry.state {
+                State::Free => continue,
+                State::Open => {
+                    self.sources.note_closed(entry.row, entry.id);
+                    self.by_age.remove(index);
+                    self.by_touch.remove(index);
+                    self.open -= 1;
+                }
+                State::Closed { .. } => {}
+            }
+            self.release(index);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let oldest = self.by_age.first()?;
+        let quietest = self.by_touch.first()?;
+        let age = self.entries[oldest as usize].opened + self.config.age;
+        let idle = self.entries[quietest as usize].touched + self.config.idle;
+        Some(age.min(idle))
+    }
+
+    /// Closes messages whose time is over; an early call does nothing.
+    pub fn handle_timeout<H: RecordHost>(&mut self, now: Time, host: &mut H) {
+        while let Some(index) = self.by_touch.first()
+            && self.entries[index as usize].touched + self.config.idle <= now
+        {
+            self.close(index, Ended::Idle, host);
+        }
+        while let Some(index) = self.by_age.first()
+            && self.entries[index as usize].opened + self.config.age <= now
+        {
+            self.close(index, Ended::Age, host);
+        }
+    }
+
+    /// The next record that the application is told of. The caller must have room for it.
+    pub fn poll_record(&mut self) -> Option<RecordHandle> {
+        let index = self.untold.pop_front()?;
+        let entry = &mut self.entries[index as usize];
+        if let State::Closed { is_told, .. } = &mut entry.state {
+            *is_told = true;
+        }
+        Some(self.handle(index))
+    }
+
+    /// Whether [`poll_record`](Self::poll_record) has one.
+    pub fn has_record(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    fn handle(&self, index: u32) -> RecordHandle {
+        let generation = self.entries[index as usize].generation;
+        RecordHandle(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    /// The entry of a record that the application was told of.
+    fn told(&self, handle: RecordHandle) -> Option<u32> {
+        let index = handle.0 as u32;
+        let entry = self.entries.get(index as usize)?;
+        let is_told = matches!(entry.state, State::Closed { is_told: true, .. });
+        (is_told && self.handle(index) == handle).then_some(index)
+    }
+
+    /// A record that the application was told of and has not freed.
+    pub fn record(&self, handle: RecordHandle) -> Option<Record<'_>> {
+        Some(self.view(self.told(handle)?))
+    }
+
+    /// Gives the entry of a record back; false if there is no such record.
+    pub fn free(&mut self, handle: RecordHandle) -> bool {
+        match self.told(handle) {
+            Some(index) => {
+                self.release(index);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The open message that was opened first of those that write the byte at `va` with `rkey`.
+    pub fn peek(&self, rkey: Rkey, va: u64) -> Option<Record<'_>> {
+        self.open_at(rkey, va).map(|index| self.view(index))
+    }
+
+    fn open_at(&self, rkey: Rkey, va: u64) -> Option<u32> {
+        self.by_age.iter().find(|&index| {
+            let reth = &self.entries[index as usize].reth;
+            reth.rkey == rkey && va.wrapping_sub(reth.va) < u64::from(reth.length)
+        })
+    }
+
+    /// Closes the message that [`peek`](Self::peek) shows; false if there is none.
+    pub fn close_at<H: RecordHost>(&mut self, rkey: Rkey, va: u64, host: &mut H) -> bool {
+        let index = self.open_at(rkey, va);
+        if let Some(index) = index {
+            self.close(index, Ended::Asked, host);
+        }
+        index.is_some()
+    }
+
+    /// Closes all messages to memory that is no longer registered.
+    pub fn close_key<H: RecordHost>(&mut self, rkey: Rkey, host: &mut H) {
+        loop {
+            let names_it = |&index: &u32| self.entries[index as usize].reth.rkey == rkey;
+            let Some(index) = self.by_age.iter().find(names_it) else {
+                return;
+            };
+            self.close(index, Ended::TakenBack, host);
+        }
+    }
+
+    fn view(&self, index: u32) -> Record<'_> {
+        let entry = &self.entries[index as usize];
+        let units = entry.reth.length.div_ceil(u32::from(entry.unit));
+        Record {
+            source: entry.source.address,
+            src_qpn: entry.source.qpn,
+            id: entry.id,
+            va: entry.reth.va,
+            rkey: entry.reth.rkey,
+            length: entry.reth.length,
+            unit: entry.unit,
+            valid_bytes: entry.valid_bytes,
+            imm: entry.imm,
+            solicited: entry.solicited,
+            ended: match entry.state {
+                State::Closed { ended, .. } => Some(ended),
+                State::Open | State::Free => None,
+            },
+            map: &self.map(index)[..units.div_ceil(WORD) as usize],
+        }
+    }
+}
