@@ -103,7 +103,7 @@ pub(crate) struct Air {
     rate_control: RateControl,
     /// Rate of the interface.
     line_rate: Rate,
-    interface_mtu: u32,
+    pub(crate) interface_mtu: u32,
     /// Time since which received packets wait to be processed.
     more_waits: Option<Time>,
     /// Queue pairs whose peers must get a CNP.

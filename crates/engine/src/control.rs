@@ -25,11 +25,12 @@ use crate::queues::qp_shared::QpShared;
 use crate::queues::srq_shared::SrqShared;
 use crate::{
     Access, AttrMask, Bind, CountedOperations, CqOptions, Error, Gid, PathMtu, QpAttributes,
-    QpCaps, QpType, Qpn, RegionChange,
+    QpCaps, QpType, Qpn, RegionChange, Rkey,
 };
 use airdma_cm::{Accept, Connect, ConnectionId, ListenerId, Resolve, SidrAnswer, SidrId, Takes};
 use airdma_port::RawSocket;
 use airdma_shm::{RingConsumer, RingProducer};
+use airdma_transport::RecordConfig;
 use airdma_wire::cm::{RejReason, ServiceId};
 use std::sync::Arc;
 
@@ -95,6 +96,15 @@ values! {
         8 FreeWindow { key: u32 },
         /// Closes all windows that are bound in a region.
         9 CloseWindows { key: u32 },
+        /// Registers memory for records, of one host or of all. Reply: its key.
+        10 RegisterRecords {
+            pd: PdIndex,
+            address: u64,
+            length: usize,
+            source: Option<Gid>,
+            /// As for [`MemoryControl::Register`].
+            can_be_cut: bool,
+        },
     }
 }
 
@@ -204,6 +214,10 @@ values! {
         /// Limits the rate of its requests (`ibv_modify_qp_rate_limit(3)`): kilobits per second (0
         /// is no limit), and the most bytes at once (0 leaves them to the rate).
         14 LimitRate { kbps: u32, burst_max: u32 },
+        /// Lets a datagram queue pair take records from now on.
+        15 EnableRecords { config: RecordConfig },
+        /// Closes the open record that writes the byte at `va`. Reply: whether there is one.
+        16 CloseRecord { rkey: Rkey, va: u64 },
     }
 }
 

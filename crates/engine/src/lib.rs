@@ -44,8 +44,9 @@ pub use airdma_port::selftest;
 pub use airdma_preload::PerProcess;
 pub use airdma_shm::{Sge, memory_file};
 pub use airdma_transport::{
-    Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, GrhHeader, InvalidAttribute,
-    Operation, Path, QpAttributes, QpEvent, QpState, QpType, RATE_LIMIT_KBPS_MAX, Status,
+    Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, Ended, GrhHeader,
+    InvalidAttribute, Operation, Path, QpAttributes, QpEvent, QpState, QpType, RATE_LIMIT_KBPS_MAX,
+    Record, RecordConfig, RecordHandle, Status,
 };
 pub use airdma_wire::{Feth, Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow};

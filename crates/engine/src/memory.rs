@@ -18,6 +18,7 @@
 pub(crate) mod files;
 mod on_demand;
 pub(crate) mod populate;
+mod records;
 mod windows;
 
 use crate::index::{PdIndex, Serial};
@@ -26,7 +27,7 @@ use crate::{Access, Error, LIMITS};
 use airdma_port::CopySum;
 use airdma_shm::Sge;
 use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault, Spread};
-use airdma_wire::ICRC_LEN;
+use airdma_wire::{ICRC_LEN, Neighbour};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::{mem, ptr};
 
@@ -83,6 +84,11 @@ enum Kind {
     Region {
         /// Windows that are bound in it.
         windows: u32,
+    },
+    /// Peers write records to it, and do nothing else: it has no right of theirs.
+    Records {
+        /// The only host that may.
+        source: Option<Neighbour>,
     },
     /// Opens nothing until it is bound.
     Window {
@@ -274,6 +280,9 @@ impl MemoryTable {
         };
         if region.backing == Backing::Null {
             return Err(gone);
+        }
+        if matches!(region.kind, Kind::Records { .. }) {
+            return Err(Error::Invalid("a memory region for records stays as it is"));
         }
         region.check_no_windows()?;
         let access = change.access.unwrap_or(region.access);
@@ -548,6 +557,7 @@ impl Region {
         match self.kind {
             Kind::Region { windows: 0 } => Ok(()),
             Kind::Region { .. } => Err(Error::Busy("a memory region in which windows are bound")),
+            Kind::Records { .. } => Ok(()),
             Kind::Window { .. } => Err(Error::Gone("the memory region")),
         }
     }

@@ -17,6 +17,7 @@ pub(crate) mod mw;
 pub(crate) mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;
+pub(crate) mod records;
 pub(crate) mod send_batch;
 pub(crate) mod srq;
 pub(crate) mod xrcd;

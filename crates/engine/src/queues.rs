@@ -11,6 +11,7 @@ pub(crate) mod event_queue;
 pub(crate) mod qp_caps;
 pub(crate) mod qp_shared;
 pub(crate) mod qp_state;
+pub(crate) mod record_shared;
 pub(crate) mod send_wqe;
 pub(crate) mod sge_list;
 pub(crate) mod srq_shared;

@@ -55,6 +55,7 @@ fn nothing_allocates_after_warm_up() {
     reliable_connections();
     unreliable_connections();
     datagrams();
+    records();
     shared_receives();
     receivers_that_are_late();
     completion_events();
@@ -227,6 +228,37 @@ fn datagrams() {
                 left.ok();
                 right.ok();
             }
+        }
+    });
+}
+
+fn records() {
+    let (left, right) = sockets("127.0.0.27", "127.0.0.28");
+    let [left, right] = [&left, &right].map(|device| End::new(device, QpType::Ud, 1 << 16));
+    for end in [&left, &right] {
+        datagram_to_rts(&end.qp, Qkey(5));
+    }
+    right.qp.enable_records(RecordConfig::default()).unwrap();
+    let va = right.memory.address();
+    let region = right.pd.reg_record_mr(va, 1 << 16, None).unwrap();
+    let rkey = region.rkey();
+    let ah = left.pd.create_ah(right.path()).unwrap();
+    let datagram = Datagram {
+        path: *ah.path(),
+        qpn: right.qp.number(),
+        qkey: Qkey(5),
+    };
+    measure("records", || {
+        for length in [8, 1024, 50_000] {
+            post(
+                &left,
+                Operation::Record { va, rkey },
+                length,
+                Some(datagram),
+            );
+            left.ok();
+            let record = RecordHandle(right.ok().wr_id);
+            assert!(right.qp.free_record(record));
         }
     });
 }

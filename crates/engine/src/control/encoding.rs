@@ -17,8 +17,10 @@ use crate::{
 use airdma_cm::{
     Accept, Connect, ConnectionId, ListenerId, Resolve, Route, SidrAnswer, SidrId, Takes,
 };
+use airdma_transport::RecordConfig;
 use airdma_wire::cm::{IpAddressing, RejReason, ServiceId, SidrStatus, TransportService};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 /// First byte of each message. It rises with each change of [`Control`](super::Control),
 /// [`Reply`](super::Reply), or what they are made of.
@@ -195,6 +197,7 @@ structs! {
     Bind { window, new_key, region, va, length, access }
     RegionChange { translation, access }
     CqOptions { timestamps, ignore_overrun }
+    RecordConfig { open_max, closed_max, units_max, sources_max, idle, age, strict_last }
     QpCaps { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline }
     Path { gid, sgid_index, traffic_class, hop_limit, flow_label }
     QpAttributes {
@@ -232,6 +235,8 @@ as_other! {
     QpType: u8 = |value| value as u8, |read| {
         QP_TYPES.into_iter().find(|&qp_type| qp_type as u8 == read)
     };
+    // No limit on time is longer than 584 years.
+    Duration: u64 = |value| value.as_nanos() as u64, |read| Some(Duration::from_nanos(read));
     Access: u32 = |value| value.bits(), |read| Some(Access::from_bits_retain(read));
     AttrMask: u32 = |value| value.bits(), |read| Some(AttrMask::from_bits_retain(read));
     CountedOperations: u32 = |value| value.bits(), |read| CountedOperations::from_bits(read);

@@ -100,6 +100,13 @@ fn memory() -> Vec<MemoryControl> {
             can_be_cut: true,
         },
         MemoryControl::RegisterNull { pd: PD },
+        MemoryControl::RegisterRecords {
+            pd: PD,
+            address: 0x7000,
+            length: 4096,
+            source: Some(GID),
+            can_be_cut: false,
+        },
         MemoryControl::RegisterEmpty { pd: PD },
         MemoryControl::Reregister {
             key: 5,
@@ -215,6 +222,16 @@ fn queue_pairs() -> Vec<QueuePairControl> {
         QueuePairControl::Seal,
         QueuePairControl::QueryBinding,
         QueuePairControl::NoteApplicationBuffer,
+        QueuePairControl::EnableRecords {
+            config: RecordConfig {
+                strict_last: true,
+                ..RecordConfig::default()
+            },
+        },
+        QueuePairControl::CloseRecord {
+            rkey: Rkey(7),
+            va: 0x7010,
+        },
         QueuePairControl::AttachCounter {
             operations: CountedOperations::RECV,
         },

@@ -128,7 +128,7 @@ impl MemoryTable {
                 self.unbind(self.row(key));
                 Ok(())
             }
-            Kind::Window { .. } | Kind::Region { .. } => Err(Refused),
+            Kind::Window { .. } | Kind::Region { .. } | Kind::Records { .. } => Err(Refused),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::memory::{files, populate};
 use crate::objects::multicast::check_scope;
 use crate::queues::use_count::UseCount;
 use crate::{
-    Access, Ah, Device, Dm, Error, Mr, Mw, MwType, Path, Qp, QpInit, Sge, Srq, SrqAttributes,
+    Access, Ah, Device, Dm, Error, Gid, Mr, Mw, MwType, Path, Qp, QpInit, Sge, Srq, SrqAttributes,
     SrqExtension,
 };
 use std::sync::Arc;
@@ -122,6 +122,28 @@ impl Pd {
             can_be_cut: false,
         };
         self.register((addr, length), access, None, call)
+    }
+
+    /// Registers memory for records: peers write messages to it by datagrams
+    /// ([`Qp::enable_records`](crate::Qp::enable_records)), and its key opens it for nothing else.
+    /// With a `source` only that host may.
+    ///
+    /// # Errors
+    /// As [`Pd::reg_mr`].
+    pub fn reg_record_mr(
+        self: &Arc<Self>,
+        addr: u64,
+        length: usize,
+        source: Option<Gid>,
+    ) -> Result<Arc<Mr>, Error> {
+        let call = MemoryControl::RegisterRecords {
+            pd: self.id,
+            address: addr,
+            length,
+            source,
+            can_be_cut: files::can_be_cut(addr, length),
+        };
+        self.register((addr, length), Access::LOCAL_WRITE, None, call)
     }
 
     /// Registers nothing: reads give zeros, and what is written vanishes, whatever the address. For

@@ -243,7 +243,10 @@ fn check_send_state(qp: &Qp) -> Result<(), Error> {
 
 fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
     match (qp.shared.qp_type, &wr.datagram) {
-        (QpType::Rc | QpType::XrcSend, None) => {}
+        (QpType::Rc | QpType::XrcSend, None) if !wr.operation.is_record() => {}
+        (QpType::Rc | QpType::XrcSend, None) => {
+            return Err(Error::Invalid("connections do not send records"));
+        }
         (QpType::Uc, None) if wr.operation.is_of_service(QpType::Uc) => {}
         (QpType::Uc, None) => {
             return Err(Error::Invalid(

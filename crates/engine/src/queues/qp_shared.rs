@@ -3,11 +3,12 @@
 use crate::index::{Doorbell, QpIndex};
 use crate::queues::application_buffer::ApplicationBuffer;
 use crate::queues::qp_state::PublishedState;
+use crate::queues::record_shared::RecordShared;
 use crate::queues::urgency::Urgency;
 use crate::{QpCaps, QpState, QpType, Qpn};
 use airdma_shm::RingProducer;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub(crate) struct QpShared {
     pub(crate) number: Qpn,
@@ -24,6 +25,8 @@ pub(crate) struct QpShared {
     pub(crate) application_buffer: ApplicationBuffer,
     pub(crate) send: Mutex<RingProducer>,
     pub(crate) recv: Mutex<RingProducer>,
+    /// Its records, once it takes some.
+    pub(crate) records: OnceLock<Arc<RecordShared>>,
 }
 
 impl QpShared {
@@ -48,6 +51,7 @@ impl QpShared {
             application_buffer: ApplicationBuffer::new(),
             send: Mutex::new(send),
             recv: Mutex::new(recv),
+            records: OnceLock::new(),
         }
     }
 

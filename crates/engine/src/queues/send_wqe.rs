@@ -49,6 +49,9 @@ pub(crate) fn decode(
 ) -> Result<SendRequest, Corrupt> {
     let wqe: SendWqe = slot.read_header();
     let operation = operation(&wqe).ok_or(Corrupt::SlotBounds)?;
+    if operation.is_record() && !is_datagram {
+        return Err(Corrupt::SlotBounds);
+    }
     let length = match operation.extent() {
         Extent::List => message_length(slot, &wqe)?,
         Extent::Word => WORD_LEN,

@@ -121,6 +121,14 @@ impl CqTable {
         ring.used() <= since
     }
 
+    /// Whether a queue has room for a completion, or takes none ever again.
+    pub(crate) fn has_room(&mut self, index: CqIndex) -> bool {
+        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index.place()) else {
+            return true;
+        };
+        ring.slot(0).is_some()
+    }
+
     /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless
     /// its owner does not care, the queue is in error from now on: it takes none any more, an event
     /// is raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), and its queue pairs fail.

@@ -13,10 +13,10 @@ use crate::tables::srq_table::Held;
 use crate::{Access, AsyncEvent, LIMITS};
 use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
-    AtomicOperation, Bind, Completion, Counter, Host, LocalFault, QpEvent, Receive, RemoteAccess,
-    RemoteFault, Slot, Spread, Status,
+    AtomicOperation, Bind, Completion, Counter, Host, LocalFault, QpEvent, Receive, RecordHost,
+    RemoteAccess, RemoteFault, Slot, Spread, Status,
 };
-use airdma_wire::Rkey;
+use airdma_wire::{Neighbour, Rkey};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -376,6 +376,34 @@ impl Host for QpHost<'_> {
     }
 
     fn count(&mut self, counter: Counter) {
+        self.counters.count_transport(counter);
+    }
+}
+
+impl RecordHost for QpHost<'_> {
+    fn check_record(
+        &mut self,
+        source: Neighbour,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+    ) -> Result<(), RemoteFault> {
+        let place = self.place(rkey, va);
+        Ok(self.device.memory.check_record(source, place, length)?)
+    }
+
+    fn write_record(
+        &mut self,
+        source: Neighbour,
+        rkey: Rkey,
+        va: u64,
+        data: &[u8],
+    ) -> Result<(), RemoteFault> {
+        let place = self.place(rkey, va);
+        Ok(self.device.memory.write_record(source, place, data)?)
+    }
+
+    fn count_record(&mut self, counter: Counter) {
         self.counters.count_transport(counter);
     }
 }

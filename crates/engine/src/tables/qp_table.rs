@@ -13,6 +13,7 @@
 
 use crate::counter_names::EngineCounter;
 use crate::index::{AirIndex, PeerIndex, QpHandle, QpIndex};
+use crate::queues::record_shared::RecordShared;
 use crate::random::Random;
 use crate::seal::Seal;
 use crate::seal::datagrams::DatagramSeals;
@@ -27,6 +28,7 @@ use airdma_transport::{Progress, QueuePair, Time};
 use airdma_wire::{Neighbour, Qpn};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 const GENERATION_MAX: u8 = 14;
 
@@ -80,6 +82,8 @@ pub(crate) struct QpSlot {
     pub(crate) seal: Option<Box<Seal>>,
     /// Keys that a datagram queue pair shares with each peer, for sealing.
     pub(crate) datagrams: Option<Box<DatagramSeals>>,
+    /// The records of a datagram queue pair that takes some.
+    pub(crate) records: Option<Arc<RecordShared>>,
 }
 
 /// Since when a connection has made no progress, as far as packets from other ports have shown.
@@ -137,6 +141,7 @@ impl QpSlot {
             retired: false,
             seal: None,
             datagrams: None,
+            records: None,
         }
     }
 

@@ -24,6 +24,9 @@ impl WorkerState {
         let changed = change.call(|qp, host| qp.modify(attributes, mask, host));
         changed.ok_or(Error::Gone("the queue pair"))??;
         let state = change.state();
+        if mask.contains(AttrMask::SQ_PSN) {
+            state.begin_records(index);
+        }
         state.follow_state(index, attributes, mask, source, now);
         if mask.contains(AttrMask::RATE_LIMIT) {
             state.follow_rate_limit(index, 0, now);
@@ -46,6 +49,7 @@ impl WorkerState {
                 slot.side.recv.discard();
                 slot.side.held.clear();
                 slot.limit = None;
+                self.forget_records(index);
                 self.disconnect(index, now);
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 let before = slot.connection.map(|connection| connection.remote);
@@ -124,6 +128,7 @@ impl WorkerState {
         self.disconnect(index, now);
         self.scheduler.forget(index);
         self.raw_frames.remove(&index);
+        self.record_takers.retain(|&taker| taker != index);
         self.qps.release(index);
     }
 

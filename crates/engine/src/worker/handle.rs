@@ -12,6 +12,7 @@ use crate::Error;
 use crate::control::{Beside, Control, MemoryControl, Reply};
 use crate::index::{PdIndex, QpHandle};
 use airdma_transport::{Bind, Time};
+use airdma_wire::Neighbour;
 
 impl Worker {
     /// Handles a request.
@@ -26,7 +27,7 @@ impl Worker {
     ) -> Result<Reply, Error> {
         match control {
             Control::Flush => Ok(Reply::Done),
-            Control::Memory { call } => self.handle_memory(call),
+            Control::Memory { call } => self.handle_memory(now, call),
             Control::Queue { call } => self.handle_queue(call, beside),
             Control::CreateQueuePair { init } => self.create_queue_pair(now, &init, beside),
             Control::QueuePair { qp, call } => self.handle_queue_pair(now, qp, call, beside),
@@ -35,7 +36,7 @@ impl Worker {
         }
     }
 
-    fn handle_memory(&mut self, call: MemoryControl) -> Result<Reply, Error> {
+    fn handle_memory(&mut self, now: Time, call: MemoryControl) -> Result<Reply, Error> {
         let memory = &mut self.state.device.memory;
         match call {
             MemoryControl::Register {
@@ -72,7 +73,11 @@ impl Worker {
                 }
                 Ok(Reply::Done)
             }
-            MemoryControl::Deregister { key } => memory.deregister(key).map(|()| Reply::Done),
+            MemoryControl::Deregister { key } => {
+                memory.deregister(key)?;
+                self.state.close_records(key, now);
+                Ok(Reply::Done)
+            }
             MemoryControl::Locate {
                 pd,
                 key,
@@ -91,6 +96,20 @@ impl Worker {
             MemoryControl::FreeWindow { key } => {
                 memory.free_window(key);
                 Ok(Reply::Done)
+            }
+            MemoryControl::RegisterRecords {
+                pd,
+                address,
+                length,
+                source,
+                can_be_cut,
+            } => {
+                let source = source.map(|gid| Neighbour::from(gid.to_ip()));
+                let key = memory.register_records(pd, address, length, source)?;
+                if can_be_cut {
+                    memory.may_go(key);
+                }
+                Ok(Reply::Key { key })
             }
             MemoryControl::CloseWindows { key } => {
                 memory.close_windows(key);

@@ -11,13 +11,15 @@ use airdma_transport::{Arrival, Time};
 use airdma_wire::padded::PADDED_VERSION;
 use airdma_wire::piece::{PIECE_OPCODE, Piece};
 use airdma_wire::sealed::is_sealed;
-use airdma_wire::{Bth, Opcode, Packet, ParseError, Qpn, split_middle};
+use airdma_wire::{
+    Bth, Opcode, Packet, ParseError, Qpn, RECORD_OPCODE, RecordPacket, split_middle,
+};
 
 /// Packets that arrive together. When the guard goes out of scope, the queue pair that took the
 /// last of them is settled.
 pub(crate) struct Receiving<'a> {
     pub(super) state: &'a mut WorkerState,
-    now: Time,
+    pub(super) now: Time,
     /// The queue pair that took packets last.
     unsettled: Option<QpIndex>,
     /// The packets that it took since.
@@ -71,6 +73,7 @@ impl Receiving<'_> {
             Err(ParseError::UnknownOpcode(opcode)) if opcode == PIECE_OPCODE => {
                 return self.receive_piece(received);
             }
+            Err(ParseError::UnknownOpcode(RECORD_OPCODE)) => return self.receive_record(received),
             Err(error) => return self.drop_malformed(error),
         };
         let arrival = arrival(received);
@@ -171,6 +174,15 @@ impl Receiving<'_> {
                 self.deliver::<true>(index, now, received, &arrival(received), &packet);
             }
             Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
+            Err(ParseError::UnknownOpcode(RECORD_OPCODE)) => {
+                match RecordPacket::parse(received.bytes) {
+                    Ok(packet) if packet.headers.deth.src_qpn == sender => {
+                        self.deliver_record(index, received, &packet);
+                    }
+                    Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
+                    Err(error) => self.drop_malformed(error),
+                }
+            }
             Err(error) => self.drop_malformed(error),
         }
     }
@@ -391,7 +403,7 @@ impl Receiving<'_> {
         }
     }
 
-    fn drop_malformed(&mut self, error: ParseError) {
+    pub(super) fn drop_malformed(&mut self, error: ParseError) {
         match error {
             ParseError::Truncated => self.state.counters.count(EngineCounter::DropTruncated),
             ParseError::UnknownOpcode(_) => {
@@ -407,7 +419,7 @@ impl Receiving<'_> {
 }
 
 /// What the transport needs of a packet's IP header.
-fn arrival(received: &Received<'_>) -> Arrival {
+pub(super) fn arrival(received: &Received<'_>) -> Arrival {
     Arrival {
         source: received.source,
         destination: received.destination,

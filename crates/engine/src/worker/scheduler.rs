@@ -24,6 +24,8 @@ pub(crate) struct Scheduler {
     timers: Timers,
     /// When a queue pair offers its public key, or its packets have waited long enough for keys.
     pub(super) keying: Timers,
+    /// When the records of a queue pair want to be called.
+    pub(super) records: Timers,
     pub(crate) peers: Peers,
     /// The queue pair whose ACK waits for a reply, and until when: one at a time, since several
     /// have their packets in one batch anyway.
@@ -37,6 +39,7 @@ impl Scheduler {
             line: RoundRobin::default(),
             timers: Timers::default(),
             keying: Timers::default(),
+            records: Timers::default(),
             peers: Peers::new(window),
             delayed_ack: None,
         }
@@ -100,6 +103,7 @@ impl Scheduler {
         self.line.remove(index);
         self.timers.remove(index);
         self.keying.remove(index);
+        self.records.remove(index);
         self.note_no_delayed_ack(index);
     }
 
@@ -163,6 +167,9 @@ impl WorkerState {
         while let Some(index) = self.scheduler.timers.pop_due(now) {
             self.take_timeout(index, now);
         }
+        while let Some(index) = self.scheduler.records.pop_due(now) {
+            self.expire_records(index, now);
+        }
         if let Some((index, until)) = self.scheduler.delayed_ack
             && until <= now
         {
@@ -213,7 +220,14 @@ impl WorkerState {
         let management = self.gsi.as_ref().and_then(Gsi::next);
         let air = self.air.due().filter(|_| can_send);
         let keying = self.scheduler.keying.next().filter(|_| can_send);
-        let all = [self.scheduler.timers.next(), management, air, keying];
+        let records = self.scheduler.records.next();
+        let all = [
+            self.scheduler.timers.next(),
+            management,
+            air,
+            keying,
+            records,
+        ];
         all.into_iter().flatten().min()
     }
 

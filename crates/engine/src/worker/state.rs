@@ -52,6 +52,8 @@ pub(crate) struct WorkerState {
     /// Queue pair 1, while it is open.
     pub(crate) gsi: Option<Gsi>,
     pub(crate) multicast: Multicast,
+    /// Queue pairs that take records.
+    pub(super) record_takers: Vec<QpIndex>,
     /// Added to the counters of the device.
     pub(crate) counters: Counters,
     /// A packet came that is for another process, and the reason must be found.
@@ -80,6 +82,7 @@ impl WorkerState {
             wakes: Vec::new(),
             gsi: None,
             multicast: Multicast::default(),
+            record_takers: Vec::new(),
             counters: Counters::new(),
             misrouted: false,
             unanswered: None,

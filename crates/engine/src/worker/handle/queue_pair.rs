@@ -156,6 +156,16 @@ impl Worker {
             QueuePairControl::LimitRate { kbps, burst_max } => {
                 self.limit_rate(now, qp, kbps, burst_max)
             }
+            QueuePairControl::EnableRecords { config } => {
+                self.state.qps.live(qp)?;
+                self.state.enable_records(qp.index, config)?;
+                Ok(Reply::Done)
+            }
+            QueuePairControl::CloseRecord { rkey, va } => {
+                self.state.qps.live(qp)?;
+                let yes = self.state.close_record(qp.index, rkey, va, now);
+                Ok(Reply::Answer { yes })
+            }
         }
     }
 

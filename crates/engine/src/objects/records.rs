@@ -1,0 +1,61 @@
+//! Records of a datagram queue pair, as the caller reads and frees them.
+
+use crate::control::{QueuePairControl, Reply, WRONG_REPLY};
+use crate::{Error, Qp, Record, RecordConfig, RecordHandle, Rkey};
+
+impl Qp {
+    /// Lets a datagram queue pair take records: peers write messages to memory that was registered
+    /// with [`Pd::reg_record_mr`](crate::Pd::reg_record_mr), and each one ends with a completion
+    /// ([`CompletionOpcode::ReceiveRecord`](crate::CompletionOpcode::ReceiveRecord)) whose `wr_id`
+    /// is the [`RecordHandle`]. The queue of receive completions needs room for all entries:
+    /// without room a record waits.
+    ///
+    /// # Errors
+    /// `EINVAL` for another type of queue pair, one that takes records already, or a limit out of
+    /// range; `ENODEV` in a child after fork.
+    pub fn enable_records(&self, config: RecordConfig) -> Result<(), Error> {
+        self.core().check_process()?;
+        self.ask(QueuePairControl::EnableRecords { config })?;
+        Ok(())
+    }
+
+    /// Reads a record that a completion named and that was not freed.
+    pub fn record<R>(
+        &self,
+        handle: RecordHandle,
+        read: impl FnOnce(&Record<'_>) -> R,
+    ) -> Option<R> {
+        let target = self.shared.records.get()?.lock();
+        target.record(handle).map(|record| read(&record))
+    }
+
+    /// Gives the entry of a record back. False if there is no such record.
+    pub fn free_record(&self, handle: RecordHandle) -> bool {
+        let records = self.shared.records.get();
+        records.is_some_and(|records| records.lock().free(handle))
+    }
+
+    /// Reads the oldest open message that writes the byte at `va`.
+    pub fn peek_record<R>(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        read: impl FnOnce(&Record<'_>) -> R,
+    ) -> Option<R> {
+        let target = self.shared.records.get()?.lock();
+        target.peek(rkey, va).map(|record| read(&record))
+    }
+
+    /// Closes the message that [`Qp::peek_record`] reads: its record follows. False if there is
+    /// none.
+    ///
+    /// # Errors
+    /// `EINVAL` after [`Qp::destroy`]; `ENODEV` in a child after fork.
+    pub fn close_record(&self, rkey: Rkey, va: u64) -> Result<bool, Error> {
+        self.core().check_process()?;
+        let Reply::Answer { yes } = self.ask(QueuePairControl::CloseRecord { rkey, va })? else {
+            return Err(WRONG_REPLY);
+        };
+        Ok(yes)
+    }
+}

@@ -1,0 +1,203 @@
+//! Records: messages that datagrams write into registered memory.
+
+use super::receive::Receiving;
+use super::state::WorkerState;
+use crate::Error;
+use crate::counter_names::EngineCounter;
+use crate::index::QpIndex;
+use crate::memory::RunSums;
+use crate::queues::record_shared::RecordShared;
+use crate::tables::qp_host::QpHost;
+use crate::tables::qp_table::QpSlot;
+use airdma_port::Received;
+use airdma_transport::{
+    Arrival, Completion, CompletionOpcode, QpType, RecordConfig, RecordTarget, Status, Time,
+};
+use airdma_wire::{Psn, Qpn, RecordPacket, Rkey};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When a record is told again of which the completion queue had no room.
+const AGAIN: Duration = Duration::from_millis(1);
+
+impl WorkerState {
+    /// Lets a datagram queue pair take records.
+    ///
+    /// # Errors
+    /// `EINVAL` for another queue pair, one that takes records, or a limit out of range.
+    pub(super) fn enable_records(
+        &mut self,
+        index: QpIndex,
+        config: RecordConfig,
+    ) -> Result<(), Error> {
+        let key = [(); 2]
+            .map(|()| u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32()));
+        let Some(slot) = self.qps.slot(index) else {
+            return Err(Error::Gone("the queue pair"));
+        };
+        if slot.qp.qp_type() != QpType::Ud {
+            return Err(Error::Invalid("only datagram queue pairs take records"));
+        }
+        if slot.records.is_some() {
+            return Err(Error::Invalid("the queue pair takes records already"));
+        }
+        let target = RecordTarget::new(config, key)
+            .map_err(|_| Error::Invalid("a limit of the records is out of range"))?;
+        let shared = Arc::new(RecordShared::new(target));
+        // It was empty, since the slot has none.
+        slot.side.shared.records.set(Arc::clone(&shared)).ok();
+        slot.records = Some(shared);
+        self.record_takers.push(index);
+        Ok(())
+    }
+
+    /// A datagram queue pair is ready to send: its messages are of another instance of it.
+    pub(super) fn begin_records(&mut self, index: QpIndex) {
+        if let Some(slot) = self.qps.slot(index)
+            && slot.qp.qp_type() == QpType::Ud
+        {
+            let instance = Psn::new(self.random.next_u32());
+            slot.qp
+                .set_record_requester(instance, self.air.interface_mtu);
+        }
+    }
+
+    /// A queue pair is in RESET, or gone: its records are, too.
+    pub(super) fn forget_records(&mut self, index: QpIndex) {
+        if let Some(slot) = self.qps.slot(index)
+            && let Some(records) = &slot.records
+        {
+            records.lock().reset();
+        }
+    }
+
+    /// Calls the target of a queue pair, if it takes records, and tells the application of those
+    /// that ended.
+    fn with_records<R>(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        call: impl FnOnce(&airdma_transport::QueuePair, &mut RecordTarget, &mut QpHost<'_>) -> R,
+    ) -> Option<R> {
+        let QpSlot {
+            qp, side, records, ..
+        } = self.qps.slot(index)?;
+        let records = records.as_ref()?;
+        let mut host = QpHost {
+            side,
+            device: &mut self.device,
+            counters: &mut self.counters,
+            sums: RunSums::default(),
+        };
+        let mut target = records.lock();
+        let result = call(qp, &mut target, &mut host);
+        tell(&mut target, qp.qpn(), &mut host);
+        let again = target.has_record().then(|| now + AGAIN);
+        let due = [target.poll_timeout(), again].into_iter().flatten().min();
+        self.scheduler.records.set(index, due);
+        Some(result)
+    }
+
+    /// Takes a packet for a queue pair.
+    pub(super) fn take_record_packet(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        arrival: &Arrival,
+        packet: &RecordPacket<'_>,
+    ) {
+        let taken = self.with_records(index, now, |qp, target, host| {
+            qp.handle_record(now, arrival, packet, target, host);
+        });
+        if taken.is_none() {
+            self.counters.count(EngineCounter::DropUnknownOpcode);
+        }
+    }
+
+    /// Closes the messages whose time is over.
+    #[inline(never)] // few rounds have any
+    pub(super) fn expire_records(&mut self, index: QpIndex, now: Time) {
+        self.with_records(index, now, |_, target, host| {
+            target.handle_timeout(now, host);
+        });
+    }
+
+    /// Closes the open message that writes the byte at `va`; false if there is none.
+    pub(super) fn close_record(&mut self, index: QpIndex, rkey: Rkey, va: u64, now: Time) -> bool {
+        let closed = self.with_records(index, now, |_, target, host| {
+            target.close_at(rkey, va, host)
+        });
+        closed.unwrap_or(false)
+    }
+
+    /// Closes all messages to a region that is gone.
+    pub(super) fn close_records(&mut self, key: u32, now: Time) {
+        for at in 0..self.record_takers.len() {
+            let index = self.record_takers[at];
+            self.with_records(index, now, |_, target, host| {
+                target.close_key(Rkey(key), host);
+            });
+        }
+    }
+}
+
+/// Adds a completion for each record that ended, as far as the completion queue has room.
+fn tell(target: &mut RecordTarget, qpn: Qpn, host: &mut QpHost<'_>) {
+    let cq = host.side.recv_cq;
+    while target.has_record() && host.device.cqs.has_room(cq) {
+        let Some(handle) = target.poll_record() else {
+            return;
+        };
+        let Some(record) = target.record(handle) else {
+            return;
+        };
+        let completion = Completion {
+            byte_len: record.valid_bytes,
+            imm: record.imm,
+            solicited: record.solicited,
+            src_qpn: record.src_qpn,
+            ..Completion::with_status(
+                handle.0,
+                CompletionOpcode::ReceiveRecord,
+                Status::Success,
+                qpn,
+            )
+        };
+        host.device.cqs.push(cq, &completion, host.counters);
+    }
+}
+
+impl Receiving<'_> {
+    /// Takes a packet of a Write-Record in the clear.
+    #[inline(never)] // other packets save no registers for it
+    pub(super) fn receive_record(&mut self, received: &Received<'_>) {
+        let packet = match RecordPacket::parse(received.bytes) {
+            Ok(packet) => packet,
+            Err(error) => return self.drop_malformed(error),
+        };
+        let number = packet.headers.bth.dest_qpn;
+        let Some(index) = self.state.qps.find(number) else {
+            return self.receive_unknown(self.now, received, number);
+        };
+        let Some(slot) = self.state.qps.slot(index) else {
+            return;
+        };
+        if !slot.knows(received) {
+            let reason = slot.why_not_plain();
+            return self.state.counters.count(reason);
+        }
+        self.deliver_record(index, received, &packet);
+    }
+
+    /// Gives a packet to the queue pair that it is for.
+    pub(super) fn deliver_record(
+        &mut self,
+        index: QpIndex,
+        received: &Received<'_>,
+        packet: &RecordPacket<'_>,
+    ) {
+        let arrival = super::receive::arrival(received);
+        self.state
+            .take_record_packet(index, self.now, &arrival, packet);
+    }
+}
