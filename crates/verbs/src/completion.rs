@@ -455,5 +455,7 @@ mod tests {
             abi::IBV_WC_RECV_RDMA_WITH_IMM
         );
         assert_eq!(CompletionOpcode::FetchAdd as u32, abi::IBV_WC_FETCH_ADD);
+        assert_eq!(CompletionOpcode::Record as u32, abi::IBV_WC_DRIVER1);
+        assert_eq!(CompletionOpcode::ReceiveRecord as u32, abi::IBV_WC_DRIVER2);
     }
 }

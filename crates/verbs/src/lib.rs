@@ -52,6 +52,7 @@ mod post;
 mod queue_pair;
 mod rate;
 mod rdma;
+mod record;
 mod redirect;
 mod registry;
 #[cfg(feature = "rlib")]

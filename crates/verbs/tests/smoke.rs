@@ -11,6 +11,11 @@ fn a_c_program_finds_what_the_man_pages_promise() {
 }
 
 #[test]
+fn records_are_written_and_read_from_c() {
+    program::run("records");
+}
+
+#[test]
 fn work_requests_that_are_built_call_by_call() {
     program::run("work_requests");
 }

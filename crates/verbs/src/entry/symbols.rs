@@ -8,9 +8,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::entry;
 use crate::abi::*;
+use crate::record::{RecordAttr, RecordView, RecordWr};
 use crate::{
     address, async_event, buffer, completion, completion_counter, context, device, device_memory,
-    dma_handle, kernel, memory, multicast, port, queue_pair, rate, shared_receive, sysfs, text,
+    dma_handle, kernel, memory, multicast, port, queue_pair, rate, record, shared_receive, sysfs,
+    text,
 };
 
 // Devices and contexts.
@@ -120,6 +122,18 @@ entry! {
     export fn ibv_read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int = completion_counter::read;
     export fn ibv_read_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int = completion_counter::read_failures;
     export fn ibv_qp_attach_comp_cntr(qp: *mut ibv_qp, comp_cntr: *mut ibv_comp_cntr, attr: *mut ibv_qp_attach_comp_cntr_attr) -> c_int = completion_counter::attach;
+}
+
+// Write-Record (`airdma/verbs_record.h`).
+entry! {
+    export fn airdma_record_enable(qp: *mut ibv_qp, attr: *const RecordAttr) -> c_int = record::enable;
+    export fn airdma_record_reg(pd: *mut ibv_pd, addr: *mut c_void, length: usize, source: *const ibv_gid) -> *mut ibv_mr = record::register;
+    export fn airdma_record_post(qp: *mut ibv_qp, wr: *const RecordWr) -> c_int = record::post;
+    export fn airdma_record_read(qp: *mut ibv_qp, handle: u64, record: *mut RecordView) -> c_int = record::read;
+    export fn airdma_record_map(qp: *mut ibv_qp, handle: u64, bits: *mut u64, words: usize) -> c_int = record::map;
+    export fn airdma_record_free(qp: *mut ibv_qp, handle: u64) -> c_int = record::free;
+    export fn airdma_record_peek(qp: *mut ibv_qp, rkey: u32, addr: u64, record: *mut RecordView, bits: *mut u64, words: usize) -> c_int = record::peek;
+    export fn airdma_record_close(qp: *mut ibv_qp, rkey: u32, addr: u64) -> c_int = record::close;
 }
 
 // Texts, rates, kernel structs.

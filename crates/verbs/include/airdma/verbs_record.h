@@ -1,0 +1,140 @@
+/* RDMA Write-Record beside plain verbs: a program writes into memory of a peer by unreliable
+ * datagrams, without a connection and without a posted receive, and the peer learns which bytes
+ * arrived. Both ends are airdma hosts.
+ *
+ * The functions are in libairdma.so and in the drop-in libibverbs.so.1. They are weak symbols: a
+ * program that runs with another library finds NULL at their names, and can do without.
+ *
+ *     target                                          source
+ *     mr = airdma_record_reg(pd, addr, length, NULL);
+ *     airdma_record_enable(qp, NULL);
+ *     (qp_num, mr->rkey and the address go to the source by other means)
+ *                                                     airdma_record_post(qp, &wr);
+ *     ibv_poll_cq(cq, 1, &wc);  AIRDMA_WC_RECORD      ibv_poll_cq(cq, 1, &wc);  AIRDMA_WC_RECORD_SENT
+ *     airdma_record_read(qp, wc.wr_id, &record);
+ *     airdma_record_free(qp, wc.wr_id);
+ *
+ * Functions that return int return 0 or an errno value, which they also store in errno.
+ */
+#ifndef AIRDMA_VERBS_RECORD_H
+#define AIRDMA_VERBS_RECORD_H
+
+#include <infiniband/verbs.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define AIRDMA_RECORD_WEAK __attribute__((weak))
+
+/* Completion opcodes: IBV_WC_DRIVER1 and IBV_WC_DRIVER2 of newer headers. A completion of a record
+ * has byte_len (the valid bytes), imm_data, src_qp, and the handle of the record as wr_id; its
+ * status is success, whatever arrived. */
+enum {
+	AIRDMA_WC_RECORD_SENT = 135,
+	AIRDMA_WC_RECORD = 136,
+};
+
+/* Why a message was closed. */
+enum airdma_record_ended {
+	AIRDMA_RECORD_WHOLE = 0,      /* all of it arrived */
+	AIRDMA_RECORD_IDLE = 1,       /* no packet arrived for idle_us */
+	AIRDMA_RECORD_AGE = 2,        /* it was open for age_us */
+	AIRDMA_RECORD_DISPLACED = 3,  /* others needed its entry */
+	AIRDMA_RECORD_ASKED = 4,      /* airdma_record_close() */
+	AIRDMA_RECORD_TAKEN_BACK = 5, /* the memory was deregistered */
+	AIRDMA_RECORD_LAST = 6,       /* the packet at its end arrived (AIRDMA_RECORD_STRICT_LAST) */
+	AIRDMA_RECORD_OPEN = 255,     /* it is open: airdma_record_peek() */
+};
+
+enum {
+	/* The packet at the end closes a message, and one without it is lost. */
+	AIRDMA_RECORD_STRICT_LAST = 1 << 0,
+};
+
+/* The table of a queue pair. 0 stands for the default of a field. */
+struct airdma_record_attr {
+	uint32_t open_max;    /* messages that arrive at once: 64, at most 4096 */
+	uint32_t closed_max;  /* records that are not freed: 192, at most 65536 */
+	uint32_t units_max;   /* packets of a message: 4096 (5.5 MiB at MTU 1500), at most 2097152 */
+	uint32_t sources_max; /* sources whose numbers are remembered: 1024, at most 131072 */
+	uint32_t idle_us;     /* 20,000 */
+	uint32_t age_us;      /* 1,000,000 */
+	uint32_t flags;
+	uint32_t reserved;    /* 0 */
+};
+
+enum {
+	/* imm_data is sent. */
+	AIRDMA_RECORD_WITH_IMM = 1 << 0,
+};
+
+struct airdma_record_wr {
+	uint64_t wr_id;
+	struct ibv_sge *sg_list;
+	int num_sge;
+	unsigned int send_flags; /* enum ibv_send_flags */
+	struct ibv_ah *ah;
+	uint32_t remote_qpn;
+	uint32_t remote_qkey;
+	uint64_t remote_addr;
+	uint32_t rkey;
+	__be32 imm_data;
+	uint32_t flags;
+	uint32_t reserved; /* 0 */
+};
+
+struct airdma_record {
+	uint64_t addr;
+	uint32_t rkey;
+	uint32_t length;      /* of the whole message */
+	uint32_t unit;        /* bytes of a bit of the map; the last unit may have less */
+	uint32_t valid;       /* bytes that arrived */
+	uint32_t id;          /* number of the message; its queue pair counts them from 0 */
+	uint32_t src_qp;
+	union ibv_gid source; /* address of the host that sent it */
+	__be32 imm_data;
+	uint32_t flags;       /* AIRDMA_RECORD_WITH_IMM */
+	uint32_t ended;       /* enum airdma_record_ended */
+	uint32_t words;       /* 64-bit words of the map */
+};
+
+/* Lets a UD queue pair take records from now on, once; attr may be NULL. Its receive completion
+ * queue should hold open_max + closed_max entries for records: without room they wait.
+ * EINVAL: another type of queue pair, one that takes records, a field out of range. */
+int airdma_record_enable(struct ibv_qp *qp, const struct airdma_record_attr *attr) AIRDMA_RECORD_WEAK;
+
+/* Registers memory for records. Its key opens nothing else, and no other key opens memory for
+ * records. With a source only that host may write. The region is deregistered by ibv_dereg_mr. */
+struct ibv_mr *airdma_record_reg(struct ibv_pd *pd, void *addr, size_t length,
+				 const union ibv_gid *source) AIRDMA_RECORD_WEAK;
+
+/* Posts one message of 1 byte to 2 GiB - 1. It completes (AIRDMA_WC_RECORD_SENT, if
+ * IBV_SEND_SIGNALED) when its last packet was handed over: nothing is promised beyond. */
+int airdma_record_post(struct ibv_qp *qp, const struct airdma_record_wr *wr) AIRDMA_RECORD_WEAK;
+
+/* Reads a record that a completion named. ENOENT: there is none, or it was freed. */
+int airdma_record_read(struct ibv_qp *qp, uint64_t handle, struct airdma_record *record) AIRDMA_RECORD_WEAK;
+
+/* Copies the map of a record, at most `words` words: bit k % 64 of word k / 64 says whether unit k
+ * arrived. ENOENT as above. */
+int airdma_record_map(struct ibv_qp *qp, uint64_t handle, uint64_t *bits, size_t words) AIRDMA_RECORD_WEAK;
+
+/* Gives the entry of a record back. ENOENT as above. */
+int airdma_record_free(struct ibv_qp *qp, uint64_t handle) AIRDMA_RECORD_WEAK;
+
+/* Reads the oldest open message that writes the byte at `addr`, and copies its map, at most `words`
+ * words. ENOENT: there is none. */
+int airdma_record_peek(struct ibv_qp *qp, uint32_t rkey, uint64_t addr, struct airdma_record *record,
+		       uint64_t *bits, size_t words) AIRDMA_RECORD_WEAK;
+
+/* Closes that message: its record follows. ENOENT: there is none. */
+int airdma_record_close(struct ibv_qp *qp, uint32_t rkey, uint64_t addr) AIRDMA_RECORD_WEAK;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

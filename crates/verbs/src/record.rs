@@ -1,0 +1,276 @@
+//! `airdma/verbs_record.h`: Write-Record beside plain verbs.
+
+use std::ffi::c_void;
+use std::mem::offset_of;
+use std::slice;
+use std::time::Duration;
+
+use airdma_engine::{
+    Datagram, Gid, Operation, Qkey, QpType, Qpn, Record, RecordConfig, RecordHandle, Rkey,
+    SendFlags, SendWr,
+};
+
+use crate::abi;
+use crate::address::Ah;
+use crate::errno::Errno;
+use crate::memory::{self, Pd};
+use crate::object::Object;
+use crate::post;
+use crate::queue_pair::Qp;
+
+/// `AIRDMA_RECORD_STRICT_LAST`.
+const STRICT_LAST: u32 = 1;
+/// `AIRDMA_RECORD_WITH_IMM`.
+const WITH_IMM: u32 = 1;
+/// `AIRDMA_RECORD_OPEN`.
+const OPEN: u32 = 255;
+
+const NONE: Errno = Errno(libc::ENOENT);
+
+/// `struct airdma_record_attr`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RecordAttr {
+    open_max: u32,
+    closed_max: u32,
+    units_max: u32,
+    sources_max: u32,
+    idle_us: u32,
+    age_us: u32,
+    flags: u32,
+    reserved: u32,
+}
+
+/// `struct airdma_record_wr`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RecordWr {
+    wr_id: u64,
+    sg_list: *mut abi::ibv_sge,
+    num_sge: i32,
+    send_flags: u32,
+    ah: *mut abi::ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+    remote_addr: u64,
+    rkey: u32,
+    imm_data: [u8; 4],
+    flags: u32,
+    reserved: u32,
+}
+
+/// `struct airdma_record`.
+#[repr(C, align(8))]
+#[derive(Debug)]
+pub struct RecordView {
+    addr: u64,
+    rkey: u32,
+    length: u32,
+    unit: u32,
+    valid: u32,
+    id: u32,
+    src_qp: u32,
+    source: [u8; 16],
+    imm_data: [u8; 4],
+    flags: u32,
+    ended: u32,
+    words: u32,
+}
+
+const _: () = {
+    assert!(size_of::<RecordAttr>() == 32);
+    assert!(size_of::<RecordWr>() == 64 && offset_of!(RecordWr, imm_data) == 52);
+    assert!(size_of::<RecordView>() == 64 && offset_of!(RecordView, ended) == 56);
+};
+
+impl RecordAttr {
+    fn config(&self) -> Result<RecordConfig, Errno> {
+        if self.flags & !STRICT_LAST != 0 || self.reserved != 0 {
+            return Err(Errno::INVALID);
+        }
+        let usual = RecordConfig::default();
+        let or = |value: u32, usual: u32| if value == 0 { usual } else { value };
+        let micros = |value: u32, usual: Duration| {
+            if value == 0 {
+                usual
+            } else {
+                Duration::from_micros(value.into())
+            }
+        };
+        Ok(RecordConfig {
+            open_max: or(self.open_max, usual.open_max),
+            closed_max: or(self.closed_max, usual.closed_max),
+            units_max: or(self.units_max, usual.units_max),
+            sources_max: or(self.sources_max, usual.sources_max),
+            idle: micros(self.idle_us, usual.idle),
+            age: micros(self.age_us, usual.age),
+            strict_last: self.flags & STRICT_LAST != 0,
+        })
+    }
+}
+
+/// `airdma_record_enable`.
+pub unsafe fn enable(qp: *mut abi::ibv_qp, attr: *const RecordAttr) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair and struct.
+    let (qp, attr) = unsafe { (Qp::of(qp)?, attr.as_ref()) };
+    let config = attr.map_or(Ok(RecordConfig::default()), RecordAttr::config)?;
+    Ok(qp.engine().enable_records(config)?)
+}
+
+/// `airdma_record_reg`.
+pub unsafe fn register(
+    raw_pd: *mut abi::ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    source: *const abi::ibv_gid,
+) -> Result<*mut abi::ibv_mr, Errno> {
+    // SAFETY: the caller's domain and address, whose member `raw` is all of it.
+    let (pd, source) = unsafe {
+        let source = source.as_ref().map(|source| Gid(source.raw));
+        (Pd::of(raw_pd)?, source)
+    };
+    let engine = pd.engine().reg_record_mr(addr as u64, length, source)?;
+    Ok(memory::hand_out(raw_pd, pd, (addr, length), engine))
+}
+
+/// `airdma_record_post`.
+pub unsafe fn post(qp: *mut abi::ibv_qp, wr: *const RecordWr) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair and request.
+    let (qp, wr) = unsafe { (Qp::of(qp)?, wr.as_ref().ok_or(Errno::INVALID)?) };
+    if qp.engine().qp_type() != QpType::Ud || wr.flags & !WITH_IMM != 0 || wr.reserved != 0 {
+        return Err(Errno::INVALID);
+    }
+    let (va, rkey, imm) = (wr.remote_addr, Rkey(wr.rkey), wr.imm_data);
+    let operation = if wr.flags & WITH_IMM != 0 {
+        Operation::RecordImm { va, rkey, imm }
+    } else {
+        Operation::Record { va, rkey }
+    };
+    // SAFETY: the caller's elements and handle.
+    let (sges, path) = unsafe {
+        (
+            post::elements(wr.sg_list, wr.num_sge)?,
+            Ah::of(wr.ah)?.path(),
+        )
+    };
+    let request = SendWr {
+        wr_id: wr.wr_id,
+        operation,
+        sges,
+        flags: SendFlags::from_bits(wr.send_flags).ok_or(Errno::INVALID)?,
+        datagram: Some(Datagram {
+            path,
+            qpn: Qpn::new(wr.remote_qpn),
+            qkey: Qkey(wr.remote_qkey),
+        }),
+        srqn: 0,
+    };
+    Ok(qp.engine().post_send(&request)?)
+}
+
+fn view(record: &Record<'_>) -> RecordView {
+    RecordView {
+        addr: record.va,
+        rkey: record.rkey.0,
+        length: record.length,
+        unit: record.unit.into(),
+        valid: record.valid_bytes,
+        id: record.id,
+        src_qp: record.src_qpn.get(),
+        source: Gid::from(record.source).0,
+        imm_data: record.imm.unwrap_or_default(),
+        flags: if record.imm.is_some() { WITH_IMM } else { 0 },
+        ended: record.ended.map_or(OPEN, |ended| ended as u32),
+        words: record.map.len() as u32,
+    }
+}
+
+/// Copies as much of the map as there is room for.
+fn copy_map(record: &Record<'_>, bits: &mut [u64]) {
+    let words = bits.len().min(record.map.len());
+    bits[..words].copy_from_slice(&record.map[..words]);
+}
+
+/// The caller's room for a map.
+unsafe fn room<'a>(bits: *mut u64, words: usize) -> Result<&'a mut [u64], Errno> {
+    if words == 0 {
+        return Ok(&mut []);
+    }
+    if bits.is_null() || words > isize::MAX as usize / size_of::<u64>() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's array has `words` elements, which nobody else uses.
+    Ok(unsafe { slice::from_raw_parts_mut(bits, words) })
+}
+
+/// `airdma_record_read`.
+pub unsafe fn read(
+    qp: *mut abi::ibv_qp,
+    handle: u64,
+    record: *mut RecordView,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair and struct.
+    let (qp, out) = unsafe { (Qp::of(qp)?, record.as_mut().ok_or(Errno::INVALID)?) };
+    let seen = qp.engine().record(RecordHandle(handle), view);
+    *out = seen.ok_or(NONE)?;
+    Ok(())
+}
+
+/// `airdma_record_map`.
+pub unsafe fn map(
+    qp: *mut abi::ibv_qp,
+    handle: u64,
+    bits: *mut u64,
+    words: usize,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair and array.
+    let (qp, bits) = unsafe { (Qp::of(qp)?, room(bits, words)?) };
+    let copied = qp
+        .engine()
+        .record(RecordHandle(handle), |record| copy_map(record, bits));
+    copied.ok_or(NONE)
+}
+
+/// `airdma_record_free`.
+pub unsafe fn free(qp: *mut abi::ibv_qp, handle: u64) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair.
+    let qp = unsafe { Qp::of(qp) }?;
+    if qp.engine().free_record(RecordHandle(handle)) {
+        Ok(())
+    } else {
+        Err(NONE)
+    }
+}
+
+/// `airdma_record_peek`.
+pub unsafe fn peek(
+    qp: *mut abi::ibv_qp,
+    rkey: u32,
+    addr: u64,
+    record: *mut RecordView,
+    bits: *mut u64,
+    words: usize,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair, struct and array.
+    let (qp, out, bits) = unsafe {
+        let out = record.as_mut().ok_or(Errno::INVALID)?;
+        (Qp::of(qp)?, out, room(bits, words)?)
+    };
+    let seen = qp.engine().peek_record(Rkey(rkey), addr, |record| {
+        copy_map(record, bits);
+        view(record)
+    });
+    *out = seen.ok_or(NONE)?;
+    Ok(())
+}
+
+/// `airdma_record_close`.
+pub unsafe fn close(qp: *mut abi::ibv_qp, rkey: u32, addr: u64) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair.
+    let qp = unsafe { Qp::of(qp) }?;
+    if qp.engine().close_record(Rkey(rkey), addr)? {
+        Ok(())
+    } else {
+        Err(NONE)
+    }
+}
