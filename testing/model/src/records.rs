@@ -47,6 +47,14 @@ struct Sent {
     ended: bool,
 }
 
+impl Sent {
+    /// Whether it writes this byte to this address.
+    fn has(&self, va: u64, byte: u8) -> bool {
+        let at = va.checked_sub(self.va).map(|at| at as usize);
+        at.is_some_and(|at| self.bytes.get(at) == Some(&byte))
+    }
+}
+
 /// The records of one target and the memory that it may write.
 #[derive(Debug)]
 pub struct Records {
@@ -89,9 +97,10 @@ impl Records {
         }
         let chunks = self.memory.chunks(CHUNK).zip(memory.chunks(CHUNK));
         for (chunk, (before, now)) in chunks.enumerate().filter(|(_, (old, new))| old != new) {
-            for (at, (&before, &now)) in before.iter().zip(now).enumerate() {
-                let va = self.va + (chunk * CHUNK + at) as u64;
-                if before != now && !self.may_become(va, now) {
+            let start = self.va + (chunk * CHUNK) as u64;
+            let open = self.open_in(start..start + before.len() as u64);
+            for ((va, &before), &now) in (start..).zip(before).zip(now) {
+                if before != now && !open.iter().any(|sent| sent.has(va, now)) {
                     return Err(format!(
                         "{va:#x} became {now:#04x}, which no open message has"
                     ));
@@ -104,11 +113,13 @@ impl Records {
             .try_for_each(|(name, valid)| self.is_right(name, valid))
     }
 
-    fn may_become(&self, va: u64, byte: u8) -> bool {
-        self.sent.values().any(|sent| {
-            let at = va.checked_sub(sent.va).map(|at| at as usize);
-            !sent.ended && at.is_some_and(|at| sent.bytes.get(at) == Some(&byte))
-        })
+    /// Messages that have not ended and write some of these addresses.
+    fn open_in(&self, addresses: Range<u64>) -> Vec<&Sent> {
+        let meets = |sent: &&Sent| {
+            let end = sent.va + sent.bytes.len() as u64;
+            !sent.ended && sent.va < addresses.end && addresses.start < end
+        };
+        self.sent.values().filter(meets).collect()
     }
 
     /// Whether the memory has the bytes of a message in these ranges.
