@@ -1,5 +1,5 @@
-//! Hostile records: packets made by hand against a queue pair that takes records. Each is counted by
-//! its reason, no byte outside of the granted region changes, and the next message arrives.
+//! Hostile records: packets made by hand against a queue pair that takes records. Each is counted
+//! by its reason, no byte outside of the granted region changes, and the next message arrives.
 #![allow(clippy::unwrap_used)]
 
 mod common;

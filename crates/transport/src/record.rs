@@ -247,8 +247,8 @@ impl Part {
     }
 }
 
-/// How a message is divided into packets of equal length, each with at most `payload_max` bytes: the
-/// unit, in whole words unless the message has one packet.
+/// How a message is divided into packets of equal length, each with at most `payload_max` bytes:
+/// the unit, in whole words unless the message has one packet.
 pub(crate) fn unit_of(length: u32, payload_max: u32) -> u32 {
     if length <= payload_max {
         return length;

@@ -6,8 +6,8 @@ use airdma_wire::{Neighbour, Psn, Qpn};
 use super::index::Index;
 use super::list::List;
 
-/// Closed messages of a source that are remembered, those with the highest numbers. The numbers of a
-/// source that sends to many targets have gaps, so this is no range of numbers.
+/// Closed messages of a source that are remembered, those with the highest numbers. The numbers of
+/// a source that sends to many targets have gaps, so this is no range of numbers.
 const CLOSED_MAX: usize = 32;
 
 /// How far behind the first message of a source that is seen others may be.

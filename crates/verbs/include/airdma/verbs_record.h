@@ -5,12 +5,12 @@
  * The functions are in libairdma.so and in the drop-in libibverbs.so.1. They are weak symbols: a
  * program that runs with another library finds NULL at their names, and can do without.
  *
- *     target                                          source
+ *     target                                           source
  *     mr = airdma_record_reg(pd, addr, length, NULL);
  *     airdma_record_enable(qp, NULL);
  *     (qp_num, mr->rkey and the address go to the source by other means)
- *                                                     airdma_record_post(qp, &wr);
- *     ibv_poll_cq(cq, 1, &wc);  AIRDMA_WC_RECORD      ibv_poll_cq(cq, 1, &wc);  AIRDMA_WC_RECORD_SENT
+ *                                                      airdma_record_post(qp, &wr);
+ *     AIRDMA_WC_RECORD by ibv_poll_cq                  AIRDMA_WC_RECORD_SENT by ibv_poll_cq
  *     airdma_record_read(qp, wc.wr_id, &record);
  *     airdma_record_free(qp, wc.wr_id);
  *
