@@ -266,7 +266,7 @@ fn a_key_for_records_opens_nothing_else() {
     a.send(Operation::Write { va, rkey }, 0, 8);
     assert_eq!(a.complete().status, Status::RemoteAccessError);
     assert!(region.reregister(None, &RegionChange::default()).is_err());
-    // And no other key opens memory for records.
+    // No other key opens memory for records.
     records.post_with(records.to.memory.mr.rkey(), 8, |_| {});
     wait_until("a refusal", || {
         records.to.try_complete();

@@ -199,7 +199,7 @@ unsafe fn room<'a>(bits: *mut u64, words: usize) -> Result<&'a mut [u64], Errno>
     if bits.is_null() || words > isize::MAX as usize / size_of::<u64>() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the caller's array has `words` elements, which nobody else uses.
+    // SAFETY: the caller's array has `words` elements, which are its own during the call.
     Ok(unsafe { slice::from_raw_parts_mut(bits, words) })
 }
 

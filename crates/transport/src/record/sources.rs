@@ -50,8 +50,8 @@ impl Row {
         self.ahead(id).is_none() || self.closed().contains(&id)
     }
 
-    /// Remembers a closed message. Of too many the one with the lowest number is forgotten: it and
-    /// all behind it are late from now on.
+    /// Remembers a closed message. If there are too many, the one with the lowest number is
+    /// forgotten: it and all behind it are late from now on.
     fn close(&mut self, id: u32) {
         let Some(ahead) = self.ahead(id) else {
             return;

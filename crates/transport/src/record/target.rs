@@ -242,7 +242,7 @@ impl RecordTarget {
         let mut most = (0, NONE);
         for index in self.by_age.iter() {
             let open = self.sources.open_of(self.entries[index as usize].row);
-            // Of equals the one whose oldest message is older.
+            // Among equals it is the one whose oldest message is older.
             if open > most.0 {
                 most = (open, index);
             }
