@@ -5,6 +5,19 @@
 mod library;
 mod program;
 
+/// Another host at the end of a wire: a process in a namespace of its own, whose name is in
+/// `OTHER_HOST`.
+const TWO_HOSTS: &str = "set -e
+         ip link add v0 type veth peer name v1
+         unshare --net sleep 120 & peer=$!
+         trap 'kill $peer' EXIT
+         while ip link show v1 >/dev/null 2>&1; do ip link set v1 netns $peer; sleep 0.05; done
+         nsenter --target $peer --net sh -c 'ip link set v1 addrgenmode none up && ip address add 10.6.0.2/24 dev v1'
+         ip link set v0 addrgenmode none up
+         ip address add 10.6.0.1/24 dev v0
+         until ip link show v0 | grep -q LOWER_UP; do sleep 0.05; done
+         export OTHER_HOST=/proc/$peer/ns/net";
+
 #[test]
 fn a_c_program_finds_what_the_man_pages_promise() {
     program::run("smoke");
@@ -13,6 +26,11 @@ fn a_c_program_finds_what_the_man_pages_promise() {
 #[test]
 fn records_are_written_and_read_from_c() {
     program::run("records");
+}
+
+#[test]
+fn records_go_between_two_hosts_and_say_what_was_lost() {
+    program::run_after("records_hosts", TWO_HOSTS);
 }
 
 #[test]
@@ -69,19 +87,7 @@ fn an_ethernet_address_is_resolved_from_a_gid() {
 
 #[test]
 fn a_thread_that_waits_before_the_first_queue_pair_is_woken() {
-    program::run_after(
-        "waiter",
-        "set -e
-         ip link add v0 type veth peer name v1
-         unshare --net sleep 120 & peer=$!
-         trap 'kill $peer' EXIT
-         while ip link show v1 >/dev/null 2>&1; do ip link set v1 netns $peer; sleep 0.05; done
-         nsenter --target $peer --net sh -c 'ip link set v1 addrgenmode none up && ip address add 10.6.0.2/24 dev v1'
-         ip link set v0 addrgenmode none up
-         ip address add 10.6.0.1/24 dev v0
-         until ip link show v0 | grep -q LOWER_UP; do sleep 0.05; done
-         export OTHER_HOST=/proc/$peer/ns/net",
-    );
+    program::run_after("waiter", TWO_HOSTS);
 }
 
 #[test]
