@@ -125,10 +125,10 @@ class Dissector(unittest.TestCase):
             bytes.fromhex(line)
             for line in (ROOT / "crates/wire/tests/air.hex").read_text(encoding="ascii").splitlines()
         ]
-        hellos = [frame(mads[0][:51] + bytes([bits]) + mads[0][52:]) for bits in (1, 2, 4, 8, 16, 128)]
-        names = [f"hello.{name}" for name in ("selective", "buffers", "sack", "bundles", "long_reads", "equal_lengths")]
-        rows = self.fields_of(hellos, *names)
-        self.assertEqual(rows, [["1" if bit == row else "0" for bit in range(6)] for row in range(6)])
+        hellos = [frame(mads[0][:51] + bytes([1 << bit]) + mads[0][52:]) for bit in range(8)]
+        names = ("selective", "buffers", "sack", "bundles", "long_reads", "reports", "pieces", "equal_lengths")
+        rows = self.fields_of(hellos, *(f"hello.{name}" for name in names))
+        self.assertEqual(rows, [["1" if bit == row else "0" for bit in range(8)] for row in range(8)])
 
     def test_a_half_of_an_exchange_of_keys(self) -> None:
         names = ["hello.asks", "key.has_keys", "key.sender", "key.receiver", "key.public", "key.seen"]
@@ -141,6 +141,25 @@ class Dissector(unittest.TestCase):
         rows = self.fields_of([packet(whole), packet(whole[:-8])], "bundle.qpn", "sealed.counter", "sealed.tag")
         self.assertEqual(rows[0], ["0x512345", "7", bytes(range(16)).hex()])
         self.assertEqual(rows[1], ["", "", ""], "too short")
+
+    def test_the_pieces_of_a_packet(self) -> None:
+        header = struct.pack(">BBHII", 0xDB, 0x40, 0xFFFF, 0x80512345, 0x80000009)
+        padded = struct.pack(">BBHII", 0xDB, 0x41, 0xFFFF, 0x80512345, 0x80000009)
+        names = ["bundle.qpn", "bundle.psn", "piece.opcode", "piece.last", "piece.offset", "piece.bytes", "padding"]
+        first = packet(header + bytes([7, 0]) + struct.pack(">H", 0) + bytes(12))
+        # A padded packet lends its version and its last bytes to its last piece.
+        last = packet(padded + bytes([8, 0x80]) + struct.pack(">H", 12) + bytes(6) + struct.pack(">H", 5))
+        rows = self.fields_of([first, last, packet(header + bytes([7, 0x80, 0, 0]))], *names)
+        self.assertEqual(rows[0], ["0x512345", "9", "0x07", "0", "0", "12", ""])
+        self.assertEqual(rows[1], ["0x512345", "9", "0x08", "1", "12", "8", ""])
+        self.assertEqual(rows[2], [""] * 7, "no bytes of a packet")
+
+    def test_a_probe_of_the_same_host(self) -> None:
+        bth = struct.pack(">BBHII", 0xDC, 0, 0xFFFF, 0x512345, 0)
+        token, nonce = bytes([7] * 16), bytes(range(16))
+        probes = [packet(bth + token + nonce), packet(bth + token + nonce[1:]), packet(bth + token + nonce + token)]
+        rows = self.fields_of(probes, "bundle.qpn", "probe.token", "probe.nonce")
+        self.assertEqual(rows, [["0x512345", token.hex(), nonce.hex()], [""] * 3, [""] * 3])
 
     def test_a_bundle_whole_and_in_fragments(self) -> None:
         packets = [struct.pack(">BBHII", 0x07, 0, 0xFFFF, 0x512345, 100 + number) + bytes(1028) for number in range(3)]

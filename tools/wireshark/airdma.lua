@@ -16,6 +16,8 @@ local f = {
   sack = ProtoField.bool("airdma.hello.sack", "Says by ACKs what is missing"),
   bundles = ProtoField.bool("airdma.hello.bundles", "Takes bundles"),
   long_reads = ProtoField.bool("airdma.hello.long_reads", "Answers READs in long packets"),
+  on_air = ProtoField.bool("airdma.hello.reports", "Is on the air: prefers reports"),
+  pieces = ProtoField.bool("airdma.hello.pieces", "Takes packets in pieces"),
   equal_lengths = ProtoField.bool("airdma.hello.equal_lengths", "Takes messages in packets of one length"),
   sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
   instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
@@ -44,6 +46,12 @@ local f = {
   seth_packets = ProtoField.uint16("airdma.seth.packets", "Packets", base.DEC),
   lreth_payload = ProtoField.uint16("airdma.lreth.payload", "Payload of each answer but the last", base.DEC),
   padding = ProtoField.uint16("airdma.padding", "Bytes of padding", base.DEC),
+  piece_opcode = ProtoField.uint8("airdma.piece.opcode", "Opcode of the packet", base.HEX),
+  piece_last = ProtoField.bool("airdma.piece.last", "The packet ends here", 8, nil, 0x80),
+  piece_offset = ProtoField.uint16("airdma.piece.offset", "Offset behind the BTH of the packet", base.DEC),
+  piece_bytes = ProtoField.uint16("airdma.piece.bytes", "Bytes of the packet", base.DEC),
+  token = ProtoField.bytes("airdma.probe.token", "Token"),
+  probe_nonce = ProtoField.bytes("airdma.probe.nonce", "Nonce"),
   has_keys = ProtoField.bool("airdma.key.has_keys", "The sender has the keys", 8, nil, 0x40),
   key_sender = ProtoField.uint24("airdma.key.sender", "Sender's queue pair", base.HEX),
   key_receiver = ProtoField.uint24("airdma.key.receiver", "Receiver's queue pair", base.HEX),
@@ -72,8 +80,10 @@ local BTH, AETH, RETH, DETH, MAD, ICRC = 12, 4, 16, 8, 256, 4
 local LRETH = 4
 local BUNDLE_HEADER, BUNDLE_PACKETS = 8, 64
 local RCETH, VERSION_RECORD = 12, 1
-local READ_REQUEST, ACKNOWLEDGE, BUNDLE, SEALED, RECORD = 0x0c, 0x11, 0xd9, 0xda, 0xc0
+local READ_REQUEST, ACKNOWLEDGE, RECORD = 0x0c, 0x11, 0xc0
+local BUNDLE, SEALED, PIECE, PROBE = 0xd9, 0xda, 0xdb, 0xdc
 local COUNTER, TAG = 8, 16
+local PIECE_HEADER, SECRET = 4, 16
 local payloads = Field.new("udp.payload")
 local port = Field.new("udp.dstport")
 
@@ -160,6 +170,32 @@ local function write_record(buffer, pinfo, root)
   pinfo.cols.info:append(" airdma Write-Record")
 end
 
+-- A part of a packet that is too long for the path.
+local function piece(buffer, pinfo, root)
+  local len = buffer:len() - BTH - PIECE_HEADER - ICRC
+  if len < 1 or buffer(BTH, 1):uint() == PIECE then return end
+  local tree = root:add(air, buffer(), "Piece")
+  tree:add(f.dest, buffer(5, 3))
+  tree:add(f.psn, buffer(9, 3))
+  tree:add(f.piece_opcode, buffer(BTH, 1))
+  tree:add(f.piece_last, buffer(BTH + 1, 1))
+  tree:add(f.piece_offset, buffer(BTH + 2, 2))
+  tree:add(f.piece_bytes, buffer(BTH + PIECE_HEADER, len), len)
+  local from = buffer(BTH + 2, 2):uint()
+  local last = buffer(BTH + 1, 1):uint() >= 0x80 and ", the last" or ""
+  pinfo.cols.info:append(string.format(" airdma piece, bytes %d to %d%s", from, from + len - 1, last))
+end
+
+-- A packet that asks whether a process of the same host receives it.
+local function probe(buffer, pinfo, root)
+  if buffer:len() ~= BTH + 2 * SECRET + ICRC then return end
+  local tree = root:add(air, buffer(), "Probe of the same host")
+  tree:add(f.dest, buffer(5, 3))
+  tree:add(f.token, buffer(BTH, SECRET))
+  tree:add(f.probe_nonce, buffer(BTH + SECRET, SECRET))
+  pinfo.cols.info:append(" airdma probe of the same host")
+end
+
 -- Packets that share a datagram.
 local function bundle(buffer, pinfo, root)
   local len = buffer:len() - BUNDLE_HEADER
@@ -185,6 +221,8 @@ function air.dissector(_, pinfo, root)
   if buffer:len() > BUNDLE_HEADER and buffer(0, 1):uint() == BUNDLE then return bundle(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == SEALED then return sealed(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == RECORD then return write_record(buffer, pinfo, root) end
+  if buffer:len() > BTH and buffer(0, 1):uint() == PIECE then return piece(buffer, pinfo, root) end
+  if buffer:len() > BTH and buffer(0, 1):uint() == PROBE then return probe(buffer, pinfo, root) end
   if buffer:len() > BTH + ICRC and buffer(1, 1):bitfield(4, 4) == 1 then return padded(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ACKNOWLEDGE then return sack(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == READ_REQUEST then return long_read(buffer, pinfo, root) end
@@ -205,6 +243,8 @@ function air.dissector(_, pinfo, root)
     tree:add(f.sack, mad(51, 1), mad(51, 1):bitfield(5, 1) == 1)
     tree:add(f.bundles, mad(51, 1), mad(51, 1):bitfield(4, 1) == 1)
     tree:add(f.long_reads, mad(51, 1), mad(51, 1):bitfield(3, 1) == 1)
+    tree:add(f.on_air, mad(51, 1), mad(51, 1):bitfield(2, 1) == 1)
+    tree:add(f.pieces, mad(51, 1), mad(51, 1):bitfield(1, 1) == 1)
     tree:add(f.equal_lengths, mad(51, 1), mad(51, 1):bitfield(0, 1) == 1)
     tree:add(f.sender, mad(52, 4))
     tree:add(f.instance, mad(56, 8))
