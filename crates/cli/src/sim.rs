@@ -266,12 +266,14 @@ fn counted(counts: &Counts) -> serde_json::Value {
         "packets_delivered_damaged": counts.damaged,
         "hosts_killed": counts.kills,
         "datagrams_forged": counts.forged,
+        "packets_in_rings": counts.in_rings,
+        "rings_damaged": counts.damaged_rings,
     })
 }
 
 fn in_words(counts: &Counts) -> String {
     format!(
-        "{} worlds: {} actions, {} requests of {} bytes, {} receives, {} completions ({} of failure), {} events, {} packets, {} of them lost or damaged, {} hosts killed, {} datagrams forged",
+        "{} worlds: {} actions, {} requests of {} bytes, {} receives, {} completions ({} of failure), {} events, {} packets, {} of them lost or damaged, {} hosts killed, {} datagrams forged, {} packets between processes of one host, whose rings were damaged {} times",
         counts.worlds,
         counts.actions,
         counts.requests,
@@ -283,7 +285,9 @@ fn in_words(counts: &Counts) -> String {
         counts.packets,
         counts.lost,
         counts.kills,
-        counts.forged
+        counts.forged,
+        counts.in_rings,
+        counts.damaged_rings
     )
 }
 
@@ -339,6 +343,7 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
         attacker,
         sealed,
         on_path,
+        one_host,
     } = plan;
     let family = if *v6 { "IPv6" } else { "IPv4" };
     let faults = if *careful { "without" } else { "with" };
@@ -362,6 +367,9 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
     }
     if let Some(on_path) = on_path {
         let _ = writeln!(log, "{on_path:?}");
+    }
+    if *one_host {
+        let _ = writeln!(log, "hosts 0 and 1 are processes of one host");
     }
     let _ = writeln!(log, "{} actions", actions.len());
     for line in outcome.world.events() {

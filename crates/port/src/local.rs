@@ -15,6 +15,7 @@
 //! | `inlets` | the receiving side: probes, grants, rings of this process |
 //! | [`bell`] | waking threads that sleep |
 //! | [`messages`], `unix` | what travels over a Unix socket, and how |
+//! | `source` | time and random numbers, the kernel's or a simulation's |
 
 pub mod bell;
 mod inlets;
@@ -22,6 +23,7 @@ mod meeting;
 #[doc(hidden)] // for the crate `fuzz-bodies`
 pub mod messages;
 mod outlets;
+mod source;
 mod unix;
 
 #[cfg(test)]
@@ -30,7 +32,7 @@ mod tests;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use airdma_shm::PacketTag;
 use airdma_wire::{Neighbour, Qpn};
@@ -44,6 +46,7 @@ pub use bell::Bell;
 use inlets::Inlets;
 pub use meeting::Meeting;
 use outlets::{Fate, Outlets};
+pub use source::Source;
 
 /// Longest packet that goes through memory, BTH to pad.
 const LOCAL_PACKET_MAX: usize = 1 << 16;
@@ -73,8 +76,9 @@ pub struct LocalPort<P> {
     /// Routes with packets of the present batch.
     touched: Vec<usize>,
     /// When the sockets were looked at; `None`: they must be.
-    looked: Option<Instant>,
+    looked: Option<Duration>,
     counters: LocalCounters,
+    source: Source,
 }
 
 #[derive(Default)]
@@ -91,8 +95,19 @@ impl<P: SharedPort> LocalPort<P> {
     pub fn new(
         inner: P,
         addresses: &[Option<Neighbour>],
+        meeting: Meeting,
+        bell: Arc<Bell>,
+    ) -> Self {
+        Self::from_source(inner, addresses, meeting, bell, Source::Kernel)
+    }
+
+    /// As [`LocalPort::new`], with the time and the random numbers of a simulation.
+    pub fn from_source(
+        inner: P,
+        addresses: &[Option<Neighbour>],
         mut meeting: Meeting,
         bell: Arc<Bell>,
+        source: Source,
     ) -> Self {
         for (row, address) in addresses.iter().enumerate() {
             meeting.set_address(row, *address);
@@ -103,18 +118,26 @@ impl<P: SharedPort> LocalPort<P> {
             meeting,
             bell,
             addresses: addresses.to_vec(),
-            outlets: Outlets::default(),
+            outlets: Outlets::new(source.clone()),
             inlets: Inlets::default(),
             buffer: vec![0; LOCAL_PACKET_MAX].into_boxed_slice(),
             touched: Vec::new(),
             looked: None,
             counters: LocalCounters::default(),
+            source,
         }
+    }
+
+    /// Writes an impossible index into each ring that this process writes to, as a process of the
+    /// user can. For tests.
+    #[doc(hidden)]
+    pub fn damage_rings(&mut self, by: u32) {
+        self.outlets.damage_rings(by);
     }
 
     /// Puts the packets that have a ring into it.
     fn divert(&mut self, batch: &mut TransmitBatch) {
-        let now = coarse_time();
+        let now = self.source.coarse_now();
         self.outlets.prepare(now);
         let Self {
             outlets,
@@ -218,20 +241,6 @@ fn tag_of(to: &Destination) -> PacketTag {
     PacketTag([to.tos, hop_limit, 0, 0])
 }
 
-/// Time since some start, as of the last tick of the kernel: no system call.
-fn coarse_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: room for the time.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
-}
-
 impl<P: SharedPort> Port for LocalPort<P> {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
@@ -259,7 +268,7 @@ impl<P: SharedPort> Port for LocalPort<P> {
     ) -> io::Result<usize> {
         let slept = self.bell.answer();
         self.inlets
-            .sweep_sometimes(coarse_time(), &self.meeting, &self.bell);
+            .sweep_sometimes(self.source.coarse_now(), &self.meeting, &self.bell);
         if self.inlets.is_empty() {
             return self.receive_from_sockets(budget, handle);
         }
@@ -278,9 +287,9 @@ impl<P: SharedPort> Port for LocalPort<P> {
         self.counters.received += packets as u64;
         self.counters.received_bytes += bytes;
         count += packets;
-        let now = Instant::now();
+        let now = self.source.now();
         let looked = self.looked.filter(|_| !slept);
-        if looked.is_none_or(|looked| now.duration_since(looked) >= SOCKET_INTERVAL) {
+        if looked.is_none_or(|looked| now.saturating_sub(looked) >= SOCKET_INTERVAL) {
             self.looked = Some(now);
             let left = budget.saturating_sub(count).max(1);
             count += self.receive_from_sockets(left, handle)?;
@@ -362,6 +371,7 @@ impl<P: SharedPort> Port for LocalPort<P> {
     }
 
     fn shared(&mut self) -> Option<&mut dyn SharedPort> {
+        self.inner.shared()?;
         Some(self)
     }
 }

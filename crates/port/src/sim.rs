@@ -16,7 +16,10 @@ use airdma_wire::ROCE_PORT;
 use airdma_wire::bundle::{Bundle, is_bundle};
 
 use crate::icrc::{Checked, Flow, IcrcCache};
-use crate::{Capabilities, Destination, Port, PortCounters, QueueFill, Received, TransmitBatch};
+use crate::sharing::Sharing;
+use crate::{
+    Capabilities, Destination, Port, PortCounters, QueueFill, Received, SharedPort, TransmitBatch,
+};
 
 /// One end of a pair.
 pub struct SimPort {
@@ -235,6 +238,26 @@ impl Port for SimPort {
             ..self.counters
         }
     }
+}
+
+/// No other process has its addresses. It is one all the same, so that a port over sockets can be
+/// one over memory ([`crate::local`]).
+impl SharedPort for SimPort {
+    fn has_company(&self, _source_index: u8) -> bool {
+        false
+    }
+
+    fn attach_steering(
+        &mut self,
+        _source_index: u8,
+        _program: &[libc::sock_filter],
+    ) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    fn set_sharing(&mut self, _sharing: Arc<dyn Sharing>) {}
+
+    fn look_everywhere(&mut self) {}
 }
 
 /// Sends the next packets as a bundle, if several can leave together.

@@ -53,6 +53,12 @@ impl Indices {
 }
 
 impl Indices {
+    /// Stores any value as the producer's index. For tests.
+    #[doc(hidden)]
+    pub fn overwrite_published(&self, value: u32) {
+        self.published.0.store(value, Ordering::Release);
+    }
+
     /// Whether slots are published and not yet released, for a thread that has neither end.
     #[must_use]
     pub fn has_unreleased(&self) -> bool {

@@ -104,6 +104,15 @@ impl PacketProducer {
         self.memory.flag().is_set()
     }
 
+    /// Claims to have published more units than the ring has, and `by` beyond those, as no producer
+    /// does. For tests.
+    #[doc(hidden)]
+    pub fn damage(&mut self, by: u32) {
+        let beyond = CAPACITY.saturating_add(by).saturating_add(1);
+        let claim = self.index.number(0).wrapping_add(beyond);
+        self.memory.indices().overwrite_published(claim);
+    }
+
     /// Whether the consumer has kept to the protocol so far.
     ///
     /// # Errors

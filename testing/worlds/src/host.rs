@@ -2,11 +2,13 @@
 //! peers.
 
 use crate::delays::Delays;
+use crate::one_host::OneHost;
 use airdma_engine::simulated::{Inventory, Simulated, interface, set_nonblocking};
 use airdma_engine::{
     Access, Channel, Cq, Mr, Pd, Qp, QpEvent, Qpn, RateControl, Srq, SrqAttributes,
 };
 use airdma_model::Alarm;
+use airdma_port::Port;
 use airdma_port::sim::{Carrier, Frame, carried};
 use core::ops::Range;
 use core::time::Duration;
@@ -191,9 +193,24 @@ pub enum Air {
 impl Host {
     /// A host with its regions and queues.
     pub fn new(index: usize, address: IpAddr, seed: u64, air: Air) -> Host {
+        Host::within(index, address, seed, air, None)
+    }
+
+    /// The same; or a process of the host `of`.
+    pub(crate) fn within(
+        index: usize,
+        address: IpAddr,
+        seed: u64,
+        air: Air,
+        of: Option<&mut OneHost>,
+    ) -> Host {
         let info = interface(&format!("sim{index}"), 1 + index as u32, address);
         let (port, carrier) = carried(&[address]).expect("a descriptor");
-        let simulated = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
+        let port: Box<dyn Port> = match of {
+            Some(host) => Box::new(host.add(port, address, seed)),
+            None => Box::new(port),
+        };
+        let simulated = Simulated::open(info, port, seed).expect("a device in memory");
         match air {
             Air::Nothing => {}
             Air::Wired => simulated.offer_wired(RateControl::Buffers),

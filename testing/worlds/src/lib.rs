@@ -9,6 +9,7 @@ pub mod choices;
 mod delays;
 pub mod host;
 mod on_path;
+mod one_host;
 pub mod plan;
 pub mod program;
 pub mod run;

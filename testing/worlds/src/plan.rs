@@ -31,6 +31,8 @@ pub struct Plan {
     pub sealed: bool,
     /// A host on the path of sealed connections, whose hosts then share a secret.
     pub on_path: Option<OnPathPlan>,
+    /// Whether the first two hosts are processes of one host, and share memory.
+    pub one_host: bool,
 }
 
 /// Behaviour of a host on the path.
@@ -337,6 +339,8 @@ impl Plan {
         }
         let sealed = unforeseen(seed, 20_001).is_multiple_of(8);
         let on_path = on_path(seed).filter(|_| sealed);
+        let one_host = unforeseen(seed, 50_000).is_multiple_of(8);
+        let one_host = one_host && on_path.is_none() && network.wifi.is_none();
         Plan {
             seed,
             network,
@@ -345,12 +349,25 @@ impl Plan {
             connections,
             careful: !faults,
             actions,
-            attacker: attacker(seed),
+            // It must know which PSNs are in use, and sees no ring.
+            attacker: attacker(seed).filter(|_| !one_host),
             sealed,
             on_path,
+            one_host,
         }
     }
+
+    /// The process of the host with two that writes garbage into its rings before this action, and
+    /// how far that is beyond them.
+    pub fn damage_before(&self, action: usize) -> Option<(usize, u32)> {
+        let chance = unforeseen(self.seed, 51_000 + action as u64);
+        let is_due = self.one_host && chance.is_multiple_of(DAMAGED_ONE_IN);
+        is_due.then_some((chance as usize >> 8 & 1, chance as u32 >> 9))
+    }
 }
+
+/// Actions for each that follows damage to a ring.
+const DAMAGED_ONE_IN: u64 = 50;
 
 /// Attacker of a third of the worlds.
 fn attacker(seed: u64) -> Option<AttackerPlan> {

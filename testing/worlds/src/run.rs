@@ -82,6 +82,9 @@ fn live(world: &mut World) -> Result<(), String> {
     for index in 0..world.plan.actions.len() {
         let action = world.plan.actions[index].clone();
         world
+            .damage_rings(index)
+            .map_err(|why| format!("damage before action {index}: {why}"))?;
+        world
             .act(&action)
             .map_err(|why| format!("action {index}: {why}"))?;
     }
@@ -98,6 +101,7 @@ impl World {
         let mut counts = self.counts;
         counts.forged = self.attacker.as_ref().map_or(0, |attacker| attacker.sent);
         counts.forged += self.on_path.as_ref().map_or(0, |on_path| on_path.sent);
+        counts.in_rings = self.one_host.as_ref().map_or(0, |host| host.carried().1);
         for from in 0..self.hosts.len() {
             for to in 0..self.hosts.len() {
                 counts.lost += self.network.path(from, to).lost;
@@ -265,6 +269,7 @@ impl World {
         let unsure = !self.plan.careful && is_open;
         let forged = self.attacker.as_ref().map_or(0, |attacker| attacker.sent);
         let touched = touched + self.on_path.as_ref().map_or(0, OnPath::touched);
+        let touched = touched + self.lost_in_rings([0, 1]);
         let touched = touched + self.marked + forged;
         if unsure || touched > 0 || slow || self.violent || self.counts.failures > 0 {
             return Ok(());

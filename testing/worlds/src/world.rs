@@ -24,6 +24,7 @@ use crate::attacker::Attacker;
 use crate::delays::Delays;
 use crate::host::{Air, End, Host};
 use crate::on_path::{OnPath, Passing};
+use crate::one_host::{OneHost, PROCESSES};
 use crate::plan::{Plan, Service};
 use airdma_engine::Qkey;
 use airdma_model::Contract;
@@ -89,6 +90,8 @@ pub struct World {
     pub(crate) attacker: Option<Attacker>,
     /// The host on the path, if there is one.
     pub(crate) on_path: Option<OnPath>,
+    /// The host whose processes the first two hosts are, if they are.
+    pub(crate) one_host: Option<OneHost>,
     /// Delays of packets in flight, at `from * hosts + to`.
     delays: Vec<Delays>,
 }
@@ -103,7 +106,7 @@ impl World {
     /// Builds a world. `logs` keeps log lines, and every packet for a capture.
     pub fn new(plan: Plan, logs: bool) -> World {
         let mut random = Random::new(plan.seed);
-        let mut network = network(&plan.network, plan.hosts, random.next_u64());
+        let mut network = network(&plan.network, plan.hosts, random.next_u64(), plan.one_host);
         if plan.v6 {
             network = network.with_ipv6();
         }
@@ -121,9 +124,11 @@ impl World {
             3 => Air::Radio,
             _ => [Air::Radio, Air::Wired, Air::Nothing, Air::Wired][(seed % 4) as usize],
         };
+        let mut one_host = plan.one_host.then(OneHost::new);
         let hosts = (0..plan.hosts).map(|index| {
             let seed = random.next_u64();
-            let host = Host::new(index, network.address(index), seed, air(seed));
+            let of = one_host.as_mut().filter(|_| index < PROCESSES);
+            let host = Host::within(index, network.address(index), seed, air(seed), of);
             if plan.on_path.is_some() {
                 let shared = host.device.device().share_secret(SECRET);
                 shared.expect("a secret that is long enough");
@@ -136,8 +141,9 @@ impl World {
             }
             host
         });
+        let hosts = hosts.collect();
         let mut world = World {
-            hosts: hosts.collect(),
+            hosts,
             network,
             now: Duration::ZERO,
             ends: Vec::new(),
@@ -157,6 +163,7 @@ impl World {
             drained: false,
             attacker: None,
             on_path: None,
+            one_host,
             delays: vec![Delays::default(); plan.hosts * plan.hosts],
             plan,
         };
@@ -235,6 +242,9 @@ impl World {
 
     fn move_clocks(&mut self, now: Duration) {
         self.now = now;
+        if let Some(one_host) = &self.one_host {
+            one_host.move_clock(now);
+        }
         for host in self.hosts.iter().filter(|host| host.alive) {
             host.device.move_clock(now);
         }
@@ -322,12 +332,59 @@ impl World {
         self.run(to)
     }
 
-    /// Runs a host at this moment, takes its packets, and checks its memory.
+    /// Runs a host at this moment, takes its packets, and checks its memory; and so processes of
+    /// the same host, as long as they have packets for each other.
     ///
     /// # Errors
     /// A violation that the judge finds.
     pub fn run(&mut self, index: usize) -> Result<(), String> {
+        self.run_alone(index)?;
         for _ in 0..ROUNDS_MAX {
+            let Some(next) = self.process_with_packets() else {
+                return Ok(());
+            };
+            self.judge.now += 1;
+            self.run_alone(next)?;
+        }
+        Err(format!(
+            "packets go to and fro without end at {:?}",
+            self.now
+        ))
+    }
+
+    /// Lets a process write garbage into its rings before an action, if the plan says so. Their
+    /// reader, which runs, gives them up.
+    ///
+    /// # Errors
+    /// A violation that the judge finds.
+    pub(crate) fn damage_rings(&mut self, action: usize) -> Result<(), String> {
+        let damage = self.plan.damage_before(action);
+        let Some((one_host, (process, by))) = self.one_host.as_ref().zip(damage) else {
+            return Ok(());
+        };
+        let reader = 1 - process;
+        if !self.hosts[process].alive || !self.hosts[reader].alive {
+            return Ok(());
+        }
+        one_host.damage(process, by);
+        self.counts.damaged_rings += 1;
+        self.note(|_| format!("host {process} writes garbage into its rings"));
+        self.judge.now += 1;
+        self.run(reader)
+    }
+
+    /// A process that packets of the other one on its host may wait for.
+    pub(crate) fn process_with_packets(&self) -> Option<usize> {
+        let one_host = self.one_host.as_ref()?;
+        let mut processes = 0..PROCESSES;
+        processes.find(|&process| self.hosts[process].alive && one_host.has_packets(process))
+    }
+
+    fn run_alone(&mut self, index: usize) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            if let Some(one_host) = self.one_host.as_ref().filter(|_| index < PROCESSES) {
+                one_host.allow(index);
+            }
             self.hosts[index].device.run(self.now);
             if self.collect(index) {
                 continue;

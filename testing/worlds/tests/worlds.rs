@@ -3,7 +3,7 @@
 
 use airdma_model::{Opcode, Service, Status};
 use airdma_worlds::plan::{self, Action};
-use airdma_worlds::{Plan, Report, Soak, bytes_of, plan_of, run, soak};
+use airdma_worlds::{Counts, Plan, Report, Soak, bytes_of, plan_of, run, soak};
 
 #[test]
 fn random_worlds_keep_the_contract() {
@@ -29,6 +29,24 @@ fn random_worlds_keep_the_contract() {
     assert!(counts.kills > 3, "{counts:?}");
     assert!(counts.forged > 1_000, "{counts:?}");
     everything_was_seen(&report);
+}
+
+/// Packets go through rings of the kernel's memory, as with `AIRDMA_LOCAL=1`; processes are killed
+/// and write garbage meanwhile.
+#[test]
+fn processes_of_one_host_keep_the_contract_by_rings() {
+    let mut counts = Counts::default();
+    let mut seeds = (2_000_000..).filter(|&seed| plan_of(seed).one_host);
+    for seed in seeds.by_ref().take(120) {
+        let outcome = run(plan_of(seed), false);
+        if let Some(why) = outcome.failure {
+            panic!("seed={seed} {why}");
+        }
+        counts.add(&outcome.counts);
+    }
+    assert!(counts.in_rings > 5_000, "{counts:?}");
+    assert!(counts.damaged_rings > 20, "{counts:?}");
+    assert!(counts.kills > 3, "{counts:?}");
 }
 
 /// Checks that each verb of each service succeeded, and that each possible status came.
@@ -88,7 +106,8 @@ fn everything_was_seen(report: &Report) {
 
 #[test]
 fn a_seed_gives_the_same_packets_at_the_same_nanoseconds() {
-    for seed in [3, 4, 5, 100] {
+    let one_host = (0..).find(|&seed| plan_of(seed).one_host);
+    for seed in [3, 4, 5, 100].into_iter().chain(one_host) {
         let logs = || run(plan_of(seed), true);
         let (first, second) = (logs(), logs());
         assert_eq!(first.world.events(), second.world.events(), "seed={seed}");

@@ -16,8 +16,9 @@ use airdma_wire::local_probe::LocalProbe;
 use airdma_wire::{Gid, Neighbour, Qpn};
 
 use super::bell::{is_bell, ring_eventfd};
-use super::meeting::{Meeting, random};
+use super::meeting::Meeting;
 use super::messages::{Grant, ROOM, Request, Secret};
+use super::source::Source;
 use super::unix::{self, Message};
 use crate::Destination;
 
@@ -94,7 +95,6 @@ pub(super) struct ProbeToSend {
 }
 
 /// The routes of a port.
-#[derive(Default)]
 pub(super) struct Outlets {
     routes: Vec<Route>,
     by_key: HashMap<Key, usize>,
@@ -103,9 +103,23 @@ pub(super) struct Outlets {
     open: usize,
     looked: Duration,
     pub(super) probes: Vec<ProbeToSend>,
+    /// Source of tokens and nonces.
+    source: Source,
 }
 
 impl Outlets {
+    pub(super) fn new(source: Source) -> Self {
+        Outlets {
+            routes: Vec::new(),
+            by_key: HashMap::new(),
+            asked: 0,
+            open: 0,
+            looked: Duration::ZERO,
+            probes: Vec::new(),
+            source,
+        }
+    }
+
     /// The route of packets to a destination and a range of queue pair numbers; tries to open it if
     /// it is new. `local` is the address that they leave from.
     pub(super) fn route(
@@ -217,7 +231,7 @@ impl Outlets {
         } else {
             Vec::new()
         };
-        let (Ok(token), Ok(nonce)) = (random(), random()) else {
+        let (Ok(token), Ok(nonce)) = (self.source.secret(), self.source.secret()) else {
             return self.close(index, now);
         };
         let request = Request { token }.to_bytes();
@@ -326,6 +340,15 @@ impl Outlets {
                 && outlet.producer.publish()
             {
                 ring_eventfd(outlet.bell.as_fd());
+            }
+        }
+    }
+
+    /// See [`super::LocalPort::damage_rings`].
+    pub(super) fn damage_rings(&mut self, by: u32) {
+        for route in &mut self.routes {
+            if let State::Open(outlet) = &mut route.state {
+                outlet.producer.damage(by);
             }
         }
     }

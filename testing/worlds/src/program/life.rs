@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::host::End;
+use crate::one_host::PROCESSES;
 use crate::world::{granted, rnr_timer};
 
 impl World {
@@ -364,6 +365,9 @@ impl World {
         self.note(|_| format!("host {host} is killed"));
         self.counts.kills += 1;
         self.hosts[host].alive = false;
+        if let Some(one_host) = self.one_host.as_ref().filter(|_| host < PROCESSES) {
+            one_host.kill(host);
+        }
         for end in 0..self.ends.len() {
             if self.ends[end].host == host {
                 self.judge.queue_pairs[end].life = model::Life::Gone;

@@ -20,6 +20,10 @@ pub struct Counts {
     pub events: u64,
     /// Datagrams that an attacker forged.
     pub forged: u64,
+    /// Packets through rings of processes of one host.
+    pub in_rings: u64,
+    /// Rings that a process wrote garbage into.
+    pub damaged_rings: u64,
 }
 
 impl Counts {
@@ -39,6 +43,8 @@ impl Counts {
             bytes,
             events,
             forged,
+            in_rings,
+            damaged_rings,
         } = other;
         self.worlds += worlds;
         self.actions += actions;
@@ -53,6 +59,8 @@ impl Counts {
         self.bytes += bytes;
         self.events += events;
         self.forged += forged;
+        self.in_rings += in_rings;
+        self.damaged_rings += damaged_rings;
     }
 }
 

@@ -1,11 +1,12 @@
 //! The network of a world, and conversions between its frames and the ports'.
 
+use crate::one_host::PROCESSES;
 use crate::plan::NetworkPlan;
 use airdma_port::sim::Frame as PortFrame;
 use airdma_sim::wifi::{Cell, Profile};
 use airdma_sim::{Frame, GilbertElliott, Link, Network, Node, Topology, gbit};
 
-pub(super) fn network(plan: &NetworkPlan, hosts: usize, seed: u64) -> Network {
+pub(super) fn network(plan: &NetworkPlan, hosts: usize, seed: u64, one_host: bool) -> Network {
     let plan = *plan;
     let share = |of_10_000: u32| f64::from(of_10_000) / 10_000.0;
     let link = move || {
@@ -53,6 +54,14 @@ pub(super) fn network(plan: &NetworkPlan, hosts: usize, seed: u64) -> Network {
         return topology
             .share(cell, &nodes.collect::<Vec<_>>())
             .network(seed);
+    }
+    if one_host {
+        let is_inside = |from, to| from < PROCESSES && to < PROCESSES;
+        let between = |from, to| match is_inside(from, to) {
+            true => Link::new(),
+            false => link(),
+        };
+        return Network::mesh(seed, hosts, between);
     }
     if plan.star {
         Network::star(seed, hosts, |_| link(), |_| link())

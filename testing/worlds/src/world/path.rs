@@ -5,6 +5,7 @@ use crate::attacker::Attacker;
 use crate::delays::slow_since;
 use crate::host::End;
 use crate::on_path::OnPath;
+use crate::one_host::{OneHost, PROCESSES};
 use core::time::Duration;
 
 impl World {
@@ -27,7 +28,7 @@ impl World {
         let counted = [self.network.path(a, b), self.network.path(b, a)];
         let lost: u64 = counted.iter().map(|path| path.lost).sum();
         let (withheld, delayed) = self.held_up([a, b]);
-        let lost = lost + withheld + self.unkeyed([a, b]);
+        let lost = lost + withheld + self.unkeyed([a, b]) + self.lost_in_rings([a, b]);
         let astray: u64 = counted.iter().map(|path| path.astray).sum();
         let astray = astray + delayed;
         let slow = self.slow_since(end);
@@ -49,6 +50,14 @@ impl World {
         };
         let (there, back) = (on_path.path(a, b), on_path.path(b, a));
         (there.0 + back.0, there.1 + back.1)
+    }
+
+    /// Packets in rings of processes that have ended, or do not keep to the rules.
+    pub(crate) fn lost_in_rings(&self, hosts: [usize; 2]) -> u64 {
+        let is_inside = hosts.iter().all(|&host| host < PROCESSES);
+        let one_host = self.one_host.as_ref().filter(|_| is_inside);
+        let (sent, received) = one_host.map_or((0, 0), OneHost::carried);
+        sent - received
     }
 
     /// Packets that hosts dropped because they had no keys for them.
@@ -104,7 +113,8 @@ impl World {
         let mut busy =
             alive.map(|host| host.waits_since.is_some() || host.device.inventory().waiting > 0);
         let lets_go = self.on_path.as_ref().is_none_or(OnPath::is_quiet);
-        self.network.under_way() == 0 && lets_go && !busy.any(|busy| busy)
+        let is_empty = self.process_with_packets().is_none();
+        self.network.under_way() == 0 && lets_go && is_empty && !busy.any(|busy| busy)
     }
 
     /// Forgets packets of earlier connections once no packet is in flight.
