@@ -24,7 +24,7 @@ pub use perftest::{Bandwidth, Latency, Pairs};
 pub use sockperf::Sockperf;
 pub use ucx::Ucx;
 pub use udp::{Datagrams, Received};
-pub use under::{FOUR_CORES, Plain, SecondCore};
+pub use under::{FOUR_CORES, Plain, Sealed, SecondCore};
 
 /// Environment of a run.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct Place {
     pub seconds: u32,
     /// The `airdma` binary.
     pub airdma: String,
+    /// Path of a file with a secret that both ends may share.
+    pub secret: String,
     /// Two cores for the client and two for the server; none on a machine with fewer.
     pub core_pairs: Option<[[usize; 2]; 2]>,
 }

@@ -2,7 +2,10 @@
 //! them alike.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use airdma_lab::{Lab, LabError, Server};
@@ -35,6 +38,7 @@ pub fn measure(
     taken: &mut Measurement,
     mut kept: impl FnMut(&Measurement) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let secret = SecretFile::new()?;
     for link in links(series) {
         let of_link = || series.iter().filter(|series| series.link == link);
         let lab = match Lab::new(link.cable) {
@@ -52,6 +56,7 @@ pub fn measure(
             mtu: link.cable.mtu,
             seconds: effort.seconds,
             airdma: effort.airdma.clone(),
+            secret: secret.0.display().to_string(),
             core_pairs: lab.core_pairs(),
         };
         if of_link().any(|series| !series.peer) {
@@ -190,16 +195,47 @@ fn sample(series: &Series, x: u64, said: Said) -> Result<Sample, String> {
     })
 }
 
-/// A command line as a user types it: without the path of this binary.
+/// A command line as a user types it: without the paths of this binary and of the secret.
 fn shown(command: &[String], place: &Place) -> String {
     let words = command.iter().map(|word| {
         if *word == place.airdma {
-            "airdma"
+            "airdma".to_owned()
         } else {
-            word
+            word.replace(&place.secret, "secret")
         }
     });
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// A secret of this run, in a file of this user alone.
+struct SecretFile(PathBuf);
+
+impl SecretFile {
+    fn new() -> anyhow::Result<SecretFile> {
+        let mut random = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let text = format!("{:032x}\n", u128::from_ne_bytes(random));
+        let name = format!(
+            "airdma-bench-{:016x}",
+            u64::from_ne_bytes(random[..8].try_into()?)
+        );
+        let path = std::env::temp_dir().join(name);
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        let secret = SecretFile(path);
+        file.write_all(text.as_bytes())?;
+        Ok(secret)
+    }
+}
+
+impl Drop for SecretFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 fn point<'a>(taken: &'a mut Measurement, series: &Series, x: u64) -> &'a mut Point {
@@ -360,9 +396,12 @@ mod tests {
             mtu: 1500,
             seconds: 1,
             airdma: "/somewhere/airdma".into(),
+            secret: "/tmp/airdma-bench-1".into(),
             core_pairs: None,
         };
         let command = ["/somewhere/airdma", "run", "--", "true"].map(str::to_owned);
         assert_eq!(shown(&command, &place), "airdma run -- true");
+        let command = ["env", "AIRDMA_SECRET=/tmp/airdma-bench-1", "true"].map(str::to_owned);
+        assert_eq!(shown(&command, &place), "env AIRDMA_SECRET=secret true");
     }
 }

@@ -5,7 +5,7 @@ use airdma_lab::Cable;
 use crate::measurement::Figure;
 use crate::peer::{
     Bandwidth, CmTime, Datagrams, IdlePairs, Iperf, Latency, ManyPairs, Pairs, Peer, PingPong,
-    Plain, SecondCore, Sockperf, Ucx,
+    Plain, Sealed, SecondCore, Sockperf, Ucx,
 };
 
 /// A link between the two hosts.
@@ -94,6 +94,7 @@ pub fn all(quick: bool) -> Vec<Series> {
     let mut all = Vec::new();
     bandwidth(&mut all, VETH_1500, &sizes);
     plain_bandwidth(&mut all, VETH_1500, &sizes);
+    sealed_bandwidth(&mut all, VETH_1500);
     cpu(&mut all, VETH_1500, &[30_000, 1 << 20]);
     latency(&mut all, VETH_1500, &latencies);
     message_rate(&mut all, VETH_1500);
@@ -207,6 +208,16 @@ fn plain_bandwidth(all: &mut Vec<Series>, link: Link, sizes: &[u64]) {
     }
 }
 
+/// The same between hosts that share a secret.
+fn sealed_bandwidth(all: &mut Vec<Series>, link: Link) {
+    let sizes = vec![65_536];
+    for (name, label, program) in SEALED_OPERATIONS {
+        let program = Sealed(Bandwidth::of(program));
+        let at = (Figure::Bandwidth, link, sizes.clone());
+        one(all, at, (name, label, false), program);
+    }
+}
+
 const OPERATIONS: [(&str, &str, &str); 3] = [
     ("write_bw", "airdma WRITE", "ib_write_bw"),
     ("send_bw", "airdma SEND", "ib_send_bw"),
@@ -217,6 +228,12 @@ const PLAIN_OPERATIONS: [(&str, &str, &str); 3] = [
     ("write_bw_plain", "airdma WRITE, plain RoCE", "ib_write_bw"),
     ("send_bw_plain", "airdma SEND, plain RoCE", "ib_send_bw"),
     ("read_bw_plain", "airdma READ, plain RoCE", "ib_read_bw"),
+];
+
+const SEALED_OPERATIONS: [(&str, &str, &str); 3] = [
+    ("write_bw_sealed", "airdma WRITE, sealed", "ib_write_bw"),
+    ("send_bw_sealed", "airdma SEND, sealed", "ib_send_bw"),
+    ("read_bw_sealed", "airdma READ, sealed", "ib_read_bw"),
 ];
 
 fn cpu(all: &mut Vec<Series>, link: Link, sizes: &[u64]) {

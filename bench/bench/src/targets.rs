@@ -65,6 +65,11 @@ pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
             bandwidth(&mut all, taken, name, what, size);
         }
     }
+    for (name, plain, what) in SEALED {
+        let of = |name| median(taken, Figure::Bandwidth, name, 65_536);
+        let what = format!("{what}, 64 KiB, sealed, to the same in the clear");
+        all.push(at_least(what, of(name), of(plain), 0.7));
+    }
     for size in [1 << 20, 30_000] {
         for (name, what) in CPU {
             let tcp = best(taken, Figure::Cpu, &TCP, size, f64::min);
@@ -121,6 +126,12 @@ const OPERATIONS: [(&str, &str); 3] = [
     ("write_bw", "ib_write_bw"),
     ("read_bw", "ib_read_bw"),
     ("send_bw", "ib_send_bw"),
+];
+/// Sealed series, and the same in the clear.
+const SEALED: [(&str, &str, &str); 3] = [
+    ("write_bw_sealed", "write_bw", "ib_write_bw"),
+    ("read_bw_sealed", "read_bw", "ib_read_bw"),
+    ("send_bw_sealed", "send_bw", "ib_send_bw"),
 ];
 const CPU: [(&str, &str); 2] = [
     ("send_events", "ib_send_bw -e"),
@@ -314,6 +325,18 @@ mod tests {
         );
         let cpu = reached("CPU seconds per GB, ib_send_bw -e, 30,000 B, to TCP's");
         assert_eq!(cpu, ("0.62x".into(), "NO"));
+    }
+
+    #[test]
+    fn sealed_bandwidth_is_held_against_that_in_the_clear() {
+        let size = 65_536;
+        let taken = measurement(&[
+            (Figure::Bandwidth, "write_bw", false, size, &[40.0]),
+            (Figure::Bandwidth, "write_bw_sealed", false, size, &[26.0]),
+        ]);
+        let what = "ib_write_bw, 64 KiB, sealed, to the same in the clear";
+        let found = verdict(&taken, what);
+        assert_eq!((found.reached_text(), found.word()), ("0.65x".into(), "NO"));
     }
 
     #[test]

@@ -26,6 +26,31 @@ impl<P: Peer> Peer for Plain<P> {
     }
 }
 
+/// A program on airdma hosts that share a secret, which seals their connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Sealed<P>(pub P);
+
+impl<P: Peer> Peer for Sealed<P> {
+    fn programs(&self) -> Vec<&'static str> {
+        self.0.programs()
+    }
+
+    fn plan(&self, place: &Place, x: u64) -> Plan {
+        let variable = format!("AIRDMA_SECRET={}", place.secret);
+        let sealed = |command| behind(&["env".into(), variable.clone()], command);
+        let plan = self.0.plan(place, x);
+        Plan {
+            server: plan.server.map(sealed),
+            client: sealed(plan.client),
+            ..plan
+        }
+    }
+
+    fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading> {
+        self.0.read(server, client, x)
+    }
+}
+
 /// A program whose ends have a second core each: one for the thread that spins, one for airdma's
 /// progress thread.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +106,7 @@ mod tests {
             mtu: 1500,
             seconds: 1,
             airdma: "airdma".into(),
+            secret: "/tmp/secret".into(),
             core_pairs: Some([[0, 2], [1, 3]]),
         }
     }
@@ -95,6 +121,13 @@ mod tests {
         let plan = Plain(WRITE).plan(&place(), 64);
         assert_eq!(ends(&plan), ["env AIRDMA_AIR=0 airdma run"; 2]);
         assert_eq!(Plain(WRITE).programs(), ["ib_write_lat"]);
+    }
+
+    #[test]
+    fn sealed_ends_share_a_secret() {
+        let plan = Sealed(WRITE).plan(&place(), 64);
+        let expected = "env AIRDMA_SECRET=/tmp/secret airdma run";
+        assert_eq!(ends(&plan), [expected; 2]);
     }
 
     #[test]
