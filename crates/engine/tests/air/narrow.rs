@@ -176,6 +176,46 @@ fn a_peer_that_is_silent_for_long_is_no_narrow_path() {
     assert_eq!(wires.hosts[0].count("air_narrow_paths"), 0);
 }
 
+/// One packet is lost six times, of a WRITE or of a READ, while long ones that leave later arrive.
+#[test]
+fn a_path_on_which_later_long_packets_arrive_is_not_narrow() {
+    for (on_air, reads) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut wires = wires(on_air);
+        let peer = &wires.ends[1].memory;
+        let (va, rkey) = (peer.address(), peer.mr.rkey());
+        let operation = match reads {
+            true => Operation::Read { va, rkey },
+            false => Operation::Write { va, rkey },
+        };
+        // Its tag is known then, and early packets are held.
+        wires.ends[0].send(operation, 0, LEN);
+        wires.quietly(100 * MS);
+        wires.ends[0].ok();
+        let (mut victim, mut losses) = (None, 0);
+        let mut loses = |from: usize, bytes: &[u8]| {
+            let is_long = from == usize::from(reads) && bytes.len() == LONG;
+            let is_it = is_long && *victim.get_or_insert(bytes[9..12].to_vec()) == bytes[9..12];
+            losses += usize::from(is_it && losses < 6);
+            is_it && losses < 6
+        };
+        for _ in 0..60 {
+            wires.ends[0].send(operation, 0, LEN);
+            wires.pass(5 * MS, &mut loses);
+        }
+        wires.pass(S, &mut loses);
+        for _ in 0..60 {
+            wires.ends[0].ok();
+        }
+        assert_eq!(losses, 6);
+        let pieces = wires
+            .sent
+            .iter()
+            .filter(|(_, bytes)| bytes[0] == PIECE_OPCODE);
+        assert_eq!(pieces.count(), 0, "on the air: {on_air}, reads: {reads}");
+        assert_eq!(wires.hosts[0].count("air_narrow_paths"), 0);
+    }
+}
+
 #[test]
 fn forged_pieces_need_the_tag() {
     let mut wires = wires(false);

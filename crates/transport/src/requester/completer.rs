@@ -187,7 +187,7 @@ impl Requester {
         };
         if !self.retire_before(now, view, sequence, host) {
             if self.repair.is_some() {
-                self.handle_early_answer(now, sequence, packet, host);
+                self.handle_early_answer(now, view.attributes, sequence, packet, host);
                 return Ok(());
             }
             host.count(Counter::ImpliedNaks);

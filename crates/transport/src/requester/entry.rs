@@ -96,6 +96,15 @@ impl Entry {
         self.first + u64::from(self.packets)
     }
 
+    /// Payload of the packet with this index, its padding and what a longer header takes included.
+    pub(crate) fn filled(&self, index: u32) -> u32 {
+        if self.is_equal || index + 1 < self.packets {
+            self.payload
+        } else {
+            (self.request.length + self.first_less).saturating_sub(index * self.payload)
+        }
+    }
+
     /// Offset of the payload of the packet with this index.
     #[inline]
     pub(crate) fn offset(&self, index: u32) -> u32 {

@@ -97,21 +97,44 @@ impl Requester {
             next: self.next,
             is_all_sent: self.next == self.posted,
         };
-        if let Some(repair) = &mut self.repair
-            && repair.take_told(now, &flight, expected, told)
-        {
+        let is_wide = self.has_long_behind(view.attributes, told);
+        let Some(repair) = &mut self.repair else {
+            return;
+        };
+        if is_wide {
+            repair.note_wide_path();
+        }
+        if repair.take_told(now, &flight, expected, told) {
             self.note_loss();
         }
+    }
+
+    /// Whether the peer has a long packet behind the oldest one, which it misses: such packets got
+    /// through when that one was sent first.
+    fn has_long_behind(&self, attributes: &QpAttributes, told: &Acknowledgement<'_>) -> bool {
+        let is_news = self.repair.as_deref().is_some_and(Repair::may_be_narrow);
+        // A packet that has arrived ends each range.
+        let ends = told
+            .missing
+            .iter()
+            .map(|range| range.first.add(range.packets));
+        let mut arrived = ends.filter_map(|end| self.sequence_of(end));
+        is_news
+            && arrived.any(|sequence| {
+                (self.acked + 1..self.sent_max).contains(&sequence)
+                    && entry_at(&self.queue, sequence)
+                        .is_some_and(|entry| is_long(&entry, sequence, attributes))
+            })
     }
 
     /// Whether packets longer than the path MTU do not get through: the oldest one is, and does not
     /// arrive however often it is sent.
     pub(crate) fn is_path_narrow(&self, attributes: &QpAttributes, now: Time) -> bool {
         let is_stuck = |repair: &Repair| repair.is_stuck(self.repeats, now);
-        let is_long = |entry: Entry| entry.payload > attributes.path_mtu.bytes();
+        let is_cut_long = |entry: Entry| entry.payload > attributes.path_mtu.bytes();
         self.acked < self.sent_max
             && self.repair.as_deref().is_some_and(is_stuck)
-            && entry_at(&self.queue, self.acked).is_some_and(is_long)
+            && entry_at(&self.queue, self.acked).is_some_and(is_cut_long)
     }
 
     /// Whether `expected` can be the peer's progress: neither behind what it has acknowledged, nor
@@ -156,6 +179,7 @@ impl Requester {
     pub(super) fn handle_early_answer<H: Host>(
         &mut self,
         now: Time,
+        attributes: &QpAttributes,
         sequence: u64,
         packet: &Packet<'_>,
         host: &mut H,
@@ -191,6 +215,9 @@ impl Requester {
             (placed.is_ok(), Counter::DropMalformed)
         };
         let look_from = if is_here {
+            if is_long(&entry, sequence, attributes) {
+                repair.note_wide_path();
+            }
             repair.note_answered(sequence, acked, now)
         } else {
             host.count(why_not);
@@ -266,4 +293,10 @@ impl Requester {
         }
         is_early
     }
+}
+
+/// Whether a packet of a request, or its response, is longer than the path MTU allows.
+fn is_long(entry: &Entry, sequence: u64, attributes: &QpAttributes) -> bool {
+    let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
+    entry.filled(index) > attributes.path_mtu.bytes()
 }

@@ -50,6 +50,9 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(40);
 
 /// Retransmissions of one packet after which it counts as too long for the path, if it is long.
 const STUCK_REPEATS: u8 = 3;
+/// The same where a long packet behind it has arrived: the path was wide, and may have become
+/// narrow.
+const STUCK_REPEATS_WIDE: u8 = 8;
 /// Silence of a peer before it may be the path that is at fault.
 const STUCK_SILENT_MIN: Duration = Duration::from_millis(250);
 
@@ -113,6 +116,8 @@ pub(crate) struct Repair {
     looked_at: Time,
     /// Retransmissions of the oldest packet since it became the oldest.
     oldest_again: u8,
+    /// Whether a later long packet has arrived since.
+    is_wide: bool,
     /// When it became that.
     progress_at: Time,
     /// Whether the peer has said since that it has others.
@@ -146,6 +151,7 @@ impl Repair {
             answered_end: 0,
             looked_at: Time::ZERO,
             oldest_again: 0,
+            is_wide: false,
             progress_at: Time::ZERO,
             is_alive: false,
         }
@@ -478,8 +484,19 @@ impl Repair {
     #[inline]
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.oldest_again = 0;
+        self.is_wide = false;
         self.progress_at = now;
         self.is_alive = false;
+    }
+
+    /// Notes that a long packet behind the oldest one has arrived.
+    pub(crate) fn note_wide_path(&mut self) {
+        self.is_wide = true;
+    }
+
+    /// Whether a long packet behind the oldest one would be news.
+    pub(crate) fn may_be_narrow(&self) -> bool {
+        self.oldest_again > 0 && !self.is_wide
     }
 
     /// Whether the oldest packet, which was sent `repeats` times by rewinds as well, does not
@@ -487,7 +504,12 @@ impl Repair {
     pub(crate) fn is_stuck(&self, repeats: u8, now: Time) -> bool {
         let again = self.oldest_again.saturating_add(repeats);
         let has_waited = now.duration_since(self.progress_at) >= STUCK_SILENT_MIN;
-        again >= STUCK_REPEATS && (self.is_alive || has_waited)
+        let enough = if self.is_wide {
+            STUCK_REPEATS_WIDE
+        } else {
+            STUCK_REPEATS
+        };
+        again >= enough && (self.is_alive || has_waited)
     }
 
     /// Restarts the probe: packets are in flight, and there was progress.
