@@ -193,6 +193,15 @@ fn of_a_message_that_lost_packets_the_rest_is_valid() {
     assert_eq!(records.to.memory.bytes(0, data.len()), expected);
 }
 
+#[test]
+fn a_program_that_sleeps_is_woken_when_a_message_times_out() {
+    let records = lossy("20%", config());
+    records.to.cq.arm(false).unwrap();
+    records.post(200_000);
+    records.to.channel.wait_event().unwrap();
+    assert_eq!(records.next().ended, Ended::Idle);
+}
+
 /// A message that is open, because it lost packets and has much time.
 fn open() -> Records {
     let records = lossy(

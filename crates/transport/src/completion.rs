@@ -90,22 +90,22 @@ impl CompletionOpcode {
     /// The kind of work with this number.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        const ALL: [CompletionOpcode; 13] = [
-            CompletionOpcode::Send,
-            CompletionOpcode::Write,
-            CompletionOpcode::Read,
-            CompletionOpcode::CompareSwap,
-            CompletionOpcode::FetchAdd,
-            CompletionOpcode::BindWindow,
-            CompletionOpcode::LocalInvalidate,
-            CompletionOpcode::Flush,
-            CompletionOpcode::AtomicWrite,
-            CompletionOpcode::Receive,
-            CompletionOpcode::ReceiveWriteImm,
-            CompletionOpcode::Record,
-            CompletionOpcode::ReceiveRecord,
-        ];
-        ALL.into_iter().find(|&opcode| opcode as u8 == number)
+        Some(match number {
+            0 => CompletionOpcode::Send,
+            1 => CompletionOpcode::Write,
+            2 => CompletionOpcode::Read,
+            3 => CompletionOpcode::CompareSwap,
+            4 => CompletionOpcode::FetchAdd,
+            5 => CompletionOpcode::BindWindow,
+            6 => CompletionOpcode::LocalInvalidate,
+            8 => CompletionOpcode::Flush,
+            9 => CompletionOpcode::AtomicWrite,
+            128 => CompletionOpcode::Receive,
+            129 => CompletionOpcode::ReceiveWriteImm,
+            135 => CompletionOpcode::Record,
+            136 => CompletionOpcode::ReceiveRecord,
+            _ => return None,
+        })
     }
 }
 
@@ -158,5 +158,19 @@ impl Completion {
             src_qpn: Qpn::default(),
             qpn,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opcode_is_the_one_of_its_number() {
+        let all = (0..=u8::MAX)
+            .filter_map(|number| Some((number, CompletionOpcode::from_number(number)?)));
+        let all: Vec<_> = all.collect();
+        assert_eq!(all.len(), 13);
+        assert!(all.iter().all(|&(number, opcode)| opcode as u8 == number));
     }
 }

@@ -150,6 +150,7 @@ impl Datagrams {
     }
 
     /// Sends the next packet of a Write-Record, which is done when the last one has left.
+    #[inline(never)] // the paths of other services have no room for it on the stack
     fn send_record<H: Host>(
         &mut self,
         request: &SendRequest,

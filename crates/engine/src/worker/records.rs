@@ -94,7 +94,7 @@ impl WorkerState {
         tell(&mut target, qp.qpn(), &mut host);
         let again = target.has_record().then(|| now + AGAIN);
         let due = [target.poll_timeout(), again].into_iter().flatten().min();
-        self.scheduler.records.set(index, due);
+        self.scheduler.set_records_due(index, due);
         Some(result)
     }
 

@@ -24,8 +24,6 @@ pub(crate) struct Scheduler {
     timers: Timers,
     /// When a queue pair offers its public key, or its packets have waited long enough for keys.
     pub(super) keying: Timers,
-    /// When the records of a queue pair want to be called.
-    pub(super) records: Timers,
     pub(crate) peers: Peers,
     /// The queue pair whose ACK waits for a reply, and until when: one at a time, since several
     /// have their packets in one batch anyway.
@@ -39,7 +37,6 @@ impl Scheduler {
             line: RoundRobin::default(),
             timers: Timers::default(),
             keying: Timers::default(),
-            records: Timers::default(),
             peers: Peers::new(window),
             delayed_ack: None,
         }
@@ -74,6 +71,11 @@ impl Scheduler {
         self.timers.set(index, Some(due));
     }
 
+    /// Calls the records of a datagram queue pair at `due`.
+    pub(super) fn set_records_due(&mut self, index: QpIndex, due: Option<Time>) {
+        self.timers.set(index, due);
+    }
+
     /// Puts a queue pair in line that the window of its peer holds back no longer.
     fn release(&mut self, qps: &mut QpTable, index: QpIndex) {
         if let Some(slot) = qps.slot(index) {
@@ -103,7 +105,6 @@ impl Scheduler {
         self.line.remove(index);
         self.timers.remove(index);
         self.keying.remove(index);
-        self.records.remove(index);
         self.note_no_delayed_ack(index);
     }
 
@@ -167,9 +168,6 @@ impl WorkerState {
         while let Some(index) = self.scheduler.timers.pop_due(now) {
             self.take_timeout(index, now);
         }
-        while let Some(index) = self.scheduler.records.pop_due(now) {
-            self.expire_records(index, now);
-        }
         if let Some((index, until)) = self.scheduler.delayed_ack
             && until <= now
         {
@@ -199,6 +197,10 @@ impl WorkerState {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
+        if slot.records.is_some() {
+            // A datagram queue pair has no other timers.
+            return self.expire_records(index, now);
+        }
         let is_due = slot.qp.poll_timeout().is_some_and(|due| due <= now);
         let is_raw = is_sending_raw(&slot.qp);
         let mut change = self.change(index, now);
@@ -220,14 +222,7 @@ impl WorkerState {
         let management = self.gsi.as_ref().and_then(Gsi::next);
         let air = self.air.due().filter(|_| can_send);
         let keying = self.scheduler.keying.next().filter(|_| can_send);
-        let records = self.scheduler.records.next();
-        let all = [
-            self.scheduler.timers.next(),
-            management,
-            air,
-            keying,
-            records,
-        ];
+        let all = [self.scheduler.timers.next(), management, air, keying];
         all.into_iter().flatten().min()
     }
 
