@@ -90,22 +90,32 @@ impl CompletionOpcode {
     /// The kind of work with this number.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        Some(match number {
-            0 => CompletionOpcode::Send,
-            1 => CompletionOpcode::Write,
-            2 => CompletionOpcode::Read,
-            3 => CompletionOpcode::CompareSwap,
-            4 => CompletionOpcode::FetchAdd,
-            5 => CompletionOpcode::BindWindow,
-            6 => CompletionOpcode::LocalInvalidate,
-            8 => CompletionOpcode::Flush,
-            9 => CompletionOpcode::AtomicWrite,
-            128 => CompletionOpcode::Receive,
-            129 => CompletionOpcode::ReceiveWriteImm,
-            135 => CompletionOpcode::Record,
-            136 => CompletionOpcode::ReceiveRecord,
-            _ => return None,
-        })
+        // A look-up, since each completion that is polled needs one.
+        const BY_NUMBER: [Option<CompletionOpcode>; 256] = {
+            const ALL: [CompletionOpcode; 13] = [
+                CompletionOpcode::Send,
+                CompletionOpcode::Write,
+                CompletionOpcode::Read,
+                CompletionOpcode::CompareSwap,
+                CompletionOpcode::FetchAdd,
+                CompletionOpcode::BindWindow,
+                CompletionOpcode::LocalInvalidate,
+                CompletionOpcode::Flush,
+                CompletionOpcode::AtomicWrite,
+                CompletionOpcode::Receive,
+                CompletionOpcode::ReceiveWriteImm,
+                CompletionOpcode::Record,
+                CompletionOpcode::ReceiveRecord,
+            ];
+            let mut table = [None; 256];
+            let mut at = 0;
+            while at < ALL.len() {
+                table[ALL[at] as usize] = Some(ALL[at]);
+                at += 1;
+            }
+            table
+        };
+        BY_NUMBER[usize::from(number)]
     }
 }
 
