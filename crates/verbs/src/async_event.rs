@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use airdma_engine::{AsyncEvent, AsyncWait, QpEvent};
 
 use crate::blocking::{self, Attempt, Wait};
-use crate::completion::Cq;
+use crate::completion::{Cq, count_in};
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::live::{self, Affiliated};
@@ -52,6 +52,7 @@ pub unsafe fn ack(event: *mut abi::ibv_async_event) {
         match event.event_type {
             abi::IBV_EVENT_CQ_ERR => {
                 if let Ok(cq) = Cq::of(event.element.cq) {
+                    count_in(&raw mut (*event.element.cq).async_events_completed, 1);
                     cq.events().asynchronous.acknowledge(1);
                 }
             }
@@ -64,11 +65,13 @@ pub unsafe fn ack(event: *mut abi::ibv_async_event) {
             | abi::IBV_EVENT_PATH_MIG_ERR
             | abi::IBV_EVENT_QP_LAST_WQE_REACHED => {
                 if let Ok(qp) = Qp::of(event.element.qp) {
+                    count_in(&raw mut (*event.element.qp).events_completed, 1);
                     qp.events().asynchronous.acknowledge(1);
                 }
             }
             abi::IBV_EVENT_SRQ_ERR | abi::IBV_EVENT_SRQ_LIMIT_REACHED => {
                 if let Ok(srq) = Srq::of(event.element.srq) {
+                    count_in(&raw mut (*event.element.srq).events_completed, 1);
                     srq.events().asynchronous.acknowledge(1);
                 }
             }

@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use airdma_engine::{self as engine, ChannelWait, Completion, CqOptions, GrhHeader, PdUse};
 
@@ -271,10 +272,22 @@ pub unsafe fn get_cq_event(
     })
 }
 
+/// Adds to a public field of a C object that counts acknowledged events, which programs may read
+/// (UCX's tests do). Before the events are acknowledged: the object may be gone afterwards.
+///
+/// # Safety
+/// The field of an object that the caller holds.
+pub unsafe fn count_in(field: *mut u32, count: u32) {
+    // SAFETY: the caller's promise; no other code of this library accesses the field.
+    unsafe { AtomicU32::from_ptr(field) }.fetch_add(count, Ordering::Relaxed);
+}
+
 /// `ibv_ack_cq_events(3)`.
 pub unsafe fn ack_cq_events(raw: *mut abi::ibv_cq, count: c_uint) {
     // SAFETY: the caller's queue.
     if let Ok(cq) = unsafe { Cq::of(raw) } {
+        // SAFETY: the caller's queue.
+        unsafe { count_in(&raw mut (*raw).comp_events_completed, count) };
         cq.events.completion.acknowledge(count);
     }
 }

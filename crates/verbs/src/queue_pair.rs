@@ -314,11 +314,12 @@ pub unsafe fn finish(raw: *mut abi::ibv_qp) {
     }
 }
 
-/// `ibv_query_qp(3)`. Everything is answered, whatever the mask.
+/// `ibv_query_qp(3)`. Everything is answered, whatever the mask; the public field follows the state
+/// where the mask asks for it, as rdma-core's library has it (UCX compares the field).
 pub unsafe fn query(
     raw: *mut abi::ibv_qp,
     attr: *mut abi::ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init: *mut abi::ibv_qp_init_attr,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair.
@@ -340,7 +341,9 @@ pub unsafe fn query(
             qp_type: (*raw).qp_type,
             sq_sig_all: c_int::from(qp.engine.signal_all()),
         });
-        (*raw).state = attributes.state as abi::ibv_qp_state;
+        if mask & abi::IBV_QP_STATE as c_int != 0 {
+            (*raw).state = attributes.state as abi::ibv_qp_state;
+        }
     }
     Ok(())
 }

@@ -281,8 +281,11 @@ static void lost_datagrams(void)
 	send_datagram(qp, ah, peer->qp_num, QKEY, 16);
 	IS("longer than the MTU", awaited(send_cq).status, IBV_WC_LOC_LEN_ERR);
 	IS("what is behind it", awaited(send_cq).status, IBV_WC_WR_FLUSH_ERR);
+	CHECK(ibv_query_qp(qp, &attr, IBV_QP_QKEY, &init) == 0);
+	IS("the struct, which no call was asked to bring up to date", qp->state, IBV_QPS_RTS);
 	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
 	IS("the send queue stands", attr.qp_state, IBV_QPS_SQE);
+	IS("and the struct says so", qp->state, IBV_QPS_SQE);
 	modify(qp, (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS }, IBV_QP_STATE);
 	receive_at(peer, 6, RECEIVED, 40 + 16);
 	send_datagram(qp, ah, peer->qp_num, QKEY, 16);

@@ -210,7 +210,9 @@ static void completion_events(struct ibv_qp *a, struct ibv_qp *b, struct ibv_com
 	CHECK(poll(&fd, 1, 5000) == 1);
 	CHECK(ibv_get_cq_event(channel, &cq, &cookie) == 0 && cq == a->send_cq && cookie == &pd);
 	wait_for(cq, IBV_WC_RDMA_WRITE);
+	CHECK(cq->comp_events_completed == 0);
 	ibv_ack_cq_events(cq, 1);
+	CHECK(cq->comp_events_completed == 1);
 	(void)b;
 }
 
@@ -231,7 +233,9 @@ static void access_error(struct ibv_qp *a, struct ibv_qp *b, struct ibv_mr *mr, 
 	CHECK(poll(&fd, 1, 5000) == 1);
 	CHECK(ibv_get_async_event(context, &event) == 0);
 	CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == b);
+	CHECK(b->events_completed == 0);
 	ibv_ack_async_event(&event);
+	CHECK(b->events_completed == 1);
 }
 
 static void unsupported(void)
