@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import expectations
 import newest
 import suite
-from airdma_lab import build, devices, privileges, requirements
+from airdma_lab import archive, build, devices, privileges, requirements
 from airdma_lab.lab import Host, Lab
 from airdma_lab.program import Outcome
 from expectations import Result
@@ -55,7 +55,7 @@ def main() -> int:
         SKIPPED.unlink(missing_ok=True)
         try:
             release = newest.Newest()
-        except newest.Unavailable as reason:
+        except archive.Unavailable as reason:
             SKIPPED.parent.mkdir(parents=True, exist_ok=True)
             SKIPPED.write_text(f"rdma-core's newest tests: SKIPPED: {reason}\n", encoding="utf-8")
             print(SKIPPED.read_text(encoding="utf-8"), end="")

@@ -92,7 +92,7 @@ SUITES = (
     _on(Net.PROGRAMS, sealed, sealed.run),
     _on(Net.PROGRAMS, one_host, lambda lab, tally, _: one_host.run(lab, tally)),
     _on(Net.PROGRAMS, packet_port, lambda lab, tally, _: packet_port.run(lab, tally)),
-    Suite("programs", table, Net.PROGRAMS, lambda lab, tally, at: running.run(lab, tally, table.lines(), at)),
+    Suite("programs", table, Net.PROGRAMS, lambda lab, tally, at: running.run(lab, tally, table.ready_lines(), at)),
     _on(Net.FILES, file_transfer, lambda lab, tally, _: file_transfer.run(lab, tally)),
     _on(Net.FILES, failing_disks, lambda lab, tally, _: failing_disks.run(lab, tally)),
     _on(Net.FILES, odd_disks, lambda lab, tally, _: odd_disks.run(lab, tally)),

@@ -70,6 +70,10 @@ class Line:
     needs_device: bool = True
     """False: nothing crosses the wire."""
     timeout_s: float = 60
+    version: Callable[[], str] | None = None
+    """The version of a program that is built first, from a registry's sources: minutes, so `make
+    test` leaves it out. Debian's package says it for all others.
+    """
 
     @property
     def program(self) -> str:

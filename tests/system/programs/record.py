@@ -22,11 +22,15 @@ def write(results: dict[str, bool]) -> None:
     seen = _seen()
     for line in lines():
         if line.name in results:
-            seen[line.name] = version(line.package) if results[line.name] else ""
+            seen[line.name] = _version(line) if results[line.name] else ""
     known = {line.name for line in lines()}
     kept = {name: seen[name] for name in sorted(seen) if name in known}
     SEEN.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     DOCUMENT.write_text(render(), encoding="utf-8")
+
+
+def _version(line: Line) -> str:
+    return line.version() if line.version else version(line.package)
 
 
 def version(package: str) -> str:
@@ -45,7 +49,7 @@ def render() -> str:
     parts = [
         "# Programs that run on airdma",
         "Written by `make programs`, which runs them all; `make lint` checks that this page has every line of the table in "
-        "`tests/system/programs`, and `make test` runs each line. "
+        "`tests/system/programs`, and `make test` runs each line, except programs that are built from sources. "
         f"{passed} of {len(lines())} lines passed in the last run.",
         "Every program is Debian 12's (or PyPI's, where noted), unmodified, under `airdma run`, in two network namespaces joined by a "
         "veth pair of MTU 1500. A line passes when both ends exit as expected, their output confirms the work "

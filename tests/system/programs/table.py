@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from programs.built import BUILT
 from programs.connections import CONNECTIONS
 from programs.line import Line
 from programs.machines import MACHINES
@@ -16,6 +17,7 @@ LINES: dict[str, list[Line]] = {
     "Messages": MESSAGES,
     "Middleware": MIDDLEWARE,
     "From PyPI": REGISTRIES,
+    "Built from sources": BUILT,
     "Machines and storage": MACHINES,
 }
 """By section of docs/programs.md."""
@@ -24,6 +26,11 @@ LINES: dict[str, list[Line]] = {
 def lines() -> list[Line]:
     """All of them, in the order of the document."""
     return [line for section in LINES.values() for line in section]
+
+
+def ready_lines() -> list[Line]:
+    """Those of programs that need not be built first."""
+    return [line for line in lines() if line.version is None]
 
 
 BY_HAND: list[tuple[str, str, str]] = [
@@ -42,12 +49,6 @@ BY_HAND: list[tuple[str, str, str]] = [
         "Mooncake 0.3.13 (PyPI: `mooncake-transfer-engine-non-cuda`)",
         '`TransferEngine.initialize(ADDRESS, "P2PHANDSHAKE", "rdma", "DEVICE")`; a WRITE of 8 MiB, and a READ of it',
         "data compared, the same",
-    ),
-    (
-        "sideway 0.4.3 (crates.io), which opens the libraries by `dlopen` and asks plain `dlsym`: its examples, built by `cargo build --examples`",
-        "`rc_pingpong -d DEVICE -g GID`, `rc_pingpong -d DEVICE -g GID SERVER`; the same of `rc_pingpong_split`; `cmtime -b SERVER`, "
-        "`cmtime -s SERVER -c 100`; `ibv_devinfo`, `show_gids`",
-        "all ended with 0: 1,000 rounds each, 100 connections made and ended, the device with its GIDs",
     ),
     (
         "UCX 1.23 (`ucx_perftest` of Debian's unstable suite, 1.23.0~rc1, in a root of that suite, with the libraries of PyPI's `nixl-cu12` 1.5.1)",
@@ -71,6 +72,10 @@ DOES_NOT_RUN: dict[str, str] = {
         "fio 3.33 refuses them: its engine moves blocks from client to server, in order"
     ),
     "`ib_send_bw -R -c UC`, `ib_send_bw -R -c XRC`": "perftest 4.5 itself refuses them",
+    "`server` and `client`, examples of async-rdma 0.5.0": (
+        "the crate compares the flags of a completion with 3, which rxe sets (`IBV_WC_GRH` with RC too), and says that it is 2 on other "
+        "devices: `set_imm_flag_in_wc(2)`"
+    ),
     "`ib_write_bw -R` to an IPv6 address": "perftest 4.5 asks for IPv4 addresses only",
 }
 """What one would try -> why it does not run. Markdown."""
