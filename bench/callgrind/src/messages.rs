@@ -87,12 +87,27 @@ pub fn scenarios() -> Vec<Scenario> {
         scenario!(
             "write_8k",
             "WRITE of 8 KiB, in lists of 16, path MTU 1,024",
-            lists(Kind::Write)
+            lists(Setup::PLAIN, Kind::Write)
         ),
         scenario!(
             "read_8k",
             "READ of 8 KiB, in lists of 16, path MTU 1,024",
-            lists(Kind::Read)
+            lists(Setup::PLAIN, Kind::Read)
+        ),
+        scenario!(
+            "write_8k_agreed",
+            "WRITE of 8 KiB, in lists of 16, between agreed hosts",
+            lists(Setup::AGREED, Kind::Write)
+        ),
+        scenario!(
+            "read_8k_agreed",
+            "READ of 8 KiB, in lists of 16, between agreed hosts",
+            lists(Setup::AGREED, Kind::Read)
+        ),
+        scenario!(
+            "send_8k_agreed",
+            "SEND of 8 KiB, in lists of 16, between agreed hosts",
+            lists(Setup::AGREED, Kind::Send)
         ),
         scenario!(
             "write_64k_sockets",
@@ -259,9 +274,9 @@ fn small_of(setup: Setup, kind: Kind, count: usize) -> Done {
     })
 }
 
-fn lists(kind: Kind) -> Done {
+fn lists(setup: Setup, kind: Kind) -> Done {
     const LIST: usize = 16;
-    let ends = Ends::new(Setup::PLAIN);
+    let ends = Ends::new(setup);
     repeat(&ends, 64, 32, LIST as u64, || {
         list(&ends, kind, 8 * KIB, LIST);
     })
