@@ -253,6 +253,19 @@ fn a_silent_message_ends_with_what_arrived() {
 }
 
 #[test]
+fn each_message_has_an_idle_time_of_its_own() {
+    let mut t = Target::small();
+    t.takes(&message(0), 0);
+    t.takes(&message(1), 0);
+    t.waits(10);
+    t.takes(&message(0), 1);
+    t.waits(10);
+    assert_eq!(t.told(), ["1 Idle 4 [0..4]"]);
+    t.waits(10);
+    assert_eq!(t.told(), ["0 Idle 8 [0..8]"]);
+}
+
+#[test]
 fn a_message_that_does_not_end_is_closed_by_age() {
     let mut t = Target::small();
     let slow = Message {
