@@ -38,7 +38,7 @@ REASONS = {
     "rwq": "receive-side scaling of raw Ethernet",
     "wq": "receive-side scaling of raw Ethernet",
     "tso": "segmentation of raw Ethernet frames",
-    "dmabuf": "memory of other devices is a later step",
+    "dmabuf": "no memory of airdma's is exported to other devices",
     "ece": "vendors' connection options: there are none",
     "modify_cq": "completion moderation: completions are polled, not interrupts",
     "post_srq_ops": "tag matching",

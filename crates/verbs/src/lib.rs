@@ -35,6 +35,7 @@ mod context;
 mod device;
 mod device_memory;
 mod dma_handle;
+mod dmabuf;
 mod domain;
 mod entry;
 mod errno;

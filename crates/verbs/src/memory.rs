@@ -10,6 +10,7 @@ use airdma_engine::{self as engine, Access, Prefetch, RegionChange};
 use crate::buffer::Buffer;
 use crate::context::Context;
 use crate::dma_handle::{DmaHandle, DmaHandleUse};
+use crate::dmabuf::Mapping;
 use crate::errno::Errno;
 use crate::object::{Object, next_handle};
 use crate::registry::Registry;
@@ -61,8 +62,16 @@ impl Pd {
 struct Mr {
     c: UnsafeCell<abi::ibv_mr>,
     engine: Arc<engine::Mr>,
+    _holds: Holds,
+}
+
+/// What a region holds until it is deregistered.
+#[derive(Default)]
+struct Holds {
     /// The handle that it was registered with.
     _dma_handle: Option<DmaHandleUse>,
+    /// Its memory, if that is of a dmabuf.
+    _mapping: Option<Mapping>,
 }
 
 // SAFETY: `c` is the first field.
@@ -74,12 +83,12 @@ impl Mr {
     fn hand_out(
         c: UnsafeCell<abi::ibv_mr>,
         engine: Arc<engine::Mr>,
-        dma_handle: Option<DmaHandleUse>,
+        holds: Holds,
     ) -> *mut abi::ibv_mr {
         Box::new(Mr {
             c,
             engine,
-            _dma_handle: dma_handle,
+            _holds: holds,
         })
         .into_raw()
     }
@@ -171,8 +180,38 @@ pub unsafe fn reg_mr_iova2(
     unsafe { register(pd, addr, length, iova, access, None) }
 }
 
-/// `ibv_reg_mr_ex`: the other ways to register in one. Memory of other devices
-/// (`IBV_REG_MR_MASK_FD`) is not supported.
+/// `ibv_reg_dmabuf_mr(3)`: memory of a dmabuf that can be mapped, which the CPU then copies.
+///
+/// `EOPNOTSUPP` for one that cannot be mapped (memory of most graphics cards).
+pub unsafe fn reg_dmabuf_mr(
+    raw_pd: *mut abi::ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    flags: c_int,
+) -> Result<*mut abi::ibv_mr, Errno> {
+    // SAFETY: the caller's domain.
+    let pd = unsafe { Pd::of(raw_pd) }?;
+    let access = access_of(flags.cast_unsigned())?;
+    let impossible = Access::ON_DEMAND | Access::ZERO_BASED | Access::MW_BIND | Access::HUGETLB;
+    if access.intersects(impossible) {
+        return Err(Errno::INVALID);
+    }
+    let mapping = Mapping::new(fd, offset, length, iova, access)?;
+    let engine = pd.engine.reg_mr(mapping.address(), length, iova, access)?;
+    let holds = Holds {
+        _dma_handle: None,
+        _mapping: Some(mapping),
+    };
+    // As rdma-core has it: no address of the process, but where it lies in the dmabuf.
+    let range = (ptr::without_provenance_mut(offset as usize), length);
+    Ok(hand_out_with(raw_pd, pd, range, engine, holds))
+}
+
+/// `ibv_reg_mr_ex`: the other ways to register in one.
+///
+/// Memory of a dmabuf (`IBV_REG_MR_MASK_FD`) is registered by [`reg_dmabuf_mr`].
 pub unsafe fn reg_mr_ex(
     raw_pd: *mut abi::ibv_pd,
     attr: *mut abi::ibv_mr_init_attr,
@@ -181,12 +220,26 @@ pub unsafe fn reg_mr_ex(
     let (pd, attr) = unsafe { (Pd::of(raw_pd)?, attr.as_ref().ok_or(Errno::INVALID)?) };
     let given = |mask: u32| attr.comp_mask & u64::from(mask) != 0;
     let other_device = abi::IBV_REG_MR_MASK_FD | abi::IBV_REG_MR_MASK_FD_OFFSET;
+    let of_dmabuf = other_device | abi::IBV_REG_MR_MASK_IOVA;
     let known = abi::IBV_REG_MR_MASK_IOVA
         | abi::IBV_REG_MR_MASK_ADDR
         | abi::IBV_REG_MR_MASK_DMAH
         | abi::IBV_REG_MR_MASK_BUF;
     if given(abi::IBV_REG_MR_MASK_BUF) && given(other_device) {
         return Err(Errno::INVALID);
+    }
+    if attr.comp_mask == u64::from(of_dmabuf) {
+        // SAFETY: the caller's domain.
+        return unsafe {
+            reg_dmabuf_mr(
+                raw_pd,
+                attr.fd_offset,
+                attr.length,
+                attr.iova,
+                attr.fd,
+                attr.access,
+            )
+        };
     }
     if attr.comp_mask & !u64::from(known) != 0 {
         return Err(Errno::UNSUPPORTED);
@@ -311,7 +364,7 @@ pub unsafe fn import_mr(raw_pd: *mut abi::ibv_pd, handle: u32) -> Result<*mut ab
         return Err(Errno::INVALID);
     }
     let c = describe(raw_pd, pd, (ptr::null_mut(), 0), handle, &engine);
-    Ok(Mr::hand_out(c, engine, None))
+    Ok(Mr::hand_out(c, engine, Holds::default()))
 }
 
 /// `ibv_unimport_mr(3)`: the importer's handle goes, the region stays.
@@ -389,13 +442,11 @@ unsafe fn register(
     let zero_based = access.contains(Access::ZERO_BASED);
     let iova = if zero_based { 0 } else { iova };
     let engine = pd.engine.reg_mr(addr as u64, length, iova, access)?;
-    Ok(hand_out_with(
-        raw_pd,
-        pd,
-        (addr, length),
-        engine,
-        dma_handle,
-    ))
+    let holds = Holds {
+        _dma_handle: dma_handle,
+        _mapping: None,
+    };
+    Ok(hand_out_with(raw_pd, pd, (addr, length), engine, holds))
 }
 
 /// A region for C, which gives it back with `ibv_dereg_mr`.
@@ -405,7 +456,7 @@ pub fn hand_out(
     range: (*mut c_void, usize),
     engine: Arc<engine::Mr>,
 ) -> *mut abi::ibv_mr {
-    hand_out_with(raw_pd, pd, range, engine, None)
+    hand_out_with(raw_pd, pd, range, engine, Holds::default())
 }
 
 fn hand_out_with(
@@ -413,12 +464,12 @@ fn hand_out_with(
     pd: &Pd,
     range: (*mut c_void, usize),
     engine: Arc<engine::Mr>,
-    dma_handle: Option<DmaHandleUse>,
+    holds: Holds,
 ) -> *mut abi::ibv_mr {
     let handle = next_handle();
     MRS.enter(handle, &engine);
     let c = describe(raw_pd, pd, range, handle, &engine);
-    Mr::hand_out(c, engine, dma_handle)
+    Mr::hand_out(c, engine, holds)
 }
 
 fn describe(

@@ -44,6 +44,11 @@ fn completions_that_are_read_field_by_field() {
 }
 
 #[test]
+fn memory_of_a_dmabuf_is_mapped_for_as_long_as_it_is_registered() {
+    program::run("dmabuf");
+}
+
+#[test]
 fn functions_of_the_c_library_behave_as_without_us() {
     program::run("files");
 }

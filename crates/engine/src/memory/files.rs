@@ -140,8 +140,9 @@ fn mapping(line: &[u8]) -> Option<Mapping> {
 impl Mapping {
     fn can_be_cut(&self) -> bool {
         let name = &*self.name;
-        // Devices, and memory that is shared with children alone.
-        let is_device = name.starts_with(b"/dev/") && !name.starts_with(b"/dev/shm/");
+        // Devices, their memory (dmabuf), and memory that is shared with children alone.
+        let is_device = name.starts_with(b"/dmabuf:")
+            || name.starts_with(b"/dev/") && !name.starts_with(b"/dev/shm/");
         let is_nameless = name.starts_with(b"/SYSV") || name.starts_with(b"/anon_hugepage");
         let is_file = name.starts_with(b"/") && !is_device && !is_nameless;
         is_file && !self.is_huge && self.inode != of_the_program()
