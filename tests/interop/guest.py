@@ -75,6 +75,9 @@ class Job:
             )
         return self._outcome
 
+    def has_exited(self) -> bool:
+        return self._guest.status_of(self.name, 0) is not None
+
     def stop(self, timeout_s: float = 5) -> Outcome:
         """Asks the program to end (SIGTERM, then SIGKILL). One that obeys counts as having ended
         well.
@@ -111,7 +114,7 @@ class Guest:
     """
 
     def __init__(self, lab: Lab, image: Image, memory_mib: int = 2048) -> None:
-        self._lab = lab
+        self.lab = lab
         self._image = image
         self._memory_mib = memory_mib
         self.folder = Path(lab.b.runtime, "guest")
@@ -212,7 +215,7 @@ class Guest:
 
     def set_mtu(self, mtu: int) -> None:
         """Sets the MTU of every interface on the wire."""
-        self._ip(self._lab.a, "link", "set", INTERFACE, "mtu", str(mtu))
+        self._ip(self.lab.a, "link", "set", INTERFACE, "mtu", str(mtu))
         for interface in (INTERFACE, TAP, "wire"):
             self._ip(self._wire, "link", "set", interface, "mtu", str(mtu))
         self.script(f"ip link set eth0 mtu {mtu}")
@@ -261,7 +264,7 @@ class Guest:
             raise LabError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
 
     def _plug_in(self) -> None:
-        wire, mtu = self._wire, str(self._lab.mtu)
+        wire, mtu = self._wire, str(self.lab.mtu)
         if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
             raise GuestError(
                 "no access to /dev/net/tun, by which the guest's network is connected: chmod 666 /dev/net/tun"
@@ -278,7 +281,7 @@ class Guest:
 
     def _boot(self) -> None:
         self.jobs.mkdir(parents=True)
-        network = f"MTU={self._lab.mtu}\nIPV4={self.ipv4}/24\nIPV6={self.ipv6}/64\n"
+        network = f"MTU={self.lab.mtu}\nIPV4={self.ipv4}/24\nIPV6={self.ipv6}/64\n"
         (self.folder / "network").write_text(network, encoding="ascii")
         control = self.folder.with_name("guest.sock")
         # No offloads: what crosses the TAP is then what would leave a NIC.

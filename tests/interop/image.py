@@ -81,6 +81,41 @@ MODULES = [
 ]
 """Those of them that the kernel has built in are no modules, and left out."""
 
+DISK_PACKAGES = [
+    "dosfstools",
+    "exfatprogs",
+    "ntfs-3g",
+    "e2fsprogs",
+    "btrfs-progs",
+    "xfsprogs",
+    "nfs-kernel-server",
+    "nfs-common",
+    "samba",
+    "cifs-utils",
+]
+DISK_MODULES = [
+    "loop",
+    "vfat",
+    "nls_utf8",
+    "nls_ascii",
+    "nls_cp437",
+    "exfat",
+    "ntfs3",
+    "xfs",
+    "btrfs",
+    "overlay",
+    "nfsd",
+    "nfs",
+    "nfsv4",
+    "cifs",
+    "hmac",
+    "sha512_generic",
+    "md5",
+    "ecb",
+    "aead2",
+]
+"""What disks.py needs besides."""
+
 UNWANTED = ("./usr/share/doc", "./usr/share/man", "./usr/share/locale", "./usr/share/info", "./usr/share/lintian")
 
 
@@ -109,19 +144,20 @@ def cache() -> Path:
     return Path(chosen) if chosen else home / "airdma" / "interop"
 
 
-def image(kernel: str) -> Image:
+def image(kernel: str, has_disks: bool = False) -> Image:
     """The image with that kernel, made now if there is none that was made by these very files."""
     # The host's release, too: programs that are compiled here run there.
     inputs = [Path(__file__), Path("/etc/os-release"), *sorted((HERE / "guest").iterdir())]
     key = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()[:12]
-    kept = cache() / f"{kernel}-{key}"
+    name = f"{kernel}-{key}{'d' if has_disks else ''}"
+    kept = cache() / name
     if not kept.exists():
         _tidy()
-        making = cache() / f"{kernel}-{key}.{os.getpid()}"
+        making = cache() / f"{name}.{os.getpid()}"
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
         try:
-            _make(kernel, making)
+            _make(kernel, making, has_disks)
             _keep(making, kept)
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -147,13 +183,13 @@ def _tidy() -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _make(kernel: str, folder: Path) -> None:
+def _make(kernel: str, folder: Path, has_disks: bool) -> None:
     def say(what: str) -> None:
         print(f"guest {kernel}: {what}", flush=True)
 
     say("downloading Debian packages")
     kernel_deb = _download_one(_newest(KERNELS[kernel]), folder / "kernel")
-    debs = _download(PACKAGES, folder / "debs")
+    debs = _download([*PACKAGES, *(DISK_PACKAGES if has_disks else [])], folder / "debs")
     busybox = _download_one("busybox-static", folder / "busybox")
 
     say("unpacking")
@@ -168,7 +204,7 @@ def _make(kernel: str, folder: Path) -> None:
     shutil.copy(folder / "k" / "boot" / f"vmlinuz-{release}", folder / "vmlinuz")
 
     say(f"modules of {release}")
-    boot = _copy_modules(folder / "k", root, release)
+    boot = _copy_modules(folder / "k", root, release, [*MODULES, *(DISK_MODULES if has_disks else [])])
     _settle(root)
     _pack_initrd(root, boot, folder)
     say("file system")
@@ -229,8 +265,8 @@ def _unpack(deb: Path, root: Path) -> None:
         raise ImageError(f"{deb.name} cannot be unpacked")
 
 
-def _copy_modules(unpacked: Path, root: Path, release: str) -> list[Path]:
-    """Copies what `MODULES` need. Returns what is needed to reach the root, in order."""
+def _copy_modules(unpacked: Path, root: Path, release: str, modules: list[str]) -> list[Path]:
+    """Copies what `modules` need. Returns what is needed to reach the root, in order."""
     source = next(path for path in (unpacked / "lib/modules", unpacked / "usr/lib/modules") if path.exists()) / release
     # modprobe wants lib/modules below the folder that it is given.
     if not (unpacked / "lib").exists():
@@ -251,7 +287,7 @@ def _copy_modules(unpacked: Path, root: Path, release: str) -> list[Path]:
         return list(found)
 
     copied = {}
-    for module in needed(MODULES):
+    for module in needed(modules):
         copy = target / module.relative_to(source.resolve()).with_suffix(
             "" if module.suffix == ".xz" else module.suffix
         )

@@ -20,7 +20,7 @@ class Missing(RuntimeError):
     """Something is not there; the text says how to get it."""
 
 
-def image_of(kernel: str) -> image.Image:
+def image_of(kernel: str, has_disks: bool = False) -> image.Image:
     """The guest's image, and everything else that is needed."""
     needed = requirements.missing([*TOOLS, "rping"])
     packages = {requirements.PACKAGES[tool] for tool in needed}
@@ -35,6 +35,6 @@ def image_of(kernel: str) -> image.Image:
         raise Missing(refusal)
     build.require()
     try:
-        return image.image(kernel)
+        return image.image(kernel, has_disks)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         raise Missing(f"there is no guest: {error}") from None

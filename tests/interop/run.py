@@ -22,6 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/system"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
+import disks
+import dmabuf
 import document
 import events
 import image
@@ -45,7 +47,7 @@ SKIPPED = build.ROOT / "target" / "interop-skipped"
 
 def main() -> int:
     arguments = _arguments()
-    work = _work(arguments.quick, re.compile(arguments.only))
+    work = _work(arguments.quick, re.compile(arguments.only), arguments.kernel)
     if arguments.list:
         print(*(name for name, _ in work), sep="\n")
         return 0
@@ -63,7 +65,7 @@ def main() -> int:
 
 
 def _run(arguments: argparse.Namespace, work: list[tuple[str, Callable[[Stand], None]]]) -> int:
-    kernel = prepare.image_of(arguments.kernel)
+    kernel = prepare.image_of(arguments.kernel, any(disks.is_one(name) for name, _ in work))
     privileges.enter()
     started = time.monotonic()
     shutil.rmtree(KEPT, ignore_errors=True)
@@ -91,9 +93,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _work(quick: bool, only: re.Pattern[str]) -> list[tuple[str, Callable[[Stand], None]]]:
+def _work(quick: bool, only: re.Pattern[str], kernel: str) -> list[tuple[str, Callable[[Stand], None]]]:
     """All scenarios, by name."""
     every = [*table.work(quick), *events.work(), *wifi.work(quick)]
+    if not quick:
+        every += [*dmabuf.work(kernel), *disks.work(kernel)]
     return [(name, run) for name, run in every if only.search(name)]
 
 

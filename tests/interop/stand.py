@@ -174,11 +174,17 @@ class Stand:
         ours = [of for end, of in grown.items() if end.startswith("airdma")]
         packets = sum(of["tx_packets"] + of["rx_packets"] for of in ours)
         row = Row(name, bool(complaints), packets, sum(of["retransmits"] for of in grown.values()), seconds)
-        self.rows.append(row)
-        print(f"{'FAIL' if complaints else 'ok  '} {name} ({seconds:.1f} s)", flush=True)
-        if complaints:
-            self._keep(name, file, complaints)
+        self.record(row, complaints, file)
         file.unlink(missing_ok=True)
+
+    def record(self, row: Row, complaints: list[str], file: Path | None = None) -> None:
+        """Adds a row, and keeps what a failure has left: the complaints, and the capture in
+        `file`.
+        """
+        self.rows.append(row)
+        print(f"{'FAIL' if row.failed else 'ok  '} {row.name} ({row.seconds:.1f} s)", flush=True)
+        if complaints:
+            self._keep(row.name, file, complaints)
         if not self.guest.is_there:
             raise GuestError("the guest is gone: what follows was not run")
 
@@ -187,10 +193,10 @@ class Stand:
         self.rows.append(Row(f"the rest: {why.splitlines()[0]}", True, 0, 0, 0.0))
         print(f"FAIL {why}", flush=True)
 
-    def _keep(self, name: str, file: Path, complaints: list[str]) -> None:
+    def _keep(self, name: str, file: Path | None, complaints: list[str]) -> None:
         kept = KEPT / re.sub(r"[^\w.]+", "-", f"{len(self.rows)}-{name}")[:100]
         kept.mkdir(parents=True, exist_ok=True)
-        if file.exists():
+        if file is not None and file.exists():
             shutil.copy(file, kept / "wire.pcap")
         (kept / "said").write_text("\n".join(complaints) + "\n", encoding="utf-8")
         with suppress(GuestError):

@@ -51,15 +51,19 @@ class Side:
         found = [json.loads(line) for line in lines if line.endswith("\n")]
         return [event for event in found if name in ("", event["event"])]
 
-    def wait_event(self, name: str, least_bytes: int = 0, number: int = 1) -> Event:
-        """Event `number` of this name with at least `least_bytes`."""
+    def wait_event(self, name: str, least_bytes: int = 0, number: int = 1, of: str = "bytes") -> Event:
+        """Event `number` of this name with at least `least_bytes` of that."""
         deadline = time.monotonic() + _TIMEOUT_S
-        while time.monotonic() < deadline and not self.program.has_exited():
-            found = [event for event in self.events(name) if event.get("bytes", 0) >= least_bytes]
+        while time.monotonic() < deadline and not self.has_exited():
+            found = [event for event in self.events(name) if event.get(of, 0) >= least_bytes]
             if len(found) >= number:
                 return found[number - 1]
             time.sleep(_POLL_S)
-        raise AssertionError(f"no {name} with {least_bytes} bytes (the {number}. of them):\n{self.end(0).explain()}")
+        why = f"{self.end(0).explain()}{self.log.read_text(encoding='utf-8')}"
+        raise AssertionError(f"no {name} with {least_bytes} bytes (the {number}. of them):\n{why}")
+
+    def has_exited(self) -> bool:
+        return self.program.has_exited()
 
     def signal(self, number: int) -> Outcome:
         os.kill(self.program.pid, number)

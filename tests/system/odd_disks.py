@@ -72,8 +72,8 @@ def _one_owner(image: Path, at: Path) -> list[str]:
 
 
 _DISKS = (
-    Disk("exFAT", _exfat, _ODD_NAMES | _OUT | {"tree/link", "tree/makefile"}),
-    Disk("NTFS", _ntfs, _ODD_NAMES | _OUT),
+    Disk("exFAT", _exfat, _ODD_NAMES | _OUT | {"tree/link", "tree/makefile"}, "permissions"),
+    Disk("NTFS", _ntfs, _ODD_NAMES | _OUT, "permissions"),
     Disk("one owner for all", _one_owner, _OUT, "permissions"),
 )
 

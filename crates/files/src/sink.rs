@@ -16,12 +16,14 @@ mod staging;
 #[cfg(test)]
 mod tests;
 
+use crate::grain::{is_rare, is_truncated};
 use crate::journal::Journal;
 use crate::manifest::{Content, Entry, Manifest};
 use crate::options::{Options, Permissions};
 use crate::plan::{CHUNK_BYTES, Part, Piece, Plan, TRAILER_BYTES, Unwanted};
 use crate::trailer::{Flaw, Trailer};
 use crate::tree::{Tree, is_of_name, temporary_name};
+use crate::walk::modified;
 use crate::{Error, Problem};
 use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
@@ -414,6 +416,13 @@ impl Sink {
         if self.options.times {
             let times = times(described.modified);
             self.unless_untimed(rustix::fs::futimens(&file, &times))?;
+            // The kernel sets the nearest that the file system has, and reports nothing.
+            if is_rare(described.modified) {
+                let found = modified(&rustix::fs::fstat(&file)?);
+                if !is_truncated(described.modified, found) {
+                    self.unless_untimed(Err(Errno::OVERFLOW))?;
+                }
+            }
         }
         Ok(())
     }

@@ -7,11 +7,11 @@ use crate::descent::Descent;
 use crate::manifest::{Entry, Manifest};
 use crate::plan::Unwanted;
 use crate::trailer::Flaw;
-use crate::twins::{Twins, are_one};
+use crate::twins::{Twins, are_one, without_end};
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -34,8 +34,8 @@ pub(crate) struct Tree {
     batch: Option<Batch>,
     /// Computed at first use.
     twins: OnceLock<Twins>,
-    /// Entries whose names the file system refused.
-    refused: HashSet<u32>,
+    /// Entries whose names the file system refused, and why.
+    refused: HashMap<u32, Flaw>,
     /// Existing directories that were not writable, and the modes to restore at the end.
     opened: BTreeMap<u32, Mode>,
 }
@@ -73,7 +73,7 @@ impl Tree {
             descent: Descent::default(),
             batch: None,
             twins: OnceLock::new(),
-            refused: HashSet::new(),
+            refused: HashMap::new(),
             opened: BTreeMap::new(),
         }
     }
@@ -210,13 +210,45 @@ impl Tree {
     ///
     /// The file system refuses it or that of a directory above it, or another entry has it.
     pub fn refused(&mut self, index: u32, staging: BorrowedFd<'_>) -> Result<Option<Flaw>, Error> {
-        let mut way = std::iter::once(index).chain(self.manifest.ancestors(index));
-        if !self.refused.is_empty() && way.any(|index| self.refused.contains(&index)) {
+        let known = self.known_refusal(index);
+        if known.is_some() {
+            return Ok(known);
+        }
+        if self.is_cut(index, staging) {
             return Ok(Some(Flaw::Name));
         }
-        drop(way);
         let is_taken = self.is_taken(index, Some(staging))?;
         Ok(is_taken.then_some(Flaw::SameName))
+    }
+
+    /// Why the file system refused the name of an entry, or that of a directory above it, if it
+    /// did.
+    pub fn known_refusal(&self, index: u32) -> Option<Flaw> {
+        let mut way = std::iter::once(index).chain(self.manifest.ancestors(index));
+        match self.refused.is_empty() {
+            true => None,
+            false => way.find_map(|index| self.refused.get(&index).copied()),
+        }
+    }
+
+    /// Whether the file system cuts off the end of the name of an entry, or of a directory above
+    /// it: it would arrive under another name.
+    fn is_cut(&mut self, index: u32, staging: BorrowedFd<'_>) -> bool {
+        if !self.may_be_taken(index) {
+            return false;
+        }
+        let way: Vec<u32> = std::iter::once(index)
+            .chain(self.manifest.ancestors(index))
+            .filter(|&index| self.twins().may_be_cut(index))
+            .collect();
+        for index in way {
+            let name = self.name(index);
+            if without_end(name).is_some_and(|short| are_one(staging, name, short)) {
+                self.refused.insert(index, Flaw::Name);
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether another entry has the name of this one: whether both names find the same file.
@@ -294,15 +326,19 @@ impl Tree {
                 Err(errno)
             }
         });
+        let flaw = renamed
+            .err()
+            .and_then(|errno| refusal(parent, &name, errno));
         self.opened.extend(opened);
-        renamed.map_err(|errno| {
-            let mut error = Error::at("create", self.manifest.path(index))(errno);
-            if is_of_name(&name, errno) {
-                self.refused.insert(index);
-                error.problem = Problem::Name;
-            }
-            error
-        })
+        let Err(errno) = renamed else {
+            return Ok(());
+        };
+        let mut error = Error::at("create", self.manifest.path(index))(errno);
+        if let Some(flaw) = flaw {
+            self.refused.insert(index, flaw);
+            error.problem = Problem::Name;
+        }
+        Err(error)
     }
 
     /// The mode to restore for a directory.
@@ -356,8 +392,13 @@ impl Tree {
             }
             .map_err(|errno| {
                 let mut error = Error::at("open", manifest.path(index))(errno);
-                if makes && is_of_name(name, errno) {
-                    refused.insert(index);
+                // What exists was opened.
+                let flaw = match errno {
+                    Errno::EXIST => Some(Flaw::SameName),
+                    errno => is_of_name(name, errno).then_some(Flaw::Name),
+                };
+                if let Some(flaw) = flaw.filter(|_| makes) {
+                    refused.insert(index, flaw);
                     error.problem = Problem::Name;
                 }
                 error
@@ -369,12 +410,12 @@ impl Tree {
 /// Makes an existing directory of this user writable, if that is why nothing could be created in
 /// it.
 ///
-/// Returns its former mode, to be restored.
+/// Returns its former mode, to be restored. The kernel refuses it for the directory of another
+/// user; over NFS with `root_squash` or `all_squash` this user's has another owner.
 fn open_up(directory: BorrowedFd<'_>, errno: Errno) -> Option<Mode> {
     let stat = (errno == Errno::ACCESS).then(|| rustix::fs::fstat(directory).ok())??;
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-    let is_closed =
-        stat.st_uid == rustix::process::geteuid().as_raw() && !mode.contains(Mode::RWXU);
+    let is_closed = !mode.contains(Mode::RWXU);
     let opened = is_closed && rustix::fs::fchmod(directory, mode | Mode::RWXU).is_ok();
     opened.then_some(mode)
 }
@@ -394,6 +435,18 @@ pub(crate) fn is_of_name(name: &[u8], errno: Errno) -> bool {
         Errno::ILSEQ | Errno::NAMETOOLONG | Errno::INVAL => true,
         Errno::NOENT | Errno::PERM => is_unusual(name),
         _ => false,
+    }
+}
+
+/// Why the file system refuses a name in an open directory, if that is what the error means.
+///
+/// FAT that is mounted with `iocharset=utf8` tells names apart by case, but not their short forms:
+/// the name exists, and is not found.
+fn refusal(parent: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Option<Flaw> {
+    let find = || rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    match errno {
+        Errno::EXIST if find().is_err_and(is_absent) => Some(Flaw::SameName),
+        errno => is_of_name(name, errno).then_some(Flaw::Name),
     }
 }
 
@@ -460,7 +513,18 @@ fn make(
         0o777
     };
     match rustix::fs::mkdirat(above, name, Mode::from_raw_mode(mode)) {
-        Ok(()) | Err(Errno::EXIST) => rustix::fs::openat(above, name, DIRECTORY, Mode::empty()),
+        Ok(()) => rustix::fs::openat(above, name, DIRECTORY, Mode::empty()),
+        Err(Errno::EXIST) => {
+            let opened = rustix::fs::openat(above, name, DIRECTORY, Mode::empty());
+            // It exists under another name.
+            opened.map_err(|errno| {
+                if is_absent(errno) {
+                    Errno::EXIST
+                } else {
+                    errno
+                }
+            })
+        }
         Err(errno) => Err(errno),
     }
 }
@@ -494,7 +558,7 @@ fn rename_to_nothing(
         };
     match renamed {
         // It was killed between the two steps.
-        Err(Errno::EXIST) if is_one_file(staging, from, parent, name)? => unlink(),
+        Err(Errno::EXIST) if is_one_file(staging, from, parent, name) => unlink(),
         result => result,
     }
 }
@@ -527,15 +591,13 @@ fn rename_over(
     unless_gone(rustix::fs::unlinkat(staging, from, AtFlags::empty()))
 }
 
-fn is_one_file(
-    staging: BorrowedFd<'_>,
-    from: &str,
-    parent: BorrowedFd<'_>,
-    name: &[u8],
-) -> Result<bool, Errno> {
-    let here = rustix::fs::statat(staging, from, AtFlags::SYMLINK_NOFOLLOW)?;
-    let there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok((here.st_dev, here.st_ino) == (there.st_dev, there.st_ino))
+fn is_one_file(staging: BorrowedFd<'_>, from: &str, parent: BorrowedFd<'_>, name: &[u8]) -> bool {
+    let find = |directory, name: &[u8]| {
+        let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        stat.ok().map(|stat| (stat.st_dev, stat.st_ino))
+    };
+    let here = find(staging, from.as_bytes());
+    here.is_some() && here == find(parent, name)
 }
 
 /// Treats a missing file as removed.

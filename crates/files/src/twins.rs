@@ -7,7 +7,7 @@
 
 use crate::manifest::{Manifest, folded};
 use rustix::fs::{AtFlags, Mode, OFlags};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -22,6 +22,8 @@ pub(crate) struct Twins {
     members: HashMap<u32, (usize, usize)>,
     /// The first entries of each group.
     groups: Vec<Vec<u32>>,
+    /// Entries whose last characters some file systems cut off ([`without_end`]).
+    cut: HashSet<u32>,
 }
 
 impl Twins {
@@ -36,6 +38,9 @@ impl Twins {
             seen.resize_with(depth + 1, HashMap::new);
             let mut hasher = DefaultHasher::new();
             folded(&entry.name).hash(&mut hasher);
+            if without_end(&entry.name).is_some() {
+                twins.cut.insert(index);
+            }
             if let Some(before) = seen[depth].insert(hasher.finish(), index) {
                 twins.add(before, index);
             }
@@ -75,11 +80,24 @@ impl Twins {
         self.members.contains_key(&index)
     }
 
-    /// Whether the name of an entry, or of a directory above it, has a twin.
+    /// Whether a file system may cut off the end of an entry's name.
+    pub fn may_be_cut(&self, index: u32) -> bool {
+        self.cut.contains(&index)
+    }
+
+    /// Whether the name of an entry, or of a directory above it, has a twin, or may be cut.
     pub fn concerns(&self, manifest: &Manifest, index: u32) -> bool {
         let mut way = std::iter::once(index).chain(manifest.ancestors(index));
-        !self.members.is_empty() && way.any(|index| self.is_later(index))
+        !(self.members.is_empty() && self.cut.is_empty())
+            && way.any(|index| self.is_later(index) || self.may_be_cut(index))
     }
+}
+
+/// A name without the dots and blanks at its end, which FAT and exFAT cut off and CIFS may: `None`
+/// if there are none.
+pub(crate) fn without_end(name: &[u8]) -> Option<&[u8]> {
+    let end = name.iter().rposition(|byte| !b". ".contains(byte))? + 1;
+    (end < name.len()).then(|| &name[..end])
 }
 
 /// Name of the directory in which a file system is probed.
@@ -118,6 +136,16 @@ mod tests {
     use super::*;
     use crate::manifest::{Builder, Entry, Kind};
     use crate::{Limits, Modified};
+
+    #[test]
+    fn the_end_that_some_disks_cut_off_is_of_dots_and_blanks() {
+        for (name, short) in [("a.", "a"), ("a . ", "a"), ("a.b..", "a.b"), (".a ", ".a")] {
+            assert_eq!(without_end(name.as_bytes()), Some(short.as_bytes()));
+        }
+        for name in ["a", ".a", "a.b", "...", " ", ""] {
+            assert_eq!(without_end(name.as_bytes()), None, "{name}");
+        }
+    }
 
     #[test]
     fn twins_are_in_one_directory_and_the_later_one_gives_way() {

@@ -231,7 +231,9 @@ impl Sink {
         }
         match tree.place(staging, name, entry, replace, keep_permissions) {
             Ok(()) => Ok(None),
-            Err(error) if error.problem == Problem::Name => Ok(Some(Flaw::Name)),
+            Err(error) if error.problem == Problem::Name => {
+                Ok(Some(self.tree.known_refusal(entry).unwrap_or(Flaw::Name)))
+            }
             Err(error) => Err(error),
         }
     }

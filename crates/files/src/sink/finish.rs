@@ -4,7 +4,7 @@
 use super::checkpoint::{at_once, hold, sync_directory};
 use super::{NEW_MODE, NUMBERED, Sink, create, flaw_name, times};
 use crate::manifest::Kind;
-use crate::options::Symlinks;
+use crate::options::{Permissions, Symlinks};
 use crate::trailer::Flaw;
 use crate::tree::{Tree, unless_gone};
 use crate::{Error, Problem};
@@ -13,6 +13,9 @@ use rustix::io::Errno;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+
+/// Mode bits of others than the owner.
+const OTHERS: u32 = 0o077;
 
 /// Result of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,11 +80,31 @@ impl Sink {
         self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
         let is_file = |flaw: &&(u32, Flaw)| self.manifest.entry(flaw.0).content().is_some();
         let flawed = self.flaws.iter().filter(is_file).count();
+        let mut unkept = self.unkept.get();
+        if !self.keeps_modes() {
+            let lacks = |index: &u32| self.flaws.binary_search_by_key(index, |(entry, _)| *entry);
+            let with_mode = self.manifest.iter().filter(|(index, entry)| {
+                !matches!(entry.kind, Kind::Symlink(_))
+                    && !self.tree.fitting.unwanted.contains(*index)
+                    && lacks(index).is_err()
+            });
+            unkept.modes = with_mode.count() as u64;
+        }
         Ok(Report {
             files: (self.plan.files().len() - flawed) as u64,
             flaws: self.flaws.clone(),
-            unkept: self.unkept.get(),
+            unkept,
         })
+    }
+
+    /// Whether the file system keeps modes, or none are wanted.
+    ///
+    /// FAT changes none and reports no error. The unfinished directory, which is closed to others
+    /// when it is made, shows that.
+    fn keeps_modes(&self) -> bool {
+        let is_open = |stat: rustix::fs::Stat| stat.st_mode & OTHERS != 0;
+        self.options.permissions == Permissions::New
+            || !rustix::fs::fstat(&self.staging).is_ok_and(is_open)
     }
 
     /// Removes the journal and the staging directory: the sender knows of the end, and will not ask
@@ -126,9 +149,7 @@ impl Sink {
                     let keep_permissions = self.options.permissions.are_kept();
                     let made = self.tree.directory(index, keep_permissions).map(drop);
                     match made {
-                        Err(error) if error.problem == Problem::Name => {
-                            self.lack(index, Flaw::Name)?;
-                        }
+                        Err(error) if error.problem == Problem::Name => self.lack_name(index)?,
                         made => made?,
                     }
                 }
@@ -190,6 +211,12 @@ impl Sink {
         Ok(flaw.is_some())
     }
 
+    /// The same as [`Sink::lack`] for one whose name was refused.
+    fn lack_name(&mut self, index: u32) -> Result<(), Error> {
+        let flaw = self.tree.known_refusal(index).unwrap_or(Flaw::Name);
+        self.lack(index, flaw)
+    }
+
     /// Leaves a mark for a directory or link that is not created, as for a file.
     fn lack(&mut self, index: u32, flaw: Flaw) -> Result<(), Error> {
         self.nameless.insert(index);
@@ -204,7 +231,7 @@ impl Sink {
         let name = self.tree.name(index).to_vec();
         let keep_permissions = self.options.permissions.are_kept();
         let parent = match self.tree.parent(index, keep_permissions) {
-            Err(error) if error.problem == Problem::Name => return self.lack(index, Flaw::Name),
+            Err(error) if error.problem == Problem::Name => return self.lack_name(index),
             parent => parent?,
         };
         match rustix::fs::readlinkat(parent, &*name, Vec::new()) {

@@ -429,7 +429,10 @@ fn has_all(
     let settled = modified(&journal).seconds;
     // The journal was written after all of them, by the same clock.
     let as_it_came = |entry: &Entry, found: Modified| match options.times {
-        true => found.seconds.abs_diff(entry.modified.seconds) <= TIME_GRAIN_SECONDS,
+        true => {
+            found.seconds.abs_diff(entry.modified.seconds) <= TIME_GRAIN_SECONDS
+                || is_kept(entry.modified, found)
+        }
         false => found.seconds <= settled.saturating_add_unsigned(TIME_GRAIN_SECONDS),
     };
     Ok(plan.files().iter().all(|file| {
