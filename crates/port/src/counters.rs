@@ -13,6 +13,12 @@ macro_rules! counters {
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
+
+            /// Every counter, in that order.
+            #[inline]
+            pub fn values(&self) -> [u64; size_of::<PortCounters>() / size_of::<u64>()] {
+                [$(self.$name,)*]
+            }
         }
     };
 }

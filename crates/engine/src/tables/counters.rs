@@ -59,7 +59,15 @@ impl Counters {
 
     /// Takes over the port's totals.
     pub(crate) fn take_port(&mut self, port: PortCounters) {
-        self.take(PORT_START, port.named().map(|(_, now)| now));
+        // Once a message where one follows the other: most have not changed.
+        let values = port.values();
+        let (fours, rest) = values.as_chunks::<4>();
+        for (start, now) in (PORT_START..).step_by(4).zip(fours) {
+            if self.values[start..].first_chunk() != Some(now) {
+                self.take(start, now.iter().copied());
+            }
+        }
+        self.take(PORT_START + 4 * fours.len(), rest.iter().copied());
     }
 
     fn take(&mut self, start: usize, values: impl Iterator<Item = u64>) {
@@ -99,6 +107,28 @@ mod tests {
     fn every_counter_has_one_name() {
         assert_eq!(names().len(), COUNT);
         assert_eq!(names().iter().collect::<HashSet<_>>().len(), COUNT);
+    }
+
+    #[test]
+    fn each_counter_of_a_port_is_taken_where_it_changed() {
+        let mut counters = Counters::new();
+        let mut port = PortCounters {
+            rx_packets: 1,
+            ..PortCounters::default()
+        };
+        counters.take_port(port);
+        assert_eq!(counters.changed, 1 << PORT_START);
+        counters.flush();
+        counters.take_port(port);
+        assert_eq!(counters.changed, 0);
+        port.rx_buffers = 2;
+        port.tx_segmentation_refused = 3;
+        counters.take_port(port);
+        assert_eq!(counters.changed.count_ones(), 2);
+        let values = PORT_START..PORT_START + port.values().len();
+        assert_eq!(counters.values[values], port.values());
+        let named = port.named().map(|(_, value)| value);
+        assert!(named.eq(port.values()));
     }
 
     #[test]
