@@ -193,7 +193,7 @@ impl World {
     /// sleeps instead of this one.
     pub fn fall_asleep_idle(&self) -> bool {
         let is_rung = || !self.bells().is_empty();
-        let Some(due) = self.worker_lock.fall_asleep(is_rung, || self.now()) else {
+        let Some(due) = self.worker_lock.fall_asleep(is_rung, || self.now(), NEVER) else {
             return false;
         };
         let is_idle = due == NEVER && self.worker_lock.unsent() == NO_ROOM_WANTED;
