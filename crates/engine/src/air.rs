@@ -26,17 +26,16 @@
 //! missed. It covers as many queue pairs as it has room for. Pings measure the round trip while
 //! packets are in flight.
 //!
-//! This module keeps the peers, their queue pairs, and the times of their calls. [`directory`]
-//! finds them, [`exchange`] has the messages and their effects, [`peer`] their times, [`pace`] the
-//! rate to a peer, [`bundling`] the use of bundles, [`congestion`] the congestion notifications,
-//! [`application`] the programs' reports of their own buffers, [`narrow`] paths on which long
-//! packets vanish, and [`assembly`] packets that arrive in pieces.
+//! This module keeps the peers, their queue pairs, and the time of the next call. [`exchange`] has
+//! the messages and their effects, [`peer`] their times, [`pace`] the rate to a peer, [`bundling`]
+//! the use of bundles, [`congestion`] the congestion notifications, [`application`] the programs'
+//! reports of their own buffers, [`narrow`] paths on which long packets vanish, and [`assembly`]
+//! packets that arrive in pieces.
 
 mod application;
 mod assembly;
 mod bundling;
 mod congestion;
-mod directory;
 mod exchange;
 mod identity;
 mod narrow;
@@ -54,19 +53,18 @@ use crate::QpType;
 use crate::config::RateControl;
 use crate::index::{AirIndex, QpIndex};
 use crate::random::Random;
+use crate::sharing::steering::range_of;
 use crate::tables::qp_table::{Connection, QpTable};
-use crate::tables::timers::Timers;
 use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
 use airdma_transport::{ReorderMemory, Time};
 use airdma_wire::mad::MAD_LEN;
-use airdma_wire::{Neighbour, Psn};
-use directory::Directory;
+use airdma_wire::{Neighbour, Psn, Qpn};
 use identity::Identity;
 use narrow::NarrowPaths;
 use pace::Pace;
 use peer::{AirPeer, Asking, HELLO_AGAIN};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Bytes buffered for packets out of order, of all queue pairs together.
@@ -79,6 +77,8 @@ const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
 
 /// Time after which a host that does not keep up with arriving packets reports all the same.
 const TAKING_IN_MAX: Duration = Duration::from_millis(1);
+/// Shortest interval between two searches of the queue pairs for a caller.
+const SEEKING_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A process, as seen from one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,19 +90,14 @@ pub(super) struct Caller {
 
 pub(crate) struct Air {
     peers: Vec<AirPeer>,
-    directory: Directory,
-    /// Times before which no peer needs a call.
-    timers: Timers<AirIndex>,
-    /// Peers that still need a call after the present round of them.
-    postponed: Vec<AirIndex>,
-    /// Peers that may be owed an acknowledgement.
-    owing: BTreeSet<AirIndex>,
     /// Identity of this process, if it offers anything to peers.
     identity: Option<Identity>,
     /// Peers with users that are not proven to be there.
     unproven: u32,
     /// Offered features, without those of the rate control.
     offers: u64,
+    /// Time of the next search of the queue pairs for a caller.
+    sought_again_at: Time,
     memory: ReorderMemory,
     narrow: NarrowPaths,
     rate_control: RateControl,
@@ -113,6 +108,8 @@ pub(crate) struct Air {
     more_waits: Option<Time>,
     /// Queue pairs whose peers must get a CNP.
     notifies: VecDeque<QpIndex>,
+    /// Time before which no peer needs a call.
+    due: Option<Time>,
     /// Number of the last report to any peer. A peer may know this process longer than it is
     /// remembered here, so its count must not restart.
     number: u32,
@@ -124,13 +121,10 @@ impl Air {
     pub(crate) fn new() -> Self {
         Air {
             peers: Vec::new(),
-            directory: Directory::default(),
-            timers: Timers::default(),
-            postponed: Vec::new(),
-            owing: BTreeSet::new(),
             identity: None,
             unproven: 0,
             offers: 0,
+            sought_again_at: Time::ZERO,
             memory: ReorderMemory::new(REORDER_BYTES_MAX),
             narrow: NarrowPaths::default(),
             rate_control: RateControl::default(),
@@ -138,19 +132,15 @@ impl Air {
             interface_mtu: 0,
             more_waits: None,
             notifies: VecDeque::new(),
+            due: None,
             number: 0,
             next_psn: Psn::default(),
         }
     }
 
     /// Time of the next call of [`Air::poll_transmit`].
-    #[inline]
     pub(crate) fn due(&self) -> Option<Time> {
-        if self.notifies.is_empty() && self.postponed.is_empty() {
-            self.timers.next()
-        } else {
-            Some(Time::ZERO)
-        }
+        self.due
     }
 
     /// Records whether this round left packets unprocessed (`at` its time), or processed all.
@@ -165,17 +155,12 @@ impl Air {
         since.is_some_and(|since| now.duration_since(since) < TAKING_IN_MAX)
     }
 
-    fn call_at(&mut self, index: AirIndex, at: Time) {
-        self.timers.set(index, Some(at));
+    fn call_at(&mut self, at: Time) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
     fn peer(&mut self, index: AirIndex) -> &mut AirPeer {
         &mut self.peers[index.place()]
-    }
-
-    /// Number of peers.
-    pub(crate) fn count(&self) -> usize {
-        self.directory.count()
     }
 
     /// Number of queue pairs that wait for the rate to their peers.
@@ -188,7 +173,7 @@ impl Air {
     /// Records that packets are in flight to the peer, so the round trip must be measured.
     pub(crate) fn note_under_way(&mut self, index: AirIndex, now: Time) {
         if let Some(by) = self.peer(index).report_for_ping(now) {
-            self.call_at(index, by);
+            self.call_at(by);
         }
     }
 
@@ -209,7 +194,7 @@ impl Air {
         if bytes.is_none()
             && let Some(due) = pace.due()
         {
-            self.call_at(index, due);
+            self.call_at(due);
         }
         bytes
     }
@@ -262,35 +247,42 @@ impl Air {
         let pace = self.peer(index).pace.as_mut()?;
         let next = pace.sent(queue_pair, now, sent, has_more);
         if let Some(due) = pace.due() {
-            self.call_at(index, due);
+            self.call_at(due);
         }
         next
     }
 
-    /// Adds a connected queue pair, which `offers` more than RoCEv2 if its service is reliable.
+    fn find(&self, address: Neighbour, local: Neighbour, range: Option<u8>) -> Option<AirIndex> {
+        let is_it = |peer: &AirPeer| {
+            let ends = (peer.address, peer.local, peer.range);
+            !peer.users.is_empty() && ends == (address, local, range)
+        };
+        let index = self.peers.iter().position(is_it)?;
+        Some(AirIndex::from_place(index))
+    }
+
+    /// Adds a connected queue pair; `number` is the peer's, for services with an offer.
     fn join(
         &mut self,
         now: Time,
         queue_pair: QpIndex,
         connection: &Connection,
-        offers: bool,
+        number: Option<Qpn>,
         is_there: bool,
     ) -> Option<AirIndex> {
-        let speaks = self.identity.is_some() && offers;
-        if !speaks {
-            (self.directory).note_plain(connection.ends(), connection.range, queue_pair);
-        }
+        let (address, local) = (connection.remote, connection.local);
+        let speaks = self.identity.is_some() && number.is_some();
         // A host that only has a rate does not speak.
-        let range = speaks.then_some(connection.range);
+        let range = number.filter(|_| speaks).map(range_of);
         let controls = self.rate_control == RateControl::Dcqcn;
-        let index = match self.directory.find(connection.ends(), range) {
+        let index = match self.find(address, local, range) {
             Some(index) => index,
             None if speaks || controls => self.add(connection, range, now),
             None => return None,
         };
         let line_rate = self.line_rate;
         let peer = self.peer(index);
-        peer.users.insert(queue_pair);
+        peer.users.push(queue_pair);
         if is_there {
             self.prove(index, now);
         }
@@ -306,21 +298,21 @@ impl Air {
 
     /// Adds a peer without users.
     fn add(&mut self, connection: &Connection, range: Option<u8>, now: Time) -> AirIndex {
-        let ends = connection.ends();
+        let ends = (connection.remote, connection.local);
         // A host has one share, however many processes it claims to have.
-        let memory = match self.directory.at_address(connection.remote) {
-            Some(other) => self.peer(other).memory.clone(),
-            None => self.memory.for_peer(),
-        };
+        let mut used = self.peers.iter().filter(|peer| !peer.users.is_empty());
+        let other = used.find(|peer| peer.address == connection.remote);
+        let memory = other.map_or_else(|| self.memory.for_peer(), |peer| peer.memory.clone());
         let mut peer = AirPeer::new(ends, range, connection.source_index, memory);
         peer.narrow_until = self.narrow.until(ends, now).filter(|_| range.is_some());
         self.unproven += 1;
-        let index = self.directory.add(ends, range, self.peers.len());
-        match self.peers.get_mut(index.place()) {
+        let free = self.peers.iter().position(|peer| peer.users.is_empty());
+        let index = free.unwrap_or(self.peers.len());
+        match self.peers.get_mut(index) {
             Some(place) => *place = peer,
             None => self.peers.push(peer),
         }
-        index
+        AirIndex::from_place(index)
     }
 
     /// Schedules Hello to the peer, once it is proven to be there.
@@ -339,7 +331,7 @@ impl Air {
             nonce,
         });
         peer.asks_once_more = false;
-        self.call_at(index, now);
+        self.call_at(now);
     }
 
     /// Asks for one more queue pair, or about what changed. A question on its way is answered
@@ -367,34 +359,18 @@ impl Air {
     /// The port is gone: no message is sent any more.
     pub(crate) fn stop(&mut self) {
         self.identity = None;
-        self.timers = Timers::default();
-        self.postponed.clear();
-        self.notifies.clear();
+        self.due = None;
     }
 
     /// Removes a queue pair. Returns the next in turn, if it had the turn.
-    fn leave(
-        &mut self,
-        qps: &mut QpTable,
-        index: AirIndex,
-        queue_pair: QpIndex,
-    ) -> Option<QpIndex> {
-        let peer = &mut self.peers[index.place()];
-        peer.users.remove(&queue_pair);
-        if let Some(slot) = qps.slot(queue_pair)
-            && std::mem::take(&mut slot.owes_report)
-        {
-            peer.owing.retain(|&other| other != queue_pair);
-        }
-        let next = peer.pace.as_mut().and_then(|pace| pace.leave(queue_pair));
-        if peer.users.is_empty() {
-            self.unproven -= u32::from(!peer.is_proven);
-            self.directory.remove(peer.ends(), peer.range, index);
-            self.timers.remove(index);
-            self.postponed.retain(|&other| other != index);
-            self.owing.remove(&index);
-        }
-        next
+    fn leave(&mut self, index: AirIndex, queue_pair: QpIndex) -> Option<QpIndex> {
+        let peer = self.peer(index);
+        peer.users.retain(|&other| other != queue_pair);
+        peer.owing.retain(|&other| other != queue_pair);
+        let is_over = peer.users.is_empty() && !peer.is_proven;
+        self.unproven -= u32::from(is_over);
+        let peer = self.peer(index);
+        peer.pace.as_mut()?.leave(queue_pair)
     }
 }
 
@@ -416,25 +392,26 @@ impl Air {
         let Some(slot) = view.qps.slot(index) else {
             return;
         };
+        let number = slot.qp.attributes().dest_qpn;
         slot.qp.set_selective(None);
         slot.cut_above = usize::MAX;
         // Features are offered to reliable connections only.
-        let offers = slot.qp.qp_type() == QpType::Rc;
+        let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
         let (connection, local) = (slot.connection, slot.qp.qpn());
-        let number = slot.qp.attributes().dest_qpn;
-        let is_there = connection
-            .is_some_and(|connection| !offers || self.is_there(view, &connection, local, number));
+        let is_there = connection.is_some_and(|connection| {
+            number.is_none_or(|number| self.is_there(view, &connection, local, number))
+        });
         let Some(slot) = view.qps.slot(index) else {
             return;
         };
         if let Some(connection) = &mut slot.connection {
-            connection.air = self.join(now, index, connection, offers, is_there);
+            connection.air = self.join(now, index, connection, number, is_there);
             if let Some(air) = connection.air
                 && slot.seal.is_some()
             {
                 self.peer(air).is_sealed = true;
             }
-            if offers && self.identity.is_some() {
+            if number.is_some() && self.identity.is_some() {
                 // The peer may switch before us, by an offer for another queue pair. Its answer has
                 // the payload that it accepts.
                 let taken = self.long_payload(connection.remote);
@@ -443,16 +420,29 @@ impl Air {
         }
     }
 
-    /// A process that is no peer sent a message: the queue pairs connected to it join it.
+    /// A process without connected queue pairs sent Hello: those connected to it join it. Limited
+    /// in rate, since callers can be forged in any number.
     fn join_caller(&mut self, view: &mut AirView<'_>, caller: Caller, now: Time) {
-        for index in self.directory.plain_of(caller) {
+        if self.sought_again_at > now {
+            return;
+        }
+        self.sought_again_at = now + SEEKING_INTERVAL;
+        for index in view.qps.indices() {
             let Some(slot) = view.qps.slot(index) else {
                 continue;
             };
+            let number = slot.qp.attributes().dest_qpn;
             let is_reliable = slot.qp.qp_type() == QpType::Rc;
             let Some(connection) = slot.connection.filter(|_| is_reliable) else {
                 continue;
             };
+            let ends = (connection.remote, connection.local, range_of(number));
+            let speaks = |air: AirIndex| self.peers[air.place()].range.is_some();
+            if ends != (caller.address, caller.local, caller.range)
+                || connection.air.is_some_and(speaks)
+            {
+                continue;
+            }
             // It may have a rate, as a host that sent CNPs.
             self.leave_air(view, index, &connection);
             self.join_air(view, index, now);
@@ -467,24 +457,16 @@ impl Air {
         if peer.has_spoken || peer.known.is_some() || peer.is_sealed {
             return;
         }
-        let (ends, range) = (peer.ends(), peer.range);
-        let host = self.directory.find(ends, None);
-        let peer = &mut self.peers[index.place()];
-        let users = peer.users.clone();
-        if let Some(range) = range {
-            for &user in &users {
-                self.directory.note_plain(ends, range, user);
-            }
-        }
+        let host = self.find(peer.address, peer.local, None);
+        let peer = self.peer(index);
         if host.is_none() && peer.pace.is_some() {
             peer.range = None;
-            self.directory.turn_into_host(ends, range);
             return;
         }
-        for user in users {
-            let next = self.leave(view.qps, index, user);
+        for user in peer.users.clone() {
+            let next = self.leave(index, user);
             if let Some(host) = host {
-                self.peer(host).users.insert(user);
+                self.peer(host).users.push(user);
             }
             let slot = view.qps.slot(user);
             if let Some(connection) = slot.and_then(|slot| slot.connection.as_mut()) {
@@ -503,11 +485,10 @@ impl Air {
         connection: &Connection,
     ) {
         self.notifies.retain(|&notifies| notifies != index);
-        (self.directory).forget_plain(connection.ends(), connection.range, index);
         let Some(air) = connection.air else {
             return;
         };
-        if let Some(next) = self.leave(view.qps, air, index) {
+        if let Some(next) = self.leave(air, index) {
             view.give_turn(next);
         }
     }
@@ -547,37 +528,27 @@ impl Air {
         let Some(owed) = slot.qp.owes_acknowledgement() else {
             return;
         };
-        let peer = &mut self.peers[air.place()];
-        if !std::mem::replace(&mut slot.owes_report, true) {
-            if peer.owing.is_empty() {
-                self.owing.insert(air);
-            }
+        let peer = self.peer(air);
+        if !peer.owing.contains(&index) {
             peer.owing.push_back(index);
         }
         let by = peer.report_owed(owed, now);
-        self.call_at(air, by);
+        self.call_at(by);
     }
 
     /// Reports at once, before a message after which the peers no longer wait.
     pub(crate) fn report_first(&mut self, now: Time) {
-        for index in std::mem::take(&mut self.owing) {
-            let peer = self.peer(index);
-            if peer.owing.is_empty() {
-                continue;
-            }
-            let by = peer.report_first(now);
-            self.owing.insert(index);
-            if let Some(by) = by {
-                // The next round sends it and processes nothing more.
-                self.note_waiting(None);
-                self.call_at(index, by);
-            }
+        let peers = self.peers.iter_mut();
+        if let Some(by) = peers.filter_map(|peer| peer.report_first(now)).min() {
+            // The next round sends it and processes nothing more.
+            self.note_waiting(None);
+            self.call_at(by);
         }
     }
 
     /// Whether a message to a peer is due.
     pub(crate) fn is_due(&self, now: Time) -> bool {
-        self.due().is_some_and(|due| due <= now)
+        self.due.is_some_and(|due| due <= now)
     }
 
     /// Writes the next message to a peer into `out`, and wakes queue pairs whose time has come.
@@ -591,48 +562,31 @@ impl Air {
         if let Some(notification) = self.poll_cnp(view, out) {
             return Some(notification);
         }
-        while let Some(index) = self.timers.pop_due(now) {
-            if !self.peer(index).is_due(now) {
-                self.call_again(index, now);
+        for index in 0..self.peers.len() {
+            let peer = &self.peers[index];
+            if peer.due().is_none_or(|due| due > now) {
                 continue;
             }
+            let index = AirIndex::from_place(index);
             self.keep_pace(view, index, now, port);
             self.try_again(view, index, now);
-            let mad = self.next_message(view, index, now, port);
-            let peer = self.peer(index);
-            let destination = Destination {
-                address: peer.address,
-                source_index: peer.source_index,
-                tos: 0,
-                hop_limit: 0,
-                flow_label: 0,
-                bundles: false,
-            };
-            let len = mad.and_then(|mad| self.emit_to(view.qps, index, &mad, out));
-            if let Some(len) = len {
-                let due = self.peer(index).due();
-                self.timers.set(index, due);
-                return Some((len, destination));
+            if let Some(mad) = self.next_message(view, index, now, port) {
+                let peer = self.peer(index);
+                let destination = Destination {
+                    address: peer.address,
+                    source_index: peer.source_index,
+                    tos: 0,
+                    hop_limit: 0,
+                    flow_label: 0,
+                    bundles: false,
+                };
+                if let Some(len) = self.emit_to(view.qps, index, &mad, out) {
+                    return Some((len, destination));
+                }
             }
-            self.call_again(index, now);
         }
-        for index in std::mem::take(&mut self.postponed) {
-            let due = self.peer(index).due();
-            self.timers.set(index, due);
-        }
+        self.due = self.peers.iter().filter_map(AirPeer::due).min();
         None
-    }
-
-    /// A peer had a call, and nothing to send: it needs the next one in its time, but none in this
-    /// round.
-    fn call_again(&mut self, index: AirIndex, now: Time) {
-        let due = self.peer(index).due();
-        if due.is_some_and(|due| due <= now) {
-            self.timers.remove(index);
-            self.postponed.push(index);
-        } else {
-            self.timers.set(index, due);
-        }
     }
 
     /// Writes a message to a peer: to queue pair 1, or as a packet of a sealed connection to it.
@@ -647,7 +601,8 @@ impl Air {
         if !self.peer(index).is_sealed {
             return Some(self.emit(mad, out));
         }
-        let mut carriers = self.peers[index.place()].users.iter();
+        let users = &self.peers[index.place()].users;
+        let mut carriers = users.iter();
         let carrier = carriers.find(|&&user| {
             let seal = qps.slot(user).and_then(|slot| slot.seal.as_ref());
             seal.is_some_and(|seal| seal.has_keys())
@@ -687,7 +642,7 @@ impl Air {
         let window = pace.window();
         let all = [pace.ask_again(), pace.ask_beside()];
         if let Some(due) = pace.due() {
-            self.call_at(index, due);
+            self.call_at(due);
         }
         for next in all.into_iter().flatten() {
             view.wake(next);

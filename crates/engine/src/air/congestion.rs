@@ -38,6 +38,7 @@ impl Air {
         if !self.notifies.contains(&index) {
             self.notifies.push_back(index);
         }
+        self.call_at(now);
     }
 
     /// Writes the next CNP into `out`.
@@ -113,13 +114,15 @@ impl Air {
         now: Time,
     ) -> AirIndex {
         let air = self.add(connection, None, now);
-        for other in self.directory.plain_between(connection.ends()) {
+        let ends = (connection.remote, connection.local);
+        for other in view.qps.indices() {
             let slot = view.qps.slot(other);
             if let Some(other_connection) = slot.and_then(|slot| slot.connection.as_mut())
+                && (other_connection.remote, other_connection.local) == ends
                 && other_connection.air.is_none()
             {
                 other_connection.air = Some(air);
-                self.peer(air).users.insert(other);
+                self.peer(air).users.push(other);
             }
         }
         debug_assert!(self.peer(air).users.contains(&index));
