@@ -29,29 +29,11 @@ impl Urgency {
 
     /// A request whose answer is waited for was posted, and the doorbell rung: whether its poster
     /// has to run the worker.
-    ///
-    /// Of requests of several queue pairs the first after a poll leaves at once, as by
-    /// [`Urgency::of_datagram`]; `posted_at` is the device's. `may_sleep`: whether a thread sleeps, or
-    /// may without a further poll.
-    pub(crate) fn of_request(
-        &self,
-        posted_at: &AtomicU64,
-        polls: &AtomicU64,
-        may_sleep: impl FnOnce() -> bool,
-    ) -> bool {
+    pub(crate) fn of_request(&self) -> bool {
         // Pairs with the fence after a round: either we see `busy` as that round left it, or it
         // sees the doorbell.
         fence(Ordering::SeqCst);
-        if self.busy.load(Ordering::Relaxed) {
-            return false;
-        }
-        let polls = polls.load(Ordering::Relaxed);
-        // Two threads may both be the first, which does no harm.
-        if posted_at.load(Ordering::Relaxed) != polls {
-            posted_at.store(polls, Ordering::Relaxed);
-            return true;
-        }
-        may_sleep()
+        !self.busy.load(Ordering::Relaxed)
     }
 
     /// As [`Urgency::of_request`] for datagrams, which have no answer.
