@@ -432,9 +432,12 @@ fn connections_that_say_nothing_keep_no_sender_out() {
             let received = world.receive(&Seen::default(), &|_| true, || {
                 let to = SocketAddr::from(([127, 0, 0, 1], PORT));
                 let device = Device::towards(to).unwrap().sealed();
+                // Those beyond four end earlier ones, or end themselves where the threads of
+                // these have not ended yet, perhaps before `connect` returns.
                 let idle: Vec<_> = (0..10)
-                    .map(|_| device.connect(to).wait().unwrap())
+                    .filter_map(|_| device.connect(to).wait().ok())
                     .collect();
+                assert!(idle.len() >= 4, "{} connections", idle.len());
                 assert_eq!(world.send_by_code(&file, CODE).unwrap().files, 1);
                 drop(idle);
             });
