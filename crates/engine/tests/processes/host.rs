@@ -31,6 +31,15 @@ impl Process {
         all
     }
 
+    /// As [`Process::start_many`], with `AIRDMA_AIR=0`: nothing is sent unless a test asks for it.
+    pub fn start_many_silent(interfaces: &[&str]) -> Vec<Self> {
+        let launch =
+            |name: &&str| Self::launch_with(name, |command| command.env("AIRDMA_AIR", "0"));
+        let mut all: Vec<_> = interfaces.iter().map(launch).collect();
+        all.iter_mut().for_each(Self::await_ready);
+        all
+    }
+
     /// Starts a process with this runtime directory in its environment, or none.
     pub fn start_with(interface: &str, runtime: Option<&Path>) -> Self {
         let mut this = Self::launch_with(interface, |command| match runtime {

@@ -35,8 +35,12 @@ fn in_a_process() {
 
 /// Starts `count` processes at each of the two addresses, connected in pairs.
 fn pairs(count: usize) -> (Vec<Process>, Vec<Process>) {
-    let mut left = Process::start_many(&vec!["veth0"; count]);
-    let mut right = Process::start_many(&vec!["veth1"; count]);
+    pairs_of(count, Process::start_many)
+}
+
+fn pairs_of(count: usize, start: fn(&[&str]) -> Vec<Process>) -> (Vec<Process>, Vec<Process>) {
+    let mut left = start(&vec!["veth0"; count]);
+    let mut right = start(&vec!["veth1"; count]);
     for (left, right) in left.iter_mut().zip(&mut right) {
         connect(left, right);
     }
@@ -336,8 +340,8 @@ fn false_alarms_do_not_hold_up_what_comes() {
 #[test]
 fn after_a_death_no_packet_goes_astray() {
     isolated("after_a_death_no_packet_goes_astray", SETUP, || {
-        let (mut left, mut right) = pairs(5);
-        // Nothing is in flight: the kernel notifies the others.
+        // Nothing is in flight, no Hello either: the kernel notifies the others.
+        let (mut left, mut right) = pairs_of(5, Process::start_many_silent);
         left[0].kill();
         left[2].kill();
         pause(1000);
