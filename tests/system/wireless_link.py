@@ -150,7 +150,7 @@ def _ends() -> list[str]:
     before = _processes()
     _up(*SLOW)
     program = subprocess.Popen([str(build.binary()), "link", "exec", "A", "--", "sleep", "600"])
-    _wait(lambda: "sleep" in _command(program.pid))
+    _wait(lambda: _command(program.pid).startswith("sleep"))
     result = _airdma("down")
     complaints = [] if "1 programs" in result.stdout else [result.stdout + result.stderr]
     complaints += [] if program.wait(10) != 0 else ["the program ended well"]
@@ -162,7 +162,7 @@ def _ends() -> list[str]:
 def _crash() -> list[str]:
     _up(*SLOW)
     program = subprocess.Popen([str(build.binary()), "link", "exec", "B", "--", "sleep", "600"])
-    _wait(lambda: "sleep" in _command(program.pid))
+    _wait(lambda: _command(program.pid).startswith("sleep"))
     for controller in _processes():
         os.kill(controller, signal.SIGKILL)
     _wait(lambda: not _processes())
@@ -200,7 +200,8 @@ def _vanishes() -> list[str]:
 def _between() -> list[str]:
     other = subprocess.Popen(["unshare", "-n", "sleep", "60"])
     try:
-        _wait(lambda: "sleep" in _command(other.pid))
+        # Until then `ip` and `nsenter` would find the namespace that unshare still shares.
+        _wait(lambda: _command(other.pid).startswith("sleep"))
         return _between_namespaces(other.pid)
     finally:
         subprocess.run(["ip", "link", "del", "lva"], check=False)
