@@ -73,6 +73,8 @@ local f = {
   record_offset = ProtoField.uint32("airdma.write.offset", "Offset", base.DEC),
   record_unit = ProtoField.uint16("airdma.write.unit", "Unit", base.DEC),
   record_imm = ProtoField.bytes("airdma.write.imm", "Immediate data"),
+  record_socket = ProtoField.uint32("airdma.write.socket", "Bytes in the socket", base.DEC),
+  record_socket_max = ProtoField.uint32("airdma.write.socket_max", "Capacity of the socket", base.DEC),
 }
 air.fields = f
 
@@ -80,7 +82,7 @@ local BTH, AETH, RETH, DETH, MAD, ICRC = 12, 4, 16, 8, 256, 4
 local LRETH = 4
 local BUNDLE_HEADER, BUNDLE_PACKETS = 8, 64
 local RCETH, VERSION_RECORD = 12, 1
-local READ_REQUEST, ACKNOWLEDGE, RECORD = 0x0c, 0x11, 0xc0
+local READ_REQUEST, ACKNOWLEDGE, RECORD, ECHO = 0x0c, 0x11, 0xc0, 0xc1
 local BUNDLE, SEALED, PIECE, PROBE = 0xd9, 0xda, 0xdb, 0xdc
 local COUNTER, TAG = 8, 16
 local PIECE_HEADER, SECRET = 4, 16
@@ -170,6 +172,21 @@ local function write_record(buffer, pinfo, root)
   pinfo.cols.info:append(" airdma Write-Record")
 end
 
+-- The answer to such a packet.
+local function echo(buffer, pinfo, root)
+  local len = BTH + DETH + 20
+  if buffer:len() ~= len + ICRC or buffer(len - 4, 1):bitfield(0, 4) ~= VERSION_RECORD then return end
+  local tree = root:add(air, buffer(), "Write-Record answer")
+  tree:add(f.dest, buffer(5, 3))
+  tree:add(f.record_qkey, buffer(12, 4))
+  tree:add(f.record_source, buffer(17, 3))
+  tree:add(f.record_id, buffer(20, 4))
+  tree:add(f.record_offset, buffer(24, 4))
+  tree:add(f.record_socket, buffer(28, 4))
+  tree:add(f.record_socket_max, buffer(32, 4))
+  pinfo.cols.info:append(" airdma Write-Record answer")
+end
+
 -- A part of a packet that is too long for the path.
 local function piece(buffer, pinfo, root)
   local len = buffer:len() - BTH - PIECE_HEADER - ICRC
@@ -221,6 +238,7 @@ function air.dissector(_, pinfo, root)
   if buffer:len() > BUNDLE_HEADER and buffer(0, 1):uint() == BUNDLE then return bundle(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == SEALED then return sealed(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == RECORD then return write_record(buffer, pinfo, root) end
+  if buffer:len() > BTH and buffer(0, 1):uint() == ECHO then return echo(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == PIECE then return piece(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == PROBE then return probe(buffer, pinfo, root) end
   if buffer:len() > BTH + ICRC and buffer(1, 1):bitfield(4, 4) == 1 then return padded(buffer, pinfo, root) end

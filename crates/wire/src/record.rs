@@ -23,6 +23,8 @@
 //! Each packet describes the whole message, so any of them suffices to begin it. All but the one at
 //! the end of the message carry one unit.
 
+mod echo;
+
 use std::net::IpAddr;
 
 use crate::ip::{IPV4_LEN, IPV6_LEN};
@@ -31,6 +33,7 @@ use crate::{
     Bth, Deth, GRH_LEN, HEADERS_LEN_MAX, ICRC_LEN, IMMEDIATE_LEN, Neighbour, Opcode, ParseError,
     PathMtu, Reth, field,
 };
+pub use echo::{RECORD_ECHO_LEN, RECORD_ECHO_OPCODE, RecordEcho};
 
 /// First byte of a packet of a Write-Record: the first of the opcodes left to manufacturers (IBTA
 /// table 39).

@@ -6,8 +6,8 @@ use airdma_wire::bundle::{
 };
 use airdma_wire::padded::{PADDING_MIN, may_be_padded, pad_packet};
 use airdma_wire::{
-    AtomicEth, Bth, Deth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn, RECORD_OPCODE,
-    RecordPacket, Reth, XrcEth,
+    AtomicEth, Bth, Deth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn,
+    RECORD_ECHO_LEN, RECORD_ECHO_OPCODE, RECORD_OPCODE, RecordEcho, RecordPacket, Reth, XrcEth,
 };
 
 /// Parses the bytes as they are, and again with a known opcode, version 0 and whole words.
@@ -25,6 +25,8 @@ pub fn run(data: &[u8]) {
     check_bundle(&like_a_bundle(data));
     check_record(data);
     check_record(&like_a_record(data));
+    check_record_echo(data);
+    check_record_echo(&like_a_record_echo(data));
 }
 
 /// Where a packet of a Write-Record has its version and flags.
@@ -69,6 +71,24 @@ fn check_record(data: &[u8]) {
     expected[RECORD_FLAGS_AT] &= 0xf1;
     expected[RECORD_FLAGS_AT + 1] = 0;
     assert_eq!(emitted, expected);
+}
+
+/// The bytes in the length of an answer to such a packet, with an opcode and versions that fit.
+fn like_a_record_echo(data: &[u8]) -> Vec<u8> {
+    let mut bytes = data.to_vec();
+    bytes.resize(RECORD_ECHO_LEN, 0);
+    bytes[0] = RECORD_ECHO_OPCODE;
+    bytes[1] &= 0xf0;
+    bytes[RECORD_ECHO_LEN - 4] = 0x10;
+    bytes
+}
+
+/// What is read of an answer to such a packet is written again, and reads the same.
+fn check_record_echo(data: &[u8]) {
+    if let Ok(echo) = RecordEcho::parse(data) {
+        assert_eq!(data.len(), RECORD_ECHO_LEN);
+        assert_eq!(RecordEcho::parse(&echo.to_bytes()), Ok(echo));
+    }
 }
 
 /// Whatever a bundle is made of, its packets are all that is behind its header.
