@@ -4,7 +4,7 @@
 //! ```text
 //!    0            1            2            3
 //!   +------------+------------+------------+------------+
-//!   |   BTH with the opcode 0xc1; PSN: the instance     |  0
+//!   |   BTH with the opcode 0xc2; PSN: the instance     |  0
 //!   |   DETH                                            | 12
 //!   +---------------------------------------------------+
 //!   |                     message id                    | 20
@@ -23,7 +23,7 @@
 use crate::{Bth, Deth, Opcode, ParseError, Psn, Qkey, Qpn, field};
 
 /// First byte of such an answer.
-pub const RECORD_ECHO_OPCODE: u8 = 0xc1;
+pub const RECORD_ECHO_OPCODE: u8 = 0xc2;
 /// Bytes of an answer, BTH to the reserved ones: less than the shortest packet that asks for one.
 pub const RECORD_ECHO_LEN: usize = 40;
 
@@ -123,7 +123,7 @@ mod tests {
     fn an_answer_reads_as_written() {
         let bytes = ECHO.to_bytes();
         assert_eq!(RecordEcho::parse(&bytes), Ok(ECHO));
-        assert_eq!(bytes[0], 0xc1);
+        assert_eq!(bytes[0], 0xc2);
         assert_eq!(bytes[5..8], [0x0a, 0x0b, 0x0c]);
         assert_eq!(bytes[9..12], [1, 2, 3]);
         assert_eq!(
