@@ -161,6 +161,20 @@ class Dissector(unittest.TestCase):
         rows = self.fields_of(probes, "bundle.qpn", "probe.token", "probe.nonce")
         self.assertEqual(rows, [["0x512345", token.hex(), nonce.hex()], [""] * 3, [""] * 3])
 
+    def test_packets_of_an_acknowledged_message_and_its_answer(self) -> None:
+        bth = struct.pack(">BBHII", 0xC0, 0x40, 0xFFFF, 0x512345, 1 << 31 | 7)
+        reth = struct.pack(">QII", 0x1000, 7, 5000)
+        rceth = struct.pack(">IIHBB", 9, 1420, 1420, 0x17, 3)
+        body = bth + struct.pack(">II", 0x11, 0x610002) + reth + rceth + bytes(range(8)) + b"imm!" + bytes(8)
+        plain = body[:46] + b"\x11" + body[47:]
+        answer = struct.pack(">BBHII", 0xC1, 0x40, 0xFFFF, 0x610002, 7) + struct.pack(">II", 0, 0x512345)
+        answer += struct.pack(">IQI", 9, 77, 2) + bytes([0x12, 3, 0, 0]) + bytes(15) + b"\x02"
+        names = ("write.id", "write.send", "write.round", "write.token", "write.imm", "answer", "answer.base")
+        rows = self.fields_of([packet(one) for one in (body, plain, answer)], *names)
+        self.assertEqual(rows[0], ["9", "1", "3", "0x0001020304050607", b"imm!".hex(), "", ""])
+        self.assertEqual(rows[1], ["9", "0", "", "", bytes(range(4)).hex(), "", ""])
+        self.assertEqual(rows[2], ["9", "", "3", "0x000000000000004d", "", "2", "2"])
+
     def test_a_bundle_whole_and_in_fragments(self) -> None:
         packets = [struct.pack(">BBHII", 0x07, 0, 0xFFFF, 0x512345, 100 + number) + bytes(1028) for number in range(3)]
         packets[2] = packets[2][:100]

@@ -72,9 +72,17 @@ local f = {
   record_id = ProtoField.uint32("airdma.write.id", "Message", base.DEC),
   record_offset = ProtoField.uint32("airdma.write.offset", "Offset", base.DEC),
   record_unit = ProtoField.uint16("airdma.write.unit", "Unit", base.DEC),
+  record_send = ProtoField.bool("airdma.write.send", "SEND"),
+  record_round = ProtoField.uint8("airdma.write.round", "Round", base.DEC),
+  record_token = ProtoField.uint64("airdma.write.token", "Token", base.HEX),
   record_imm = ProtoField.bytes("airdma.write.imm", "Immediate data"),
   record_socket = ProtoField.uint32("airdma.write.socket", "Bytes in the socket", base.DEC),
   record_socket_max = ProtoField.uint32("airdma.write.socket_max", "Capacity of the socket", base.DEC),
+  answer = ProtoField.uint8("airdma.answer", "Answer", base.DEC, {
+    [0] = "arrives", [1] = "whole", [2] = "not ready", [3] = "refused", [4] = "too long", [5] = "ended",
+  }),
+  answer_base = ProtoField.uint32("airdma.answer.base", "First missing unit", base.DEC),
+  answer_map = ProtoField.bytes("airdma.answer.map", "Units from there on"),
 }
 air.fields = f
 
@@ -82,7 +90,8 @@ local BTH, AETH, RETH, DETH, MAD, ICRC = 12, 4, 16, 8, 256, 4
 local LRETH = 4
 local BUNDLE_HEADER, BUNDLE_PACKETS = 8, 64
 local RCETH, VERSION_RECORD = 12, 1
-local READ_REQUEST, ACKNOWLEDGE, RECORD, ECHO = 0x0c, 0x11, 0xc0, 0xc2
+local READ_REQUEST, ACKNOWLEDGE, RECORD, ANSWER, ECHO = 0x0c, 0x11, 0xc0, 0xc1, 0xc2
+local TOKEN, ANSWER_LEN = 8, 56
 local BUNDLE, SEALED, PIECE, PROBE = 0xd9, 0xda, 0xdb, 0xdc
 local COUNTER, TAG = 8, 16
 local PIECE_HEADER, SECRET = 4, 16
@@ -166,7 +175,14 @@ local function write_record(buffer, pinfo, root)
   tree:add(f.record_id, buffer(36, 4))
   tree:add(f.record_offset, buffer(40, 4))
   tree:add(f.record_unit, buffer(44, 2))
-  if buffer(len - 2, 1):bitfield(7, 1) == 1 and buffer:len() >= len + 4 + ICRC then
+  local flags = buffer(len - 2, 1)
+  tree:add(f.record_send, flags, flags:bitfield(5, 1) == 1)
+  if flags:bitfield(6, 1) == 1 and buffer:len() >= len + TOKEN + ICRC then
+    tree:add(f.record_round, buffer(len - 1, 1))
+    tree:add(f.record_token, buffer(len, TOKEN))
+    len = len + TOKEN
+  end
+  if flags:bitfield(7, 1) == 1 and buffer:len() >= len + 4 + ICRC then
     tree:add(f.record_imm, buffer(len, 4))
   end
   pinfo.cols.info:append(" airdma Write-Record")
@@ -185,6 +201,21 @@ local function echo(buffer, pinfo, root)
   tree:add(f.record_socket, buffer(28, 4))
   tree:add(f.record_socket_max, buffer(32, 4))
   pinfo.cols.info:append(" airdma Write-Record answer")
+end
+
+-- Which units of an acknowledged message arrived.
+local function answer(buffer, pinfo, root)
+  if buffer:len() ~= ANSWER_LEN + ICRC or buffer(36, 1):bitfield(0, 4) ~= VERSION_RECORD then return end
+  local tree = root:add(air, buffer(), "Answer to a message")
+  tree:add(f.dest, buffer(5, 3))
+  tree:add(f.record_source, buffer(17, 3))
+  tree:add(f.record_id, buffer(20, 4))
+  tree:add(f.record_token, buffer(24, TOKEN))
+  tree:add(f.answer_base, buffer(32, 4))
+  tree:add(f.answer, buffer(36, 1), buffer(36, 1):bitfield(4, 4))
+  tree:add(f.record_round, buffer(37, 1))
+  tree:add(f.answer_map, buffer(40, 16))
+  pinfo.cols.info:append(" airdma answer to a message")
 end
 
 -- A part of a packet that is too long for the path.
@@ -239,6 +270,7 @@ function air.dissector(_, pinfo, root)
   if buffer:len() > BTH and buffer(0, 1):uint() == SEALED then return sealed(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == RECORD then return write_record(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ECHO then return echo(buffer, pinfo, root) end
+  if buffer:len() > BTH and buffer(0, 1):uint() == ANSWER then return answer(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == PIECE then return piece(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == PROBE then return probe(buffer, pinfo, root) end
   if buffer:len() > BTH + ICRC and buffer(1, 1):bitfield(4, 4) == 1 then return padded(buffer, pinfo, root) end

@@ -70,7 +70,10 @@ impl Siege {
                 id: self.id,
                 offset: 16,
                 unit: 16,
+                round: 0,
             },
+            is_send: false,
+            token: None,
             imm: None,
         }
     }

@@ -191,7 +191,10 @@ impl Datagrams {
                 id: self.records.id,
                 offset,
                 unit: unit as u16,
+                round: 0,
             },
+            is_send: false,
+            token: None,
             imm,
         };
         let start = headers.emit(out);

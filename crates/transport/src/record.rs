@@ -231,6 +231,8 @@ impl Part {
         let (length, offset) = (packet.headers.reth.length, packet.headers.rceth.offset);
         let unit = u32::from(packet.headers.rceth.unit);
         let fits = unit > 0
+            && packet.headers.token.is_none()
+            && !packet.headers.is_send
             && length <= MESSAGE_LEN_MAX
             && offset < length
             && offset.is_multiple_of(unit)

@@ -13,16 +13,19 @@
 //!   +---------------------------------------------------+
 //!   |           offset of the payload: k units          | 40
 //!   +-------------------------+------------+------------+
-//!   |          unit           |version|000I|  reserved  | 44    I: immediate data follow
+//!   |          unit           |version|0SRI|   round    | 44
 //!   +-------------------------+------------+------------+
-//!   |           immediate data, if I is set             | 48
-//!   |   payload, pad                                    |
+//!   |           token, 8 bytes, if R is set             | 48    R: the message is acknowledged
+//!   |           immediate data, if I is set             |       I: immediate data follow
+//!   |   payload, pad                                    |       S: a SEND, not a record
 //!   |   ICRC                                            |
 //! ```
 //!
 //! Each packet describes the whole message, so any of them suffices to begin it. All but the one at
-//! the end of the message carry one unit.
+//! the end of the message carry one unit. The target answers packets of an acknowledged message
+//! with a [`RecordAck`].
 
+mod ack;
 mod echo;
 
 use std::net::IpAddr;
@@ -33,6 +36,8 @@ use crate::{
     Bth, Deth, GRH_LEN, HEADERS_LEN_MAX, ICRC_LEN, IMMEDIATE_LEN, Neighbour, Opcode, ParseError,
     PathMtu, Reth, field,
 };
+
+pub use ack::{RECORD_ACK_LEN, RECORD_ACK_OPCODE, RecordAck, RecordAnswer};
 pub use echo::{RECORD_ECHO_LEN, RECORD_ECHO_OPCODE, RecordEcho};
 
 /// First byte of a packet of a Write-Record: the first of the opcodes left to manufacturers (IBTA
@@ -47,8 +52,12 @@ pub const RECORD_HEADERS_LEN: usize = Bth::LEN + Deth::LEN + Reth::LEN + Rceth::
 pub const RECORD_PAYLOAD_MAX: u32 =
     PathMtu::M4096.bytes() - (RECORD_HEADERS_LEN + IMMEDIATE_LEN - HEADERS_LEN_MAX) as u32;
 
+/// Bytes of the token of an acknowledged message.
+pub const RECORD_TOKEN_LEN: usize = 8;
+
 const IMMEDIATE: u8 = 1;
-const FLAGS: u8 = 0x0f;
+const RELIABLE: u8 = 2;
+const SEND: u8 = 4;
 
 /// Record extended header, 12 bytes: which part of which message the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -59,6 +68,9 @@ pub struct Rceth {
     pub offset: u32,
     /// Payload of each packet of the message but the one at its end.
     pub unit: u16,
+    /// In an acknowledged message, how many of its packets before this one had the AckReq bit,
+    /// modulo 256: the answer to this packet has it, too. 0 in others.
+    pub round: u8,
 }
 
 impl Rceth {
@@ -70,6 +82,7 @@ impl Rceth {
             id: u32::from_be_bytes(field::get::<0, 4, _>(bytes)),
             offset: u32::from_be_bytes(field::get::<4, 4, _>(bytes)),
             unit: u16::from_be_bytes(field::get::<8, 2, _>(bytes)),
+            round: bytes[11],
         };
         (header, bytes[10])
     }
@@ -80,6 +93,7 @@ impl Rceth {
         field::set::<4, 4, _>(&mut bytes, self.offset.to_be_bytes());
         field::set::<8, 2, _>(&mut bytes, self.unit.to_be_bytes());
         bytes[10] = RECORD_VERSION << 4 | flags;
+        bytes[11] = self.round;
         bytes
     }
 }
@@ -95,6 +109,10 @@ pub struct RecordHeaders {
     pub reth: Reth,
     /// The part of it.
     pub rceth: Rceth,
+    /// The message is a SEND: it goes to a posted receive, and address and key are 0.
+    pub is_send: bool,
+    /// A number that the answers to an acknowledged message repeat. Only hosts on the path know it.
+    pub token: Option<u64>,
     /// Immediate data, the same in all packets of a message.
     pub imm: Option<[u8; 4]>,
 }
@@ -104,7 +122,13 @@ impl RecordHeaders {
     #[expect(clippy::len_without_is_empty, reason = "there are always headers")]
     #[inline]
     pub const fn len(&self) -> usize {
-        RECORD_HEADERS_LEN + if self.imm.is_some() { IMMEDIATE_LEN } else { 0 }
+        let token = if self.token.is_some() {
+            RECORD_TOKEN_LEN
+        } else {
+            0
+        };
+        let imm = if self.imm.is_some() { IMMEDIATE_LEN } else { 0 };
+        RECORD_HEADERS_LEN + token + imm
     }
 
     /// Writes the headers to the start of `out` and returns their length.
@@ -116,15 +140,23 @@ impl RecordHeaders {
         let (fixed, rest) = out
             .split_first_chunk_mut::<RECORD_HEADERS_LEN>()
             .expect("a buffer for the longest packet");
-        let flags = if self.imm.is_some() { IMMEDIATE } else { 0 };
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags = flag(self.imm.is_some(), IMMEDIATE)
+            | flag(self.token.is_some(), RELIABLE)
+            | flag(self.is_send, SEND);
         let mut bth = self.bth.to_bytes();
         bth[0] = RECORD_OPCODE;
         field::set::<0, { Bth::LEN }, _>(fixed, bth);
         field::set::<DETH_AT, { Deth::LEN }, _>(fixed, self.deth.to_bytes());
         field::set::<RETH_AT, { Reth::LEN }, _>(fixed, self.reth.to_bytes());
         field::set::<RCETH_AT, { Rceth::LEN }, _>(fixed, self.rceth.to_bytes(flags));
+        let mut at = 0;
+        if let Some(token) = self.token {
+            rest[..RECORD_TOKEN_LEN].copy_from_slice(&token.to_be_bytes());
+            at = RECORD_TOKEN_LEN;
+        }
         if let Some(imm) = self.imm {
-            rest[..IMMEDIATE_LEN].copy_from_slice(&imm);
+            rest[at..][..IMMEDIATE_LEN].copy_from_slice(&imm);
         }
         self.len()
     }
@@ -164,8 +196,12 @@ impl<'a> RecordPacket<'a> {
         if flags >> 4 != RECORD_VERSION {
             return Err(ParseError::BadVersion(flags >> 4));
         }
-        let mut imm = None;
-        if flags & FLAGS & IMMEDIATE != 0 {
+        let (mut token, mut imm) = (None, None);
+        if flags & RELIABLE != 0 {
+            let (data, behind) = rest.split_first_chunk().ok_or(ParseError::Truncated)?;
+            (token, rest) = (Some(u64::from_be_bytes(*data)), behind);
+        }
+        if flags & IMMEDIATE != 0 {
             let (data, behind) = rest.split_first_chunk().ok_or(ParseError::Truncated)?;
             (imm, rest) = (Some(*data), behind);
         }
@@ -179,6 +215,8 @@ impl<'a> RecordPacket<'a> {
             deth: Deth::from_bytes(&field::get::<DETH_AT, { Deth::LEN }, _>(fixed)),
             reth: Reth::from_bytes(&field::get::<RETH_AT, { Reth::LEN }, _>(fixed)),
             rceth,
+            is_send: flags & SEND != 0,
+            token,
             imm,
         };
         Ok(RecordPacket { headers, payload })
@@ -186,7 +224,8 @@ impl<'a> RecordPacket<'a> {
 }
 
 /// Largest payload of a packet of a Write-Record, with immediate data, to `to` through an interface
-/// with this MTU: a whole number of words.
+/// with this MTU: a whole number of words. The packets of an acknowledged message have room for
+/// [`RECORD_TOKEN_LEN`] bytes less.
 pub fn record_payload(interface_mtu: u32, to: Neighbour) -> u32 {
     let network = match to.ip() {
         Some(IpAddr::V4(_)) => IPV4_LEN + UDP_LEN,

@@ -1,5 +1,5 @@
 //! Parsing packets: whatever the bytes are, and the same bytes made to look like a packet, a bundle
-//! of packets, or a packet of a Write-Record.
+//! of packets, a packet of a Write-Record, or an answer to one.
 
 use airdma_wire::bundle::{
     BUNDLE_HEADER_LEN, BUNDLE_OPCODE, BUNDLE_PACKETS_MAX, Bundle, bundle_header,
@@ -7,7 +7,8 @@ use airdma_wire::bundle::{
 use airdma_wire::padded::{PADDING_MIN, may_be_padded, pad_packet};
 use airdma_wire::{
     AtomicEth, Bth, Deth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn,
-    RECORD_ECHO_LEN, RECORD_ECHO_OPCODE, RECORD_OPCODE, RecordEcho, RecordPacket, Reth, XrcEth,
+    RECORD_ACK_LEN, RECORD_ACK_OPCODE, RECORD_ECHO_LEN, RECORD_ECHO_OPCODE, RECORD_OPCODE,
+    RecordAck, RecordEcho, RecordPacket, Reth, XrcEth,
 };
 
 /// Parses the bytes as they are, and again with a known opcode, version 0 and whole words.
@@ -27,6 +28,8 @@ pub fn run(data: &[u8]) {
     check_record(&like_a_record(data));
     check_record_echo(data);
     check_record_echo(&like_a_record_echo(data));
+    check_answer(data);
+    check_answer(&like_an_answer(data));
 }
 
 /// Where a packet of a Write-Record has its version and flags.
@@ -68,8 +71,35 @@ fn check_record(data: &[u8]) {
     expected[4] &= 0xc0;
     expected[8] &= 0x80;
     expected[Bth::LEN + 4] = 0;
-    expected[RECORD_FLAGS_AT] &= 0xf1;
-    expected[RECORD_FLAGS_AT + 1] = 0;
+    expected[RECORD_FLAGS_AT] &= 0xf7;
+    assert_eq!(emitted, expected);
+}
+
+/// Where an answer has its version and kind.
+const ANSWER_KIND_AT: usize = 36;
+
+/// The bytes in the length of an answer, with an opcode and versions that fit.
+fn like_an_answer(data: &[u8]) -> Vec<u8> {
+    let mut bytes = data.to_vec();
+    bytes.resize(RECORD_ACK_LEN, 0);
+    bytes[0] = RECORD_ACK_OPCODE;
+    bytes[1] &= 0xf0;
+    bytes[ANSWER_KIND_AT] = bytes[ANSWER_KIND_AT] & 0x0f | 0x10;
+    bytes
+}
+
+/// What is read of an answer is written as it was, but for what is reserved.
+fn check_answer(data: &[u8]) {
+    let Ok(answer) = RecordAck::parse(data) else {
+        return;
+    };
+    let mut emitted = data.to_vec();
+    assert_eq!(answer.emit(&mut emitted), data.len());
+    let mut expected = data.to_vec();
+    expected[4] &= 0xc0;
+    expected[8] &= 0x80;
+    expected[Bth::LEN + 4] = 0;
+    expected[ANSWER_KIND_AT + 2..][..2].fill(0);
     assert_eq!(emitted, expected);
 }
 

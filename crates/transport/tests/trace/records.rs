@@ -35,7 +35,9 @@ fn sent(bench: &mut Bench) -> Vec<(u32, u32, u16, usize)> {
     packets
         .map(|bytes| {
             let packet = RecordPacket::parse(&bytes).unwrap();
-            let Rceth { id, offset, unit } = packet.headers.rceth;
+            let Rceth {
+                id, offset, unit, ..
+            } = packet.headers.rceth;
             (id, offset, unit, packet.payload.len())
         })
         .collect()

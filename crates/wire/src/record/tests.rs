@@ -21,7 +21,10 @@ fn headers(imm: Option<[u8; 4]>) -> RecordHeaders {
             id: 9,
             offset: 2840,
             unit: 1420,
+            round: 0,
         },
+        is_send: false,
+        token: None,
         imm,
     }
 }
@@ -50,6 +53,93 @@ fn the_layout_is_that_of_the_picture() {
     ]
     .concat();
     assert_eq!(bytes, expected);
+}
+
+#[test]
+fn a_packet_of_an_acknowledged_message_has_a_token() {
+    let mut sent = headers(Some([1, 2, 3, 4]));
+    sent.bth.ack_request = true;
+    sent.rceth.round = 0x7f;
+    (sent.is_send, sent.token) = (true, Some(0x1122_3344_5566_7788));
+    let bytes = packet(&sent, b"abcd");
+    assert_eq!(bytes[8], 0x80, "AckReq");
+    let expected = [
+        &[0x05, 0x8c, 0x17, 0x7f][..],
+        &[0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88],
+        &[1, 2, 3, 4],
+        b"abcd",
+    ]
+    .concat();
+    assert_eq!(bytes[44..], expected);
+    assert_eq!(
+        RecordPacket::parse(&bytes[..52]),
+        Err(ParseError::Truncated)
+    );
+}
+
+fn ack() -> RecordAck {
+    RecordAck {
+        bth: Bth::new(Opcode::UdSendOnly, Qpn::new(0x61_0002), Psn::new(7)),
+        deth: Deth {
+            qkey: Qkey(0),
+            src_qpn: Qpn::new(0x51_2345),
+        },
+        id: 9,
+        token: 0x1122_3344_5566_7788,
+        answer: RecordAnswer::NotReady,
+        round: 0x7f,
+        base: 2,
+        map: 1 << 127 | 0b10,
+    }
+}
+
+#[test]
+fn the_layout_of_an_answer_is_that_of_its_picture() {
+    let mut bytes = [0; RECORD_ACK_LEN];
+    assert_eq!(ack().emit(&mut bytes), RECORD_ACK_LEN);
+    let expected = [
+        &[0xc1, 0x40, 0xff, 0xff, 0, 0x61, 0, 2, 0, 0, 0, 7][..],
+        &[0, 0, 0, 0, 0, 0x51, 0x23, 0x45],
+        &[
+            0, 0, 0, 9, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0, 0, 0, 2,
+        ],
+        &[0x12, 0x7f, 0, 0],
+        &[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
+    ]
+    .concat();
+    assert_eq!(bytes[..], expected);
+    assert_eq!(RecordAck::parse(&bytes), Ok(ack()));
+    assert_eq!(
+        crate::Packet::parse(&bytes),
+        Err(ParseError::UnknownOpcode(RECORD_ACK_OPCODE))
+    );
+}
+
+#[test]
+fn an_answer_of_another_form_is_refused() {
+    let mut good = [0; RECORD_ACK_LEN + 4];
+    ack().emit(&mut good);
+    let with = |at: usize, byte: u8| {
+        let mut bytes = good;
+        bytes[at] = byte;
+        RecordAck::parse(&bytes[..RECORD_ACK_LEN])
+    };
+    for len in 0..RECORD_ACK_LEN {
+        assert_eq!(RecordAck::parse(&good[..len]), Err(ParseError::Truncated));
+    }
+    assert_eq!(RecordAck::parse(&good), Err(ParseError::BadLength));
+    assert_eq!(with(0, 0xc0), Err(ParseError::UnknownOpcode(0xc0)));
+    assert_eq!(with(1, 1), Err(ParseError::BadVersion(1)));
+    assert_eq!(with(36, 0x22), Err(ParseError::BadVersion(0x22)));
+    assert_eq!(with(36, 0x16), Err(ParseError::BadVersion(0x16)));
+    assert_eq!(with(38, 0xff), Ok(ack()), "what is reserved is ignored");
+}
+
+#[test]
+fn an_answer_is_no_longer_than_what_it_answers() {
+    let mut shortest = headers(None);
+    (shortest.is_send, shortest.token) = (true, Some(0));
+    assert!(packet(&shortest, &[]).len() >= RECORD_ACK_LEN);
 }
 
 #[test]
@@ -119,13 +209,15 @@ proptest! {
     fn what_was_written_is_read(
         (va, length, id, offset, unit) in any::<(u64, u32, u32, u32, u16)>(),
         (rkey, qkey, imm, solicited) in any::<(u32, u32, Option<[u8; 4]>, bool)>(),
+        (is_send, token, round) in any::<(bool, Option<u64>, u8)>(),
         payload in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
         let mut written = headers(imm);
         written.bth.solicited = solicited;
         written.deth.qkey = Qkey(qkey);
         written.reth = Reth { va, rkey: Rkey(rkey), length };
-        written.rceth = Rceth { id, offset, unit };
+        written.rceth = Rceth { id, offset, unit, round };
+        (written.is_send, written.token) = (is_send, token);
         let bytes = packet(&written, &payload);
         let read = RecordPacket::parse(&bytes).unwrap();
         written.bth.pad = read.headers.bth.pad;
