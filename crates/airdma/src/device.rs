@@ -1,10 +1,10 @@
 //! Devices.
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, RecordConfig};
 use crate::connection::Connection;
 use crate::endpoint::Connecting;
 use crate::hub::Hub;
-use crate::{Endpoint, Error, Listener, Operation, Region, Result};
+use crate::{DatagramEndpoint, Endpoint, Error, Listener, Operation, Region, Result};
 use airdma_engine::{self as engine, DeviceInfo, Path};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -313,6 +313,29 @@ impl Device {
         }
     }
 
+    /// An endpoint without a connection, for records.
+    ///
+    /// # Errors
+    /// [`Blame::You`](crate::Blame::You): the interface has no address, or the device seals.
+    /// [`Blame::System`](crate::Blame::System).
+    pub fn datagram_endpoint(&self) -> Result<DatagramEndpoint> {
+        self.datagram_endpoint_with(RecordConfig::default())
+    }
+
+    /// As [`Device::datagram_endpoint`], with other limits for its records.
+    ///
+    /// # Errors
+    /// As [`Device::datagram_endpoint`]; [`Blame::You`](crate::Blame::You): a limit is out of
+    /// range.
+    pub fn datagram_endpoint_with(&self, config: RecordConfig) -> Result<DatagramEndpoint> {
+        if self.seals {
+            return Err(Error::you(
+                "records are not sealed: open the endpoint on a device without `sealed`",
+            ));
+        }
+        DatagramEndpoint::new(self, &self.hub, config)
+    }
+
     fn begin_to_connect(&self, to: impl ToSocketAddrs) -> Result<Arc<Connection>> {
         let mut refused = None;
         for to in addresses_of(to)? {
@@ -328,7 +351,7 @@ impl Device {
     }
 
     /// The source address for `to`, and its index in the GID table.
-    fn source_for(&self, to: SocketAddr) -> Result<(IpAddr, u8)> {
+    pub(crate) fn source_for(&self, to: SocketAddr) -> Result<(IpAddr, u8)> {
         let info = self.hub.engine.current();
         let index_of = |address: IpAddr| {
             let at = info.gids.iter().position(|row| row.address == address)?;

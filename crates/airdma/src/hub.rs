@@ -3,7 +3,9 @@
 
 use crate::Blame;
 use crate::connection::Connection;
+use crate::datagrams::Datagrams;
 use crate::error::Cause;
+use crate::landing::Landings;
 use crate::listening::Listening;
 use crate::pages::PageFile;
 use crate::shared_driver;
@@ -24,6 +26,7 @@ pub(crate) struct Hub {
     /// Events of the connection manager.
     pub(crate) events: Arc<CmChannel>,
     pub(crate) pages: Arc<PageFile>,
+    pub(crate) landings: Arc<Landings>,
     members: Mutex<Members>,
     driving: Mutex<Driving>,
     last_tick: Mutex<Instant>,
@@ -49,6 +52,7 @@ struct Members {
 #[derive(Clone)]
 pub(crate) enum Member {
     Connection(Weak<Connection>),
+    Datagrams(Weak<Datagrams>),
     Listening(Weak<Listening>),
 }
 
@@ -65,6 +69,7 @@ impl Hub {
                 .map_err(|error| crate::Error::system("a memory file", &error))?,
             members: Mutex::default(),
             driving: Mutex::default(),
+            landings: Arc::default(),
             last_tick: Mutex::new(Instant::now()),
         });
         let hub = Arc::downgrade(&this);
@@ -84,6 +89,11 @@ impl Hub {
                 Member::Connection(connection) => {
                     if let Some(connection) = connection.upgrade() {
                         connection.lose_device();
+                    }
+                }
+                Member::Datagrams(datagrams) => {
+                    if let Some(datagrams) = datagrams.upgrade() {
+                        datagrams.lose_device();
                     }
                 }
                 Member::Listening(listening) => {
@@ -124,12 +134,12 @@ impl Hub {
         lock(&self.members).by_number.get(&number).cloned()
     }
 
-    /// Starts the thread that wakes tasks, unless it runs. A device with connections has its own.
+    /// Starts the thread that wakes tasks, unless it runs. A device with endpoints has its own.
     pub(crate) fn drive(self: &Arc<Self>) -> io::Result<()> {
         let mut driving = lock(&self.driving);
         match *driving {
             Driving::Own(_) => {}
-            Driving::None | Driving::Shared if self.has_connections() => {
+            Driving::None | Driving::Shared if self.has_endpoints() => {
                 let driver = Driver::start(self)?;
                 if let Driving::Shared = std::mem::replace(&mut *driving, Driving::Own(driver)) {
                     shared_driver::remove(&self.events);
@@ -144,19 +154,26 @@ impl Hub {
         Ok(())
     }
 
-    fn has_connections(&self) -> bool {
+    fn has_endpoints(&self) -> bool {
         let members = lock(&self.members);
         let mut all = members.by_number.values();
-        all.any(|member| matches!(member, Member::Connection(_)))
+        all.any(|member| matches!(member, Member::Connection(_) | Member::Datagrams(_)))
     }
 
     /// Handles what happened during a sleep.
     pub(crate) fn attend(&self, completed: Option<u64>) {
-        if let Some(Member::Connection(connection)) =
-            completed.and_then(|number| self.member(number))
-            && let Some(connection) = connection.upgrade()
-        {
-            connection.attend();
+        match completed.and_then(|number| self.member(number)) {
+            Some(Member::Connection(connection)) => {
+                if let Some(connection) = connection.upgrade() {
+                    connection.attend();
+                }
+            }
+            Some(Member::Datagrams(datagrams)) => {
+                if let Some(datagrams) = datagrams.upgrade() {
+                    datagrams.attend();
+                }
+            }
+            Some(Member::Listening(_)) | None => {}
         }
         self.take_events();
         self.tick();
@@ -185,7 +202,7 @@ impl Hub {
                     }
                 }
                 // The member has gone meanwhile, and has notified its peer.
-                (Some(Member::Listening(_)) | None, _) => {}
+                (Some(Member::Listening(_) | Member::Datagrams(_)) | None, _) => {}
             }
         }
     }
@@ -203,7 +220,7 @@ impl Hub {
             let members = lock(&self.members);
             let connection = |member: &Member| match member {
                 Member::Connection(connection) => connection.upgrade(),
-                Member::Listening(_) => None,
+                Member::Listening(_) | Member::Datagrams(_) => None,
             };
             members.by_number.values().filter_map(connection).collect()
         };

@@ -9,6 +9,7 @@
 //! | [`Region`] | memory that the device sends from and receives into | a buffer |
 //! | [`Shared`] | a region of yours that peers access directly | |
 //! | [`Remote`] | a region of the peer's | |
+//! | [`DatagramEndpoint`] | sends and takes [records](Record) without connections | a UDP socket |
 //!
 //! The verbs: [`connect`](Device::connect), [`accept`](Listener::accept), [`send`](Endpoint::send),
 //! [`recv`](Endpoint::recv), [`write`](Endpoint::write), [`read`](Endpoint::read),
@@ -37,6 +38,10 @@
 //! # }
 //! ```
 //!
+//! **Records.** [`write_record`](DatagramEndpoint::write_record) writes into a region by datagrams:
+//! without a connection, without a receive, and without waiting for what is lost. The target learns
+//! which bytes arrived. It is for data that is worthless late.
+//!
 //! **Memory.** An operation takes a region and gives it back, nothing is copied on the way, and
 //! what is in flight cannot be touched: that is what the types say. A peer reaches only what you
 //! [`share`](Region::share) and tell it of.
@@ -55,13 +60,17 @@
 
 mod changes;
 mod connection;
+mod datagram_address;
+mod datagrams;
 mod device;
 mod endpoint;
 mod error;
 mod hub;
+mod landing;
 mod listening;
 mod operation;
 mod pages;
+mod record;
 mod region;
 mod remote;
 mod shared_driver;
@@ -69,18 +78,22 @@ mod waiting;
 mod work;
 
 pub use changes::Changes;
+pub use datagram_address::DatagramAddress;
+pub use datagrams::{DatagramEndpoint, Records};
 pub use device::{Device, Interface};
 pub use endpoint::{Endpoint, Message};
 pub use error::{Blame, Error, Result};
 pub use listening::Listener;
 pub use operation::Operation;
+pub use record::{Ended, Record};
 pub use region::{Region, Rights, Shared};
 pub use remote::Remote;
 
 /// Tests the code of the book.
 pub mod config {
     pub use airdma_engine::{
-        Air, DeviceConfig, Impairment, PathMtu, PeerWindow, PortKind, RateControl, Secret,
+        Air, DeviceConfig, Impairment, PathMtu, PeerWindow, PortKind, RateControl, RecordConfig,
+        Secret,
     };
 }
 

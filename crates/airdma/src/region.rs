@@ -2,12 +2,14 @@
 
 use crate::connection::Connection;
 use crate::hub::{Hub, lock};
+use crate::landing::{Landings, RecordKeys};
 use crate::pages::{PageFile, Pages};
-use crate::{Endpoint, Error, Remote, Result};
-use airdma_engine::{Access, Mr, Mw, Pd, Rkey, Sge};
+use crate::{Endpoint, Error, Record, Remote, Result};
+use airdma_engine::{Access, Gid, Mr, Mw, Pd, Rkey, Sge};
 use bitflags::bitflags;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -33,6 +35,8 @@ bitflags! {
         const WRITE = 1 << 1;
         /// Execute atomics on its words.
         const ATOMIC = 1 << 2;
+        /// Write records to it, by datagrams: with keys that open it for nothing else.
+        const RECORD = 1 << 3;
     }
 }
 
@@ -44,6 +48,8 @@ pub struct Shared {
     // Dropped first: peers have access to the pages as long as they exist.
     openings: Mutex<Vec<Opening>>,
     access: Access,
+    /// With [`Rights::RECORD`].
+    records: Option<RecordKeys>,
     region: Region,
 }
 
@@ -56,11 +62,35 @@ struct Opening {
 }
 
 /// Registered pages.
-struct Memory {
+pub(crate) struct Memory {
     // Dropped first: then the device does not access the pages any more.
     mr: Arc<Mr>,
     pd: Arc<Pd>,
+    landings: Arc<Landings>,
     pages: Pages,
+}
+
+impl Memory {
+    pub(crate) fn landings(&self) -> &Arc<Landings> {
+        &self.landings
+    }
+
+    /// A pointer to an address within the pages.
+    pub(crate) fn at(&self, address: u64) -> *mut u8 {
+        let offset = address - self.pages.address();
+        // SAFETY: within the pages.
+        unsafe { self.pages.start().add(offset as usize) }
+    }
+
+    /// Opens a part for records of one host, or of all.
+    pub(crate) fn register_records(
+        &self,
+        address: u64,
+        length: usize,
+        from: Option<Gid>,
+    ) -> Result<Arc<Mr>> {
+        Ok(self.pd.reg_sealed_record_mr(address, length, from)?)
+    }
 }
 
 impl Region {
@@ -101,6 +131,7 @@ impl Region {
             memory: Arc::new(Memory {
                 mr,
                 pd: Arc::clone(&hub.pd),
+                landings: Arc::clone(&hub.landings),
                 pages,
             }),
             start: 0,
@@ -126,7 +157,8 @@ impl Region {
         Ok((first, rest))
     }
 
-    /// Shares it with peers, each of which needs its own key: see [`Shared::remote`].
+    /// Shares it with peers, each of which needs its own key: see [`Shared::remote`], and
+    /// [`Shared::remote_for_records`] for sources of records.
     ///
     /// # Errors
     /// [`Blame::You`](crate::Blame::You): the region is empty, or not at a multiple of 8 and
@@ -144,9 +176,13 @@ impl Region {
         access.set(Access::REMOTE_READ, rights.contains(Rights::READ));
         access.set(Access::REMOTE_WRITE, rights.contains(Rights::WRITE));
         access.set(Access::REMOTE_ATOMIC, rights.contains(Rights::ATOMIC));
+        let records = rights
+            .contains(Rights::RECORD)
+            .then(|| RecordKeys::new(&self));
         Ok(Shared {
             openings: Mutex::default(),
             access,
+            records,
             region: self,
         })
     }
@@ -158,6 +194,10 @@ impl Region {
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         let file = self.memory.pages.file()?;
         Some((file, self.start as u64))
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     pub(crate) fn is_of(&self, pd: &Pd) -> bool {
@@ -242,6 +282,11 @@ impl Shared {
     /// [`Blame::You`](crate::Blame::You): the endpoint is another device's.
     /// [`Blame::System`](crate::Blame::System): no keys are left.
     pub fn remote(&self, to: &Endpoint) -> Result<Remote> {
+        if self.records.is_some() && self.access.is_empty() {
+            return Err(Error::you(
+                "the region is shared for records alone: their key is that of `remote_for_records`",
+            ));
+        }
         let connection = to.connection();
         let mut openings = lock(&self.openings);
         let known = |opening: &&Opening| opening.to.as_ptr() == Arc::as_ptr(connection);
@@ -257,6 +302,31 @@ impl Shared {
         };
         let region = &self.region;
         Ok(Remote::new(region.address(), key, region.length))
+    }
+
+    /// The key and address for sources of records ([`DatagramEndpoint::write_record`]): for all
+    /// hosts, or for the one at `from` alone.
+    ///
+    /// A source also needs the address of the endpoint ([`DatagramEndpoint::address`]). Each call
+    /// returns the same for the same hosts.
+    ///
+    /// # Errors
+    /// [`Blame::You`](crate::Blame::You): the region is shared without [`Rights::RECORD`].
+    /// [`Blame::System`](crate::Blame::System): no keys are left.
+    ///
+    /// [`DatagramEndpoint::write_record`]: crate::DatagramEndpoint::write_record
+    /// [`DatagramEndpoint::address`]: crate::DatagramEndpoint::address
+    pub fn remote_for_records(&self, from: Option<IpAddr>) -> Result<Remote> {
+        let records = self.records.as_ref().ok_or_else(|| {
+            Error::you("the region is not shared for records: share it with `Rights::RECORD`")
+        })?;
+        records.remote(from)
+    }
+
+    /// Whether `record` is in this region.
+    pub fn holds(&self, record: &Record) -> bool {
+        let records = self.records.as_ref();
+        records.is_some_and(|records| record.landed_in(records))
     }
 
     fn open_to(&self, connection: &Arc<Connection>) -> Result<Opening> {
@@ -297,26 +367,8 @@ impl Shared {
     /// [`Blame::You`](crate::Blame::You): the range exceeds the region.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let part = self.bytes_at(offset, bytes.len())?;
-        let (head, words) = words_of(part, bytes.len());
-        let (first, rest) = bytes.split_at_mut(head);
-        let (middle, last) = rest.split_at_mut(words * WORD);
-        // SAFETY: within the region, as checked, with words at their multiples; volatile, since
-        // peers write it.
-        unsafe {
-            for (index, byte) in first.iter_mut().enumerate() {
-                *byte = part.add(index).read_volatile();
-            }
-            let part = part.add(head);
-            let (middle, _) = middle.as_chunks_mut::<WORD>();
-            for (index, word) in middle.iter_mut().enumerate() {
-                let value = part.cast::<u64>().add(index).read_volatile();
-                *word = value.to_ne_bytes();
-            }
-            let part = part.add(words * WORD);
-            for (index, byte) in last.iter_mut().enumerate() {
-                *byte = part.add(index).read_volatile();
-            }
-        }
+        // SAFETY: within the region, as checked.
+        unsafe { copy_from(part, bytes) };
         Ok(())
     }
 
@@ -371,6 +423,7 @@ impl Shared {
     pub fn withdraw(self) -> Region {
         // Dropping them waits until the device has released the memory.
         drop(self.openings);
+        drop(self.records);
         self.region
     }
 
@@ -383,6 +436,32 @@ impl Shared {
 }
 
 const WORD: usize = size_of::<u64>();
+
+/// Copies `bytes.len()` bytes from `part`, which peers may write meanwhile.
+///
+/// # Safety
+/// The bytes at `part` are mapped, and part of no slice.
+pub(crate) unsafe fn copy_from(part: *mut u8, bytes: &mut [u8]) {
+    let (head, words) = words_of(part, bytes.len());
+    let (first, rest) = bytes.split_at_mut(head);
+    let (middle, last) = rest.split_at_mut(words * WORD);
+    // SAFETY: the caller's promise, with words at their multiples; volatile, since peers write it.
+    unsafe {
+        for (index, byte) in first.iter_mut().enumerate() {
+            *byte = part.add(index).read_volatile();
+        }
+        let part = part.add(head);
+        let (middle, _) = middle.as_chunks_mut::<WORD>();
+        for (index, word) in middle.iter_mut().enumerate() {
+            let value = part.cast::<u64>().add(index).read_volatile();
+            *word = value.to_ne_bytes();
+        }
+        let part = part.add(words * WORD);
+        for (index, byte) in last.iter_mut().enumerate() {
+            *byte = part.add(index).read_volatile();
+        }
+    }
+}
 
 /// Number of single bytes before the first whole word, and number of words that follow.
 fn words_of(start: *mut u8, length: usize) -> (usize, usize) {

@@ -55,7 +55,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    fn element(&self) -> Sge {
+    pub(crate) fn element(&self) -> Sge {
         self.region.element(&self.range)
     }
 }
@@ -460,7 +460,7 @@ fn bytes_of_word(word: usize) -> Range<usize> {
     word * WORD..(word + 1) * WORD
 }
 
-fn keep(kept: &mut Option<Waker>, waker: Option<&Waker>) {
+pub(crate) fn keep(kept: &mut Option<Waker>, waker: Option<&Waker>) {
     if let Some(waker) = waker {
         match kept {
             Some(kept) => kept.clone_from(waker),

@@ -135,3 +135,34 @@ fn tasks_and_threads_share_an_endpoint() {
         });
     });
 }
+
+#[test]
+fn a_task_writes_records_and_awaits_them() {
+    isolated("a_task_writes_records_and_awaits_them", "", || {
+        block_on(async {
+            let device = airdma::Device::open("lo").unwrap();
+            let target = device.datagram_endpoint().unwrap();
+            let source = device.datagram_endpoint().unwrap();
+            let region = device.allocate(100).unwrap();
+            let shared = region.share(airdma::Rights::RECORD).unwrap();
+            let remote = shared.remote_for_records(None).unwrap();
+            let to = target.address();
+            for round in 0..100u8 {
+                let region = filled(&device, &[round; 100]);
+                let writing = source.write_record(&to, region, .., &remote, 0, None);
+                let (record, written) = both(target.record(), writing).await;
+                written.unwrap();
+                assert_eq!(record.unwrap().to_vec().unwrap(), [round; 100]);
+            }
+            // A task is woken by what comes much later.
+            let writer = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                let region = filled(&device, b"late");
+                let writing = source.write_record(&to, region, .., &remote, 0, None);
+                writing.wait().unwrap();
+            });
+            assert_eq!(target.record().await.unwrap().len(), 4);
+            writer.join().unwrap();
+        });
+    });
+}

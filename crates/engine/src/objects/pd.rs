@@ -136,14 +136,36 @@ impl Pd {
         length: usize,
         source: Option<Gid>,
     ) -> Result<Arc<Mr>, Error> {
+        self.register_records((addr, length), source, files::can_be_cut(addr, length))
+    }
+
+    /// As [`Pd::reg_record_mr`], for memory that no process can truncate ([`Pd::reg_sealed_mr`]).
+    ///
+    /// # Errors
+    /// As [`Pd::reg_mr`].
+    pub fn reg_sealed_record_mr(
+        self: &Arc<Self>,
+        addr: u64,
+        length: usize,
+        source: Option<Gid>,
+    ) -> Result<Arc<Mr>, Error> {
+        self.register_records((addr, length), source, false)
+    }
+
+    fn register_records(
+        self: &Arc<Self>,
+        (address, length): (u64, usize),
+        source: Option<Gid>,
+        can_be_cut: bool,
+    ) -> Result<Arc<Mr>, Error> {
         let call = MemoryControl::RegisterRecords {
             pd: self.id,
-            address: addr,
+            address,
             length,
             source,
-            can_be_cut: files::can_be_cut(addr, length),
+            can_be_cut,
         };
-        self.register((addr, length), Access::LOCAL_WRITE, None, call)
+        self.register((address, length), Access::LOCAL_WRITE, None, call)
     }
 
     /// Registers nothing: reads give zeros, and what is written vanishes, whatever the address. For
