@@ -92,8 +92,8 @@ impl DatagramEndpoint {
     /// message there, or 32 messages later: bytes of two messages may be mixed otherwise.
     ///
     /// # Errors
-    /// - [`Blame::You`]: a range exceeds its region, or is empty; the target's address is of another
-    ///   family than the device's.
+    /// - [`Blame::You`]: a range exceeds its region, or is empty; the device has no address of the
+    ///   family of the target's.
     /// - [`Blame::System`]: the interface is gone.
     pub fn write_record(
         &self,

@@ -157,8 +157,8 @@ impl Record {
         self.seen.unit
     }
 
-    /// Copies what is at `offset` of the message into `bytes`. Where nothing arrived, it is what was
-    /// in the region before.
+    /// Copies what is at `offset` of the message into `bytes`. Where nothing arrived, the region has
+    /// what it had before.
     ///
     /// # Errors
     /// [`Blame::You`](crate::Blame::You): the range exceeds the message, or the region was
