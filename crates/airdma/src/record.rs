@@ -157,7 +157,7 @@ impl Record {
         self.seen.unit
     }
 
-    /// Copies what is at `offset` of the message into `bytes`. Where nothing arrived, the region has
+    /// Copies what is at `offset` of the message. Where nothing arrived, the region has
     /// what it had before.
     ///
     /// # Errors
