@@ -13,14 +13,17 @@
 //!
 //! Memory registered on demand may come and go meanwhile: those copies are the kernel's
 //! (`process_vm_readv(2)`), which finds a hole where a copy of ours would end in a fault. So are
-//! those of memory of files, which can be cut ([`files`]).
+//! those of memory of files, which can be cut ([`files`]). Other memory that a program unmaps while
+//! it is registered is found by a handler of faults ([`faults`]).
 
+pub(crate) mod faults;
 pub(crate) mod files;
 mod on_demand;
 pub(crate) mod populate;
 mod records;
 mod windows;
 
+use self::faults::Copying;
 use crate::index::{PdIndex, Serial};
 use crate::random::Random;
 use crate::{Access, Error, LIMITS};
@@ -53,6 +56,7 @@ pub(crate) struct MemoryTable {
     /// Rows that are not free.
     used: usize,
     random: Random,
+    copying: Copying,
 }
 
 /// A row of the table. `key` 0 marks a free one.
@@ -347,18 +351,24 @@ impl MemoryTable {
         let (from, backing) = self.find(place, out.len() as u64, right)?;
         match backing {
             Backing::Mapped => {}
-            Backing::OnDemand => return on_demand::read(from, out),
+            Backing::OnDemand => {
+                return self
+                    .copying
+                    .guard(from, out.len(), || on_demand::read(from, out))?;
+            }
             Backing::Null => {
                 out.fill(0);
                 return Ok(());
             }
         }
-        // SAFETY: `find` placed `out.len()` bytes at `from` inside a region whose owner keeps it
-        // mapped until `deregister`, which needs the same exclusive access to this table that the
-        // caller's worker has. `out` is a buffer of ours outside any region. The application may
-        // write meanwhile: it gets the bytes it deserves.
-        unsafe { ptr::copy_nonoverlapping(from.cast_const(), out.as_mut_ptr(), out.len()) };
-        Ok(())
+        self.copying.guard(from, out.len(), || {
+            // SAFETY: `find` placed `out.len()` bytes at `from` inside a region that is registered
+            // until `deregister`, which needs the same exclusive access to this table that the
+            // caller's worker has; where its owner has unmapped it, `guard` lends memory. `out` is
+            // a buffer of ours outside any region. The application may write meanwhile: it gets
+            // the bytes it deserves.
+            unsafe { ptr::copy_nonoverlapping(from.cast_const(), out.as_mut_ptr(), out.len()) };
+        })
     }
 
     /// Copies what lies together out to the parts of `spread`, with one look at key and bounds.
@@ -376,30 +386,8 @@ impl MemoryTable {
         if backing != Backing::Mapped {
             return self.read_parts(place, right, out, spread);
         }
-        if let Some(by) = sums.by {
-            let mut packets = spread.packets(out, ICRC_LEN).enumerate();
-            sums.are_done = packets.all(|(index, packet)| {
-                // SAFETY: as in `read`; `find` placed the bytes of all parts together at `from`.
-                unsafe {
-                    by.copy(
-                        from.add(index * spread.len).cast_const(),
-                        packet,
-                        spread.start,
-                    )
-                }
-            });
-            if sums.are_done {
-                return Ok(());
-            }
-        }
-        spread.fill(out, |before, part| {
-            // SAFETY: as in `read`; `find` placed the bytes of all parts together at `from`.
-            unsafe {
-                let from = from.add(before).cast_const();
-                ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
-            }
-            Ok(())
-        })
+        let copy = || copy_run(from, out, spread, sums);
+        self.copying.guard(from, spread.bytes(), copy)
     }
 
     #[cold]
@@ -425,12 +413,17 @@ impl MemoryTable {
         let (to, backing) = self.find(place, data.len() as u64, right)?;
         match backing {
             Backing::Mapped => {}
-            Backing::OnDemand => return on_demand::write(to, data),
+            Backing::OnDemand => {
+                return self
+                    .copying
+                    .guard(to, data.len(), || on_demand::write(to, data))?;
+            }
             Backing::Null => return Ok(()),
         }
-        // SAFETY: as in `read`; the region was registered for writing, which `right` demanded.
-        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
-        Ok(())
+        self.copying.guard(to, data.len(), || {
+            // SAFETY: as in `read`; the region was registered for writing, which `right` demanded.
+            unsafe { ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+        })
     }
 
     /// Whether a peer may access `length` bytes. A length of zero touches nothing, and its key is
@@ -468,9 +461,10 @@ impl MemoryTable {
 
     /// Stores eight bytes of a peer at once.
     pub(crate) fn write_atomic(&self, place: Place, data: [u8; 8]) -> Result<(), RemoteFault> {
-        let value = self.word(place, Access::REMOTE_WRITE)?;
-        value.store(u64::from_ne_bytes(data), Ordering::SeqCst);
-        Ok(())
+        let data = u64::from_ne_bytes(data);
+        self.on_word(place, Access::REMOTE_WRITE, |value| {
+            value.store(data, Ordering::SeqCst);
+        })
     }
 
     /// Runs a peer's atomic on eight bytes, and returns what they held.
@@ -479,8 +473,8 @@ impl MemoryTable {
         place: Place,
         operation: AtomicOperation,
     ) -> Result<u64, RemoteFault> {
-        let value = self.word(place, remote_right(RemoteAccess::Atomic))?;
-        Ok(match operation {
+        let right = remote_right(RemoteAccess::Atomic);
+        self.on_word(place, right, |value| match operation {
             AtomicOperation::FetchAdd { add } => value.fetch_add(add, Ordering::SeqCst),
             AtomicOperation::CompareSwap { compare, swap } => {
                 match value.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
@@ -490,8 +484,13 @@ impl MemoryTable {
         })
     }
 
-    /// The eight bytes that a peer's atomic works on.
-    fn word(&self, place: Place, right: Access) -> Result<&AtomicU64, RemoteFault> {
+    /// Calls `call` on the eight bytes that a peer's atomic works on.
+    fn on_word<R>(
+        &self,
+        place: Place,
+        right: Access,
+        call: impl FnOnce(&AtomicU64) -> R,
+    ) -> Result<R, RemoteFault> {
         let (at, backing) = self.find(place, 8, right)?;
         if !place.va.is_multiple_of(8) || !at.addr().is_multiple_of(8) {
             return Err(RemoteFault::Misaligned);
@@ -501,11 +500,14 @@ impl MemoryTable {
             Backing::OnDemand => on_demand::bring(at, 8)?,
             Backing::Null => return Err(RemoteFault::Access),
         }
-        // SAFETY: `find` placed eight bytes at `at` inside a mapped region registered for this
-        // access, the check above aligned them, and the callers drop the reference before they give
-        // the table back. Accesses of the application that are not atomic race with this one, as
-        // they do with an RDMA NIC's.
-        Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
+        let result = self.copying.guard(at, 8, || {
+            // SAFETY: `find` placed eight bytes at `at` inside a region registered for this access,
+            // the check above aligned them, and `guard` lends memory where they are not mapped.
+            // Accesses of the application that are not atomic race with this one, as they do with
+            // an RDMA NIC's.
+            call(unsafe { AtomicU64::from_ptr(at.cast()) })
+        });
+        Ok(result?)
     }
 
     /// The first byte of `length` bytes, if the key, its domain, the bounds and the right allow
@@ -536,6 +538,34 @@ impl MemoryTable {
         let at = region.address.wrapping_add(offset as usize);
         Ok((ptr::with_exposed_provenance_mut(at), region.backing))
     }
+}
+
+/// Copies bytes that lie together at `from` to the parts of `spread`, and sums packets if it can.
+///
+/// The caller found them, and guards them.
+fn copy_run(from: *mut u8, out: &mut [u8], spread: Spread, sums: &mut RunSums) {
+    if let Some(by) = sums.by {
+        let mut packets = spread.packets(out, ICRC_LEN).enumerate();
+        sums.are_done = packets.all(|(index, packet)| {
+            // SAFETY: as in `read`; `find` placed the bytes of all parts together at `from`.
+            unsafe {
+                let from = from.add(index * spread.len).cast_const();
+                by.copy(from, packet, spread.start)
+            }
+        });
+        if sums.are_done {
+            return;
+        }
+    }
+    let filled: Result<(), Refused> = spread.fill(out, |before, part| {
+        // SAFETY: as above.
+        unsafe {
+            let from = from.add(before).cast_const();
+            ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
+        }
+        Ok(())
+    });
+    debug_assert!(filled.is_ok());
 }
 
 impl Region {

@@ -5,8 +5,8 @@
 //! `EFAULT` where no memory is mapped, where a copy by this thread would end the program. The calls
 //! name the calling thread: a process has no memory under its own number once `main`'s thread ended
 //! with `pthread_exit`. They cost about half a microsecond per packet. Where a sandbox forbids
-//! them, the pages are requested first (`MADV_POPULATE_*`) and then copied by this thread, which
-//! leaves a gap for a program that unmaps memory at that very moment.
+//! them, the pages are requested first (`MADV_POPULATE_*`) and then copied by this thread; the
+//! handler of faults finds those that a program unmaps at that very moment ([`super::faults`]).
 
 use super::{Refused, populate};
 use crate::Access;

@@ -1,7 +1,7 @@
 //! Memory regions as the caller holds them.
 
 use crate::control::{Control, MemoryControl};
-use crate::memory::{RegionChange, files, populate};
+use crate::memory::{RegionChange, faults, files, populate};
 use crate::{Access, Dm, Error, Lkey, Pd, Rkey};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -84,6 +84,7 @@ impl Mr {
         let access = change.access.unwrap_or(state.access);
         let range = change.translation.unwrap_or(state.range);
         if !access.contains(Access::ON_DEMAND) {
+            faults::catch();
             populate::check(range.0, range.1, access)?;
         }
         to.users.acquire("the protection domain")?;

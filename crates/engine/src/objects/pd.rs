@@ -3,7 +3,7 @@
 use crate::control::{Control, MemoryControl, Reply, WRONG_REPLY};
 use crate::core::Core;
 use crate::index::PdIndex;
-use crate::memory::{files, populate};
+use crate::memory::{faults, files, populate};
 use crate::objects::multicast::check_scope;
 use crate::queues::use_count::UseCount;
 use crate::{
@@ -235,6 +235,7 @@ impl Pd {
         let present = if dm.is_some() || access.contains(Access::ON_DEMAND) {
             Ok(())
         } else {
+            faults::catch();
             populate::check(range.0, range.1, access)
         };
         let key = present.and_then(|()| ask_for_key(core, call));
