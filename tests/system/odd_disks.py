@@ -221,6 +221,13 @@ def _refuses(bench: Bench) -> list[str]:
     receiver = bench.recv(before=shlex.join(["exec", *trace]))
     complaints += ended(bench.send(bench.source / "tree"), FLAWED) + ended(receiver, FLAWED)
     complaints += _notes(receiver, "times")
+    # CIFS of Linux 6.12 to a Samba server has another word for that.
+    shutil.rmtree(bench.out / "tree")
+    other = ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "inject=symlinkat:error=EIO"]
+    receiver = bench.recv(before=shlex.join(["exec", *other]))
+    complaints += ended(bench.send(bench.source / "tree"), FLAWED) + ended(receiver, FLAWED)
+    told = [(flaw["path"], "symbolic link" in flaw["why"]) for end in receiver.events("end") for flaw in end["flaws"]]
+    complaints += [f"told is {told}"] if told != [("tree/link", True)] else []
     return complaints + _unlike(bench, {"tree/file"})
 
 

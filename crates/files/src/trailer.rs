@@ -40,9 +40,9 @@ pub enum Flaw {
         "this symbolic link leads out of what is sent, or could: `airdma recv --symlinks all` makes it"
     )]
     LeadsOut,
-    /// The receiver's file system has no symbolic links.
+    /// The receiver's file system has no symbolic links, or does not take this one.
     #[error(
-        "the receiver's file system has no symbolic links: receive into a directory on another disk, or leave links out (`airdma recv --symlinks skip`)"
+        "the receiver's file system does not take this symbolic link: receive into a directory on another disk, or leave links out (`airdma recv --symlinks skip`)"
     )]
     NoLinks,
 }

@@ -248,9 +248,7 @@ impl Sink {
                 errno => Err(errno),
             });
         match made {
-            Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                return self.lack(index, Flaw::NoLinks);
-            }
+            Err(errno) if NO_LINK.contains(&errno) => return self.lack(index, Flaw::NoLinks),
             made => made,
         }
         .and_then(|()| self.time_link(index, &temporary))
@@ -285,6 +283,18 @@ impl Sink {
         at_once(|| sync_directory(top), || sync_directory(staging))
     }
 }
+
+/// What file systems say to a symbolic link that they do not take: FAT, old FUSE, WSL and 9p, CIFS
+/// of Linux 6.12, Samba and Windows without the right to, and those to whom its target is too long.
+const NO_LINK: [Errno; 7] = [
+    Errno::PERM,
+    Errno::NOSYS,
+    Errno::OPNOTSUPP,
+    Errno::IO,
+    Errno::ACCESS,
+    Errno::INVAL,
+    Errno::NAMETOOLONG,
+];
 
 /// Removes the journal first: with a journal, but without the marks of missing files, all files
 /// would seem to have arrived.
