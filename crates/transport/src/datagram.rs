@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use airdma_wire::{
     Bth, Deth, GRH_LEN, Gid, Headers, ICRC_LEN, Neighbour, Opcode, Packet, PathMtu, Psn, Qkey, Qpn,
-    Rceth, RecordHeaders, Reth, grh_area, record_payload,
+    Rceth, RecordAck, RecordHeaders, Reth, grh_area, record_payload,
 };
 
 use crate::attributes::{QpAttributes, QpType};
@@ -15,7 +15,9 @@ use crate::host::{Host, Receive};
 use crate::operation::Operation;
 use crate::queue_pair::{Arrival, Transmit};
 use crate::record::unit_of;
+use crate::reliable::{InvalidReliableConfig, ReliableConfig, ReliableRequester, Repeat};
 use crate::request_packet::{pad_of, request_bth};
+use crate::time::Time;
 use crate::work::{Datagram, Path, SendRequest};
 
 /// Length of the header between IP header and BTH.
@@ -25,7 +27,7 @@ const UDP_HEADER_LEN: usize = 8;
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
 /// Least payload of a packet of a Write-Record in a longer message: the smallest path MTU.
-const RECORD_PAYLOAD_MIN: u32 = PathMtu::M256.bytes();
+pub(crate) const RECORD_PAYLOAD_MIN: u32 = PathMtu::M256.bytes();
 
 #[derive(Debug)]
 pub(crate) struct Datagrams {
@@ -35,6 +37,20 @@ pub(crate) struct Datagrams {
     /// A receive that was taken for a datagram that did not fit; the next datagram gets it.
     spare: Option<Receive>,
     records: RecordRequester,
+    reliable: Option<Box<Reliable>>,
+    /// Answers to packets of reliable datagrams, which leave first; at most [`ANSWERS_MAX`].
+    answers: VecDeque<(RecordAck, Path)>,
+}
+
+/// Answers that wait to be sent at most. Beyond, the packets are as good as lost.
+const ANSWERS_MAX: usize = 64;
+
+/// Reliable datagrams of a queue pair, and what they share with its other ones.
+#[derive(Debug)]
+struct Reliable {
+    requester: ReliableRequester,
+    /// They had the last turn to send.
+    had_turn: bool,
 }
 
 /// What packets of a Write-Record say of their sender.
@@ -61,6 +77,8 @@ impl Datagrams {
                 id: 0,
                 sent: 0,
             },
+            reliable: None,
+            answers: VecDeque::new(),
         }
     }
 
@@ -77,33 +95,194 @@ impl Datagrams {
             id: 0,
             sent: 0,
         };
+        if let Some(reliable) = &mut self.reliable {
+            reliable.requester.set_interface_mtu(interface_mtu);
+        }
     }
 
-    pub(crate) fn post(&mut self, request: SendRequest) {
+    /// See [`QueuePair::enable_reliable`](crate::QueuePair::enable_reliable).
+    pub(crate) fn enable_reliable(
+        &mut self,
+        config: ReliableConfig,
+        key: [u64; 2],
+    ) -> Result<(), InvalidReliableConfig> {
+        let requester = ReliableRequester::new(config, key, self.records.interface_mtu)?;
+        self.reliable = Some(Box::new(Reliable {
+            requester,
+            had_turn: false,
+        }));
+        Ok(())
+    }
+
+    /// The queue pair is in RESET: forgets all but that it repeats, and has memory for answers.
+    pub(crate) fn reset(&mut self) {
+        let fresh = Datagrams::new(self.port_mtu);
+        let before = std::mem::replace(self, fresh);
+        (self.reliable, self.answers) = (before.reliable, before.answers);
+        self.answers.clear();
+        if let Some(reliable) = &mut self.reliable {
+            reliable.requester.reset();
+        }
+    }
+
+    pub(crate) fn is_reliable(&self) -> bool {
+        self.reliable.is_some()
+    }
+
+    /// Takes memory for answers, which a queue pair sends that takes records.
+    pub(crate) fn reserve_answers(&mut self) {
+        self.answers.reserve(ANSWERS_MAX);
+    }
+
+    /// Owes an answer.
+    pub(crate) fn owe(&mut self, answer: RecordAck, path: Path) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back((answer, path));
+        }
+    }
+
+    pub(crate) fn post<H: Host>(&mut self, request: SendRequest, host: &mut H) {
         self.queue.push_back(request);
+        if request.reliable {
+            self.admit(host);
+        }
+    }
+
+    /// Hands the reliable datagrams at the front of the queue over, as far as there is room.
+    fn admit<H: Host>(&mut self, host: &mut H) {
+        let Some(reliable) = &mut self.reliable else {
+            return;
+        };
+        while let Some(request) = self.queue.front()
+            && request.reliable
+            && reliable.requester.post(request, host)
+        {
+            self.queue.pop_front();
+        }
     }
 
     pub(crate) fn wants_transmit(&self) -> bool {
-        !self.queue.is_empty()
+        let repeats = |reliable: &Reliable| reliable.requester.wants_transmit();
+        // A reliable one waits for room.
+        let plain = self.queue.front().is_some_and(|next| self.is_plain(next));
+        plain || !self.answers.is_empty() || self.reliable.as_deref().is_some_and(repeats)
+    }
+
+    /// Whether a request is sent once; that it is not, where none is repeated, is an error.
+    fn is_plain(&self, request: &SendRequest) -> bool {
+        !request.reliable || self.reliable.is_none()
     }
 
     /// Destination of the next datagram.
-    pub(crate) fn next(&self) -> Option<(Path, Qpn)> {
-        let datagram = self.queue.front()?.datagram?;
+    pub(crate) fn next(&mut self, now: Time) -> Option<(Path, Qpn)> {
+        if let Some((answer, path)) = self.answers.front() {
+            return Some((*path, answer.bth.dest_qpn));
+        }
+        if self.reliable_goes_first()
+            && let Some(reliable) = &mut self.reliable
+            && let Some(next) = reliable.requester.next_datagram(now)
+        {
+            return Some(next);
+        }
+        let datagram = self
+            .queue
+            .front()
+            .filter(|next| self.is_plain(next))?
+            .datagram?;
         Some((datagram.path, datagram.qpn))
+    }
+
+    /// Whether reliable datagrams have the next turn: they take turns with others.
+    fn reliable_goes_first(&self) -> bool {
+        let Some(reliable) = &self.reliable else {
+            return false;
+        };
+        let others = self.queue.front().is_some_and(|next| !next.reliable);
+        reliable.requester.wants_transmit() && !(others && reliable.had_turn)
+    }
+
+    /// Writes an answer, or the next packet of a reliable datagram if it is their turn.
+    #[inline(never)] // the paths of other services have no room for it on the stack
+    fn poll_reliable<H: Host>(
+        &mut self,
+        repeat: &Repeat<'_>,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        if let Some((answer, path)) = self.answers.pop_front() {
+            host.count(Counter::AcksSent);
+            let len = answer.emit(out);
+            return Some(Transmit { len, path });
+        }
+        let goes_first = self.reliable_goes_first();
+        let reliable = self.reliable.as_deref_mut()?;
+        reliable.had_turn = goes_first;
+        if !goes_first {
+            return None;
+        }
+        let transmit = reliable.requester.poll_transmit(repeat, host, out);
+        self.admit(host);
+        transmit
+    }
+
+    /// Takes an answer to a reliable datagram.
+    pub(crate) fn handle_answer<H: Host>(
+        &mut self,
+        now: Time,
+        source: Neighbour,
+        answer: &RecordAck,
+        qpn: Qpn,
+        host: &mut H,
+    ) {
+        let Some(reliable) = &mut self.reliable else {
+            return host.count(Counter::DropGhost);
+        };
+        reliable
+            .requester
+            .handle_answer(now, source, answer, qpn, host);
+        self.admit(host);
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.reliable.as_ref()?.requester.poll_timeout()
+    }
+
+    pub(crate) fn handle_timeout<H: Host>(&mut self, now: Time, qpn: Qpn, host: &mut H) {
+        if let Some(reliable) = &mut self.reliable {
+            reliable.requester.handle_timeout(now, qpn, host);
+            self.admit(host);
+        }
     }
 
     /// Sends the next datagram. An error is the status of the oldest request.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
+        now: Time,
         attributes: &QpAttributes,
         qpn: Qpn,
         host: &mut H,
         out: &mut [u8],
     ) -> Result<Option<Transmit>, Status> {
+        if self.reliable.is_some() || !self.answers.is_empty() {
+            let repeat = Repeat {
+                now,
+                attributes,
+                qpn,
+            };
+            if let Some(transmit) = self.poll_reliable(&repeat, host, out) {
+                return Ok(Some(transmit));
+            }
+        }
         let Some(request) = self.queue.front().copied() else {
             return Ok(None);
         };
+        if request.reliable {
+            // It waits for room, or for a queue pair that repeats.
+            return match self.reliable {
+                Some(_) => Ok(None),
+                None => Err(Status::LocalQpOperationError),
+            };
+        }
         let datagram = request.datagram.ok_or(Status::LocalQpOperationError)?;
         if request.operation.is_record() {
             return self
@@ -143,6 +322,7 @@ impl Datagrams {
         self.next_psn = self.next_psn.add(1);
         self.queue.pop_front();
         self.complete(&request, qpn, host);
+        self.admit(host);
         Ok(Some(Transmit {
             len,
             path: datagram.path,
@@ -207,6 +387,7 @@ impl Datagrams {
             self.records.next();
             self.queue.pop_front();
             self.complete(request, qpn, host);
+            self.admit(host);
         } else {
             self.records.sent += payload_len;
         }
@@ -230,6 +411,10 @@ impl Datagrams {
     /// Completes the oldest request with `failed`, if it failed, and flushes the others.
     pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
         let mut status = failed.unwrap_or(Status::WrFlushError);
+        self.answers.clear();
+        if let Some(reliable) = &mut self.reliable {
+            reliable.requester.fail(qpn, host);
+        }
         if self.records.sent > 0 {
             // The rest of a message that failed must not be taken for the next one's.
             self.records.next();
@@ -317,7 +502,7 @@ impl RecordRequester {
 }
 
 /// The Q_Key that a request wants sent.
-fn qkey_of(datagram: &Datagram, attributes: &QpAttributes) -> Qkey {
+pub(crate) fn qkey_of(datagram: &Datagram, attributes: &QpAttributes) -> Qkey {
     if datagram.qkey.0 & CONTROLLED_QKEY != 0 {
         attributes.qkey
     } else {
@@ -325,14 +510,26 @@ fn qkey_of(datagram: &Datagram, attributes: &QpAttributes) -> Qkey {
     }
 }
 
-/// The header that [`grh_area`] writes: that of IPv4 if both addresses are.
-fn grh_header(arrival: &Arrival) -> GrhHeader {
+/// The header that [`grh`] writes: that of IPv4 if both addresses are.
+pub(crate) fn grh_header(arrival: &Arrival) -> GrhHeader {
     let is_ipv4 = |end: Neighbour| Gid::from(end).to_ip().is_ipv4();
     if is_ipv4(arrival.source) && is_ipv4(arrival.destination) {
         GrhHeader::Ipv4
     } else {
         GrhHeader::Ipv6
     }
+}
+
+/// The GRH area for a packet of `len` bytes, from the BTH to the pad.
+pub(crate) fn grh(arrival: &Arrival, len: usize) -> [u8; GRH_LEN] {
+    grh_area(
+        Gid::from(arrival.source).to_ip(),
+        Gid::from(arrival.destination).to_ip(),
+        arrival.tos,
+        arrival.ttl,
+        arrival.flow_label,
+        u16::try_from(UDP_HEADER_LEN + len + ICRC_LEN).unwrap_or(u16::MAX),
+    )
 }
 
 fn place<H: Host>(
@@ -343,14 +540,7 @@ fn place<H: Host>(
 ) -> Result<(), crate::host::LocalFault> {
     let headers_len = packet.headers.len();
     let padded = packet.payload.len() + usize::from(packet.headers.bth.pad);
-    let area = grh_area(
-        Gid::from(arrival.source).to_ip(),
-        Gid::from(arrival.destination).to_ip(),
-        arrival.tos,
-        arrival.ttl,
-        arrival.flow_label,
-        u16::try_from(UDP_HEADER_LEN + headers_len + padded + ICRC_LEN).unwrap_or(u16::MAX),
-    );
+    let area = grh(arrival, headers_len + padded);
     host.scatter_receive(receive.slot, 0, &area)?;
     if !packet.payload.is_empty() {
         host.scatter_receive(receive.slot, GRH_LEN as u32, packet.payload)?;

@@ -242,6 +242,24 @@ pub trait Host {
     /// Frees the slot of a send request that is done; `None` is an unsignalled success.
     fn complete_send(&mut self, slot: Slot, completion: Option<Completion>);
 
+    /// Takes a send request out of the queue, so that those behind it can complete before it.
+    /// Returns its new handle, for [`gather_held`](Self::gather_held) and
+    /// [`complete_held_send`](Self::complete_held_send); `None`, and nothing done, if there is no
+    /// room for it. All requests before it are complete or held.
+    fn hold_send(&mut self, slot: Slot) -> Option<Slot> {
+        Some(slot)
+    }
+
+    /// As [`gather`](Self::gather), of a held request.
+    fn gather_held(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
+        self.gather(slot, offset, out)
+    }
+
+    /// As [`complete_send`](Self::complete_send), of a held request.
+    fn complete_held_send(&mut self, slot: Slot, completion: Option<Completion>) {
+        self.complete_send(slot, completion);
+    }
+
     /// Frees the slot of a receive that is done.
     fn complete_receive(&mut self, slot: Slot, completion: Completion);
 

@@ -18,6 +18,7 @@ mod operation;
 mod queue_pair;
 pub mod rate;
 mod record;
+mod reliable;
 mod replies;
 mod request_packet;
 mod requester;
@@ -45,7 +46,11 @@ pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, Transmit};
 pub use record::{
     Ended, InvalidRecordConfig, RECORD_CLOSED_MAX, RECORD_MAP_BYTES_MAX, RECORD_OPEN_MAX,
     RECORD_SOURCES_MAX, RECORD_UNITS_MAX, Record, RecordConfig, RecordHandle, RecordHost,
-    RecordTarget,
+    RecordReply, RecordTarget,
+};
+pub use reliable::{
+    InvalidReliableConfig, RELIABLE_DESTINATIONS_MAX, RELIABLE_MESSAGES_MAX, RELIABLE_SILENCE_MAX,
+    ReliableConfig,
 };
 pub use requester::Loss;
 pub use run::{Run, RunLimits};

@@ -406,6 +406,18 @@ impl Operation {
         }
     }
 
+    /// Immediate data.
+    pub(crate) const fn immediate(&self) -> Option<[u8; 4]> {
+        if let Operation::SendImm(imm)
+        | Operation::WriteImm { imm, .. }
+        | Operation::RecordImm { imm, .. } = *self
+        {
+            Some(imm)
+        } else {
+            None
+        }
+    }
+
     /// Whether a service has it (IBTA table 38, A14.3.2).
     #[inline]
     pub const fn is_of_service(&self, qp_type: QpType) -> bool {

@@ -4,7 +4,10 @@ mod ack_delay;
 mod selective;
 mod states;
 
-use airdma_wire::{Bth, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn, RecordPacket, Transport};
+use airdma_wire::{
+    Bth, Deth, Neighbour, Opcode, Packet, PathMtu, Psn, Qkey, Qpn, RecordAck, RecordPacket,
+    Transport,
+};
 
 use crate::ack_delay::AckDelay;
 use crate::attributes::{QpAttributes, QpState, QpType};
@@ -12,8 +15,9 @@ use crate::counter::Counter;
 use crate::datagram::Datagrams;
 use crate::host::{Host, QpEvent};
 use crate::record::{RecordHost, RecordTarget};
+use crate::reliable::{InvalidReliableConfig, ReliableConfig};
 use crate::replies::Peer;
-use crate::request_packet::DEFAULT_PKEY;
+use crate::request_packet::{DEFAULT_PKEY, request_bth};
 use crate::requester::{Loss, Requester, Turn};
 use crate::responder::{Responder, ends};
 use crate::run::{Run, RunLimits};
@@ -170,7 +174,7 @@ impl QueuePair {
         match &mut self.service {
             Service::Connected { requester, .. } => requester.post(request, &self.attributes),
             Service::Unreliable { requester, .. } => requester.post(request, &self.attributes),
-            Service::Datagram(datagrams) => datagrams.post(request),
+            Service::Datagram(datagrams) => datagrams.post(request, host),
         }
         match self.attributes.state {
             QpState::Error => self.flush(None, host),
@@ -220,7 +224,9 @@ impl QueuePair {
         }
     }
 
-    /// Handles one packet of a Write-Record to `records`, which are those of this queue pair.
+    /// Handles one packet of a Write-Record, or of a reliable datagram, to `records`, which are
+    /// those of this queue pair. Returns the answer that its sender gets, if any: see
+    /// [`owe_answer`](Self::owe_answer).
     pub fn handle_record<H: RecordHost>(
         &self,
         now: Time,
@@ -228,21 +234,61 @@ impl QueuePair {
         packet: &RecordPacket<'_>,
         records: &mut RecordTarget,
         host: &mut H,
-    ) {
+    ) -> Option<RecordAck> {
         let headers = &packet.headers;
-        if !self.attributes.state.receives() {
-            return host.count_record(Counter::DropBadState);
+        let reason = if !self.attributes.state.receives() {
+            Counter::DropBadState
+        } else if headers.bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK {
+            Counter::DropBadPkey
+        } else if self.config.qp_type != QpType::Ud
+            || headers.token.is_some() && arrival.destination.is_multicast()
+        {
+            // A group would answer with many packets for one.
+            Counter::DropMalformed
+        } else if headers.deth.qkey != self.attributes.qkey {
+            Counter::DropBadQkey
+        } else {
+            let reply = records.handle_packet(now, arrival, packet, host)?;
+            let token = headers.token?;
+            return Some(RecordAck {
+                bth: Bth {
+                    opcode: Opcode::UdSendOnly,
+                    dest_qpn: headers.deth.src_qpn,
+                    psn: headers.bth.psn,
+                    ..request_bth()
+                },
+                deth: Deth {
+                    qkey: Qkey(0),
+                    src_qpn: self.config.qpn,
+                },
+                id: headers.rceth.id,
+                token,
+                answer: reply.answer,
+                round: headers.rceth.round,
+                base: reply.base,
+                map: reply.map,
+            });
+        };
+        host.count_record(reason);
+        None
+    }
+
+    /// Takes memory for answers. A datagram queue pair owes none before.
+    pub fn reserve_answers(&mut self) {
+        if let Service::Datagram(datagrams) = &mut self.service {
+            datagrams.reserve_answers();
         }
-        if headers.bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK {
-            return host.count_record(Counter::DropBadPkey);
+    }
+
+    /// Owes an answer, which leaves on `path` before other datagrams. It is dropped if too many
+    /// are owed, or in a state in which nothing is sent.
+    pub fn owe_answer(&mut self, answer: RecordAck, path: Path) {
+        let sends = self.attributes.state == QpState::ReadyToSend;
+        if let Service::Datagram(datagrams) = &mut self.service
+            && sends
+        {
+            datagrams.owe(answer, path);
         }
-        if self.config.qp_type != QpType::Ud {
-            return host.count_record(Counter::DropMalformed);
-        }
-        if headers.deth.qkey != self.attributes.qkey {
-            return host.count_record(Counter::DropBadQkey);
-        }
-        records.handle_packet(now, arrival.source, packet, host);
     }
 
     /// Sets what a datagram queue pair needs to send Write-Records, before it sends the first:
@@ -251,6 +297,52 @@ impl QueuePair {
     pub fn set_record_requester(&mut self, instance: Psn, interface_mtu: u32) {
         if let Service::Datagram(datagrams) = &mut self.service {
             datagrams.set_record_requester(instance, interface_mtu);
+        }
+    }
+
+    /// Lets a datagram queue pair repeat the requests that ask for it, from now on until it is in
+    /// RESET. `key` is secret and random. Other types ignore it.
+    ///
+    /// # Errors
+    /// If a value of `config` is not allowed.
+    pub fn enable_reliable(
+        &mut self,
+        config: ReliableConfig,
+        key: [u64; 2],
+    ) -> Result<(), InvalidReliableConfig> {
+        match &mut self.service {
+            Service::Datagram(datagrams) => datagrams.enable_reliable(config, key),
+            Service::Connected { .. } | Service::Unreliable { .. } => Ok(()),
+        }
+    }
+
+    /// Whether [`enable_reliable`](Self::enable_reliable) was called.
+    pub fn is_reliable(&self) -> bool {
+        matches!(&self.service, Service::Datagram(datagrams) if datagrams.is_reliable())
+    }
+
+    /// Handles an answer to a packet of a reliable datagram.
+    pub fn handle_answer<H: Host>(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        answer: &RecordAck,
+        host: &mut H,
+    ) {
+        if !self.attributes.state.receives() {
+            return host.count(Counter::DropBadState);
+        }
+        if answer.bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK {
+            return host.count(Counter::DropBadPkey);
+        }
+        let qpn = self.config.qpn;
+        match &mut self.service {
+            Service::Datagram(datagrams) => {
+                datagrams.handle_answer(now, arrival.source, answer, qpn, host);
+            }
+            Service::Connected { .. } | Service::Unreliable { .. } => {
+                host.count(Counter::DropMalformed);
+            }
         }
     }
 
@@ -443,7 +535,7 @@ impl QueuePair {
                 .poll_reply(host, out)
                 .or_else(|| self.poll_request(&turn, host, out))?,
             Service::Unreliable { .. } => self.poll_unreliable(&turn, host, out)?,
-            Service::Datagram(_) => return self.poll_datagram(host, out),
+            Service::Datagram(_) => return self.poll_datagram(now, host, out),
         };
         self.tagging.mark(out);
         Some(Transmit {
@@ -571,23 +663,28 @@ impl QueuePair {
     }
 
     /// Destination of the next datagram, if there is one: path and queue pair.
-    pub fn next_datagram(&self) -> Option<(Path, Qpn)> {
-        match &self.service {
+    pub fn next_datagram(&mut self, now: Time) -> Option<(Path, Qpn)> {
+        match &mut self.service {
             Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
-                datagrams.next()
+                datagrams.next(now)
             }
             Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
         }
     }
 
-    fn poll_datagram<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<Transmit> {
+    fn poll_datagram<H: Host>(
+        &mut self,
+        now: Time,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
         if self.attributes.state != QpState::ReadyToSend {
             return None;
         }
         let Service::Datagram(datagrams) = &mut self.service else {
             return None;
         };
-        match datagrams.poll_transmit(&self.attributes, self.config.qpn, host, out) {
+        match datagrams.poll_transmit(now, &self.attributes, self.config.qpn, host, out) {
             Ok(transmit) => transmit,
             Err(status) => {
                 self.stop_sending(status, host);
@@ -623,15 +720,20 @@ impl QueuePair {
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.service {
             Service::Connected { requester, .. } => requester.poll_timeout(),
-            Service::Unreliable { .. } | Service::Datagram(_) => None,
+            Service::Datagram(datagrams) => datagrams.poll_timeout(),
+            Service::Unreliable { .. } => None,
         }
     }
 
     /// Handles timers that are due at `now`; an early call does nothing.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
-        if let Service::Connected { requester, .. } = &mut self.service {
-            let outcome = requester.handle_timeout(now, &self.attributes, host);
-            self.after_requester(outcome, host);
+        match &mut self.service {
+            Service::Connected { requester, .. } => {
+                let outcome = requester.handle_timeout(now, &self.attributes, host);
+                self.after_requester(outcome, host);
+            }
+            Service::Datagram(datagrams) => datagrams.handle_timeout(now, self.config.qpn, host),
+            Service::Unreliable { .. } => {}
         }
     }
 

@@ -4,8 +4,10 @@
 //! [`RecordTarget`] is the machine of the target. Its requester is that of datagrams
 //! ([`QueuePair::set_record_requester`](crate::QueuePair::set_record_requester)).
 
-mod index;
-mod list;
+pub(crate) mod index;
+pub(crate) mod list;
+mod reply;
+mod sends;
 mod sources;
 mod target;
 
@@ -14,10 +16,12 @@ use core::time::Duration;
 
 use airdma_wire::{Neighbour, Qpn, RecordPacket, Rkey};
 
+use crate::completion::Completion;
 use crate::counter::Counter;
-use crate::host::RemoteFault;
+use crate::host::{Receive, RemoteFault, Slot};
 use crate::work::MESSAGE_LEN_MAX;
 
+pub use reply::RecordReply;
 pub use target::RecordTarget;
 
 /// Most messages that may be open at once.
@@ -216,6 +220,26 @@ pub trait RecordHost {
 
     /// Counts `counter` once.
     fn count_record(&mut self, counter: Counter);
+
+    /// Takes the next posted receive for a message, which may complete later than others.
+    fn take_message(&mut self) -> Option<Receive> {
+        None
+    }
+
+    /// Places the header of a message, [`GRH_LEN`](airdma_wire::GRH_LEN) bytes, at the start of a
+    /// receive.
+    fn place_header(&mut self, _receive: Slot, _header: &[u8]) {}
+
+    /// Places part of a message behind the header. False if the memory is gone.
+    fn place_message(&mut self, _receive: Slot, _offset: u32, _data: &[u8]) -> bool {
+        false
+    }
+
+    /// Completes a receive that was taken for a message.
+    fn complete_message(&mut self, _receive: Slot, _completion: Completion) {}
+
+    /// Flushes a receive that was taken and not used.
+    fn flush_message(&mut self, _receive: Receive) {}
 }
 
 /// The part of a message that a packet carries.
@@ -230,9 +254,13 @@ impl Part {
     fn of(packet: &RecordPacket<'_>) -> Option<Part> {
         let (length, offset) = (packet.headers.reth.length, packet.headers.rceth.offset);
         let unit = u32::from(packet.headers.rceth.unit);
+        if packet.headers.is_send && length == 0 {
+            let is_empty =
+                packet.headers.token.is_some() && offset == 0 && packet.payload.is_empty();
+            return is_empty.then_some(Part { unit: 0, units: 1 });
+        }
         let fits = unit > 0
-            && packet.headers.token.is_none()
-            && !packet.headers.is_send
+            && (packet.headers.token.is_some() || !packet.headers.is_send)
             && length <= MESSAGE_LEN_MAX
             && offset < length
             && offset.is_multiple_of(unit)

@@ -54,6 +54,8 @@ pub struct SendRequest {
     pub fence: bool,
     /// Destination, for datagram queue pairs only.
     pub datagram: Option<Datagram>,
+    /// Whether a datagram is repeated until its target has it, for queue pairs that do so only.
+    pub reliable: bool,
     /// Number of the peer's shared receive queue, for extended connections only.
     pub srqn: u32,
 }

@@ -228,6 +228,7 @@ impl Siege {
             solicited: flags & 2 != 0,
             fence: flags & 4 != 0,
             datagram: (self.config.qp_type == QpType::Ud).then_some(datagram),
+            reliable: false,
             srqn: 1,
         };
         let request = self.host.post_send(request, buffer);

@@ -162,6 +162,7 @@ impl Rings {
             solicited: wr.solicited,
             fence: wr.fence,
             datagram: wr.datagram,
+            reliable: false,
             srqn: 0,
         };
         self.sends[slot.0 as usize] = Some(Posted {

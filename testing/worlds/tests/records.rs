@@ -259,6 +259,7 @@ impl World {
                 qpn: Qpn::new(1),
                 qkey: QKEY,
             }),
+            reliable: false,
             srqn: 0,
         };
         source.qp.post_send(request, &mut host);

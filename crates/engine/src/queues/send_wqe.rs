@@ -66,6 +66,7 @@ pub(crate) fn decode(
         solicited: wqe.flags & SendWqe::SOLICITED != 0,
         fence: wqe.flags & SendWqe::FENCE != 0,
         datagram: is_datagram.then(|| datagram(&wqe)),
+        reliable: false,
         srqn: wqe.srqn,
     })
 }

@@ -450,13 +450,13 @@ fn rest_of_last_send(batch: &TransmitBatch) -> i64 {
 
 /// The peer of the next sealed datagram, whether it has keys, and when to come again for them.
 fn next_keys(
-    qp: &QueuePair,
+    qp: &mut QueuePair,
     datagrams: &mut DatagramSeals,
     rows: &[Option<Neighbour>],
     now: Time,
     random: &mut Random,
 ) -> Option<(Name, Readiness, Option<Time>)> {
-    let (path, number) = qp.next_datagram()?;
+    let (path, number) = qp.next_datagram(now)?;
     let to = destination(&path, rows);
     let local = rows.get(usize::from(to.source_index)).copied().flatten()?;
     let name = Name {

@@ -37,7 +37,14 @@ impl QueuePair {
 
     fn enter<H: Host>(&mut self, from: QpState, to: QpState, host: &mut H) {
         match to {
-            QpState::Reset => *self = QueuePair::new(self.config),
+            QpState::Reset => {
+                let fresh = QueuePair::new(self.config);
+                let before = std::mem::replace(self, fresh);
+                if let Service::Datagram(mut datagrams) = before.service {
+                    datagrams.reset();
+                    self.service = Service::Datagram(datagrams);
+                }
+            }
             QpState::Init | QpState::SendQueueError => {}
             QpState::ReadyToReceive => match &mut self.service {
                 Service::Connected { responder, .. } => responder.start(&self.attributes),

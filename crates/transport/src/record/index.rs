@@ -4,11 +4,11 @@ use airdma_wire::siphash::siphash;
 use airdma_wire::{Gid, Neighbour};
 
 /// No row.
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// Finds rows by hash. A row is in the index once at most.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     key: [u64; 2],
     /// The first row of each bucket; a power of two of them.
     buckets: Vec<u32>,
@@ -18,7 +18,7 @@ pub(super) struct Index {
 
 impl Index {
     /// For `rows` rows. Sources choose what is hashed, so `key` must be secret.
-    pub(super) fn new(rows: u32, key: [u64; 2]) -> Self {
+    pub(crate) fn new(rows: u32, key: [u64; 2]) -> Self {
         Index {
             key,
             buckets: vec![NONE; (2 * rows as usize).next_power_of_two()],
@@ -27,7 +27,7 @@ impl Index {
     }
 
     /// The hash of an address and two numbers.
-    pub(super) fn hash(&self, source: Neighbour, one: u32, other: u64) -> u64 {
+    pub(crate) fn hash(&self, source: Neighbour, one: u32, other: u64) -> u64 {
         let mut message = [0; 28];
         message[..16].copy_from_slice(&Gid::from(source).0);
         message[16..20].copy_from_slice(&one.to_le_bytes());
@@ -40,7 +40,7 @@ impl Index {
     }
 
     /// The row with this hash that `is_it`.
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let mut row = self.buckets[self.bucket(hash)];
         while row != NONE {
             let (of_row, next) = self.rows[row as usize];
@@ -52,14 +52,14 @@ impl Index {
         None
     }
 
-    pub(super) fn insert(&mut self, hash: u64, row: u32) {
+    pub(crate) fn insert(&mut self, hash: u64, row: u32) {
         let bucket = self.bucket(hash);
         self.rows[row as usize] = (hash, self.buckets[bucket]);
         self.buckets[bucket] = row;
     }
 
     /// Removes a row that is in the index.
-    pub(super) fn remove(&mut self, row: u32) {
+    pub(crate) fn remove(&mut self, row: u32) {
         let (hash, next) = self.rows[row as usize];
         let bucket = self.bucket(hash);
         if self.buckets[bucket] == row {

@@ -4,7 +4,7 @@ use super::index::NONE;
 
 /// A row is in the list once at most. It never grows.
 #[derive(Debug)]
-pub(super) struct List {
+pub(crate) struct List {
     first: u32,
     last: u32,
     /// For each row the one before and the one behind it.
@@ -12,7 +12,7 @@ pub(super) struct List {
 }
 
 impl List {
-    pub(super) fn new(rows: u32) -> Self {
+    pub(crate) fn new(rows: u32) -> Self {
         List {
             first: NONE,
             last: NONE,
@@ -20,11 +20,17 @@ impl List {
         }
     }
 
-    pub(super) fn first(&self) -> Option<u32> {
+    pub(crate) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + use<'_> {
+    /// The row behind a row of the list.
+    pub(crate) fn behind(&self, row: u32) -> Option<u32> {
+        let (_, behind) = self.links[row as usize];
+        (behind != NONE).then_some(behind)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + use<'_> {
         let mut row = self.first;
         std::iter::from_fn(move || {
             let found = (row != NONE).then_some(row)?;
@@ -33,7 +39,7 @@ impl List {
         })
     }
 
-    pub(super) fn push(&mut self, row: u32) {
+    pub(crate) fn push(&mut self, row: u32) {
         self.links[row as usize] = (self.last, NONE);
         match self.last {
             NONE => self.first = row,
@@ -43,7 +49,7 @@ impl List {
     }
 
     /// Removes a row that is in the list.
-    pub(super) fn remove(&mut self, row: u32) {
+    pub(crate) fn remove(&mut self, row: u32) {
         let (before, behind) = self.links[row as usize];
         match before {
             NONE => self.first = behind,
@@ -56,7 +62,7 @@ impl List {
     }
 
     /// Makes a row of the list the last one.
-    pub(super) fn touch(&mut self, row: u32) {
+    pub(crate) fn touch(&mut self, row: u32) {
         if self.last != row {
             self.remove(row);
             self.push(row);

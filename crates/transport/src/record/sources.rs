@@ -3,12 +3,18 @@
 
 use airdma_wire::{Neighbour, Psn, Qpn};
 
+use crate::reliable::{RELIABLE_MEMORY, SPAN_MAX};
+use crate::time::Time;
+
 use super::index::Index;
 use super::list::List;
 
 /// Closed messages of a source that are remembered, those with the highest numbers. The numbers of
 /// a source that sends to many targets have gaps, so this is no range of numbers.
 const CLOSED_MAX: usize = 32;
+
+/// A sender of acknowledged messages relies on that.
+const _: () = assert!(CLOSED_MAX as u32 >= SPAN_MAX);
 
 /// How far behind the first message of a source that is seen others may be.
 const BEHIND_FIRST: u32 = 1 << 30;
@@ -32,7 +38,22 @@ struct Row {
     floor: u32,
     /// The first `count` are numbers of closed messages.
     closed: [u32; CLOSED_MAX],
+    /// Bit `k`: all of `closed[k]` arrived.
+    whole: u32,
     count: usize,
+    /// Its messages are acknowledged: it is remembered for [`RELIABLE_MEMORY`] at least.
+    is_reliable: bool,
+    /// When a packet of an acknowledged message came last.
+    touched: Time,
+}
+
+/// What is known of a message that is not in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It was closed when all of it had arrived.
+    Whole,
+    /// It was closed before, or is too old to tell.
+    Late,
 }
 
 impl Row {
@@ -46,18 +67,27 @@ impl Row {
         &self.closed[..self.count]
     }
 
-    fn is_late(&self, id: u32) -> bool {
-        self.ahead(id).is_none() || self.closed().contains(&id)
+    fn fate(&self, id: u32) -> Option<Fate> {
+        if let Some(at) = self.closed().iter().position(|&closed| closed == id) {
+            let is_whole = self.whole >> at & 1 != 0;
+            return Some(if is_whole { Fate::Whole } else { Fate::Late });
+        }
+        self.ahead(id).is_none().then_some(Fate::Late)
+    }
+
+    fn set(&mut self, at: usize, id: u32, is_whole: bool) {
+        self.closed[at] = id;
+        self.whole = self.whole & !(1 << at) | u32::from(is_whole) << at;
     }
 
     /// Remembers a closed message. If there are too many, the one with the lowest number is
     /// forgotten: it and all behind it are late from now on.
-    fn close(&mut self, id: u32) {
+    fn close(&mut self, id: u32, is_whole: bool) {
         let Some(ahead) = self.ahead(id) else {
             return;
         };
         if self.count < CLOSED_MAX {
-            self.closed[self.count] = id;
+            self.set(self.count, id, is_whole);
             self.count += 1;
             return;
         }
@@ -68,7 +98,7 @@ impl Row {
             self.floor = id;
             return;
         };
-        self.closed[at] = id;
+        self.set(at, id, is_whole);
         self.floor = lowest;
     }
 }
@@ -87,6 +117,8 @@ pub(super) struct Sources {
     by_source: Index,
     /// Rows without entries, the one that was used longest ago first.
     unused: List,
+    /// Those of them whose messages are acknowledged.
+    unused_reliable: List,
     addresses: Vec<AddressRow>,
     by_address: Index,
     free_addresses: Vec<u32>,
@@ -99,6 +131,7 @@ impl Sources {
             rows: Vec::with_capacity(max as usize),
             by_source: Index::new(max, key),
             unused: List::new(max),
+            unused_reliable: List::new(max),
             addresses: Vec::with_capacity(max as usize),
             by_address: Index::new(max, key),
             free_addresses: Vec::with_capacity(max as usize),
@@ -118,9 +151,37 @@ impl Sources {
             .find(hash, |row| self.rows[row as usize].source == *source)
     }
 
-    /// Whether a message of a known source was closed, or is too old to tell.
-    pub(super) fn is_late(&self, row: u32, id: u32) -> bool {
-        self.rows[row as usize].is_late(id)
+    /// What became of a message of a known source that is not in the table; `None` if it is new.
+    pub(super) fn fate(&self, row: u32, id: u32) -> Option<Fate> {
+        self.rows[row as usize].fate(id)
+    }
+
+    /// A packet of an acknowledged message of a known source came.
+    pub(super) fn touch(&mut self, row: u32, now: Time) {
+        let source = &mut self.rows[row as usize];
+        source.touched = now;
+        if source.is_reliable && source.entries == 0 {
+            self.unused_reliable.touch(row);
+        }
+    }
+
+    /// The list that a row without entries is in.
+    fn unused(&mut self, row: u32) -> &mut List {
+        if self.rows[row as usize].is_reliable {
+            &mut self.unused_reliable
+        } else {
+            &mut self.unused
+        }
+    }
+
+    /// A row without entries whose source may be forgotten.
+    fn forgettable(&self, now: Time) -> Option<u32> {
+        let old = || {
+            let row = self.unused_reliable.first()?;
+            let touched = self.rows[row as usize].touched;
+            (touched + RELIABLE_MEMORY <= now).then_some(row)
+        };
+        self.unused.first().or_else(old)
     }
 
     /// Entries that messages from an address have.
@@ -136,8 +197,14 @@ impl Sources {
     }
 
     /// The row of a source, which may take that of another one without entries; `None` if all have
-    /// some.
-    pub(super) fn enter(&mut self, source: Source, id: u32) -> Option<u32> {
+    /// some, or must be remembered.
+    pub(super) fn enter(
+        &mut self,
+        source: Source,
+        id: u32,
+        is_reliable: bool,
+        now: Time,
+    ) -> Option<u32> {
         if let Some(row) = self.find(&source) {
             return Some(row);
         }
@@ -147,21 +214,24 @@ impl Sources {
             entries: 0,
             floor: id.wrapping_sub(BEHIND_FIRST),
             closed: [0; CLOSED_MAX],
+            whole: 0,
             count: 0,
+            is_reliable,
+            touched: now,
         };
         let row = if self.rows.len() < self.max as usize {
             self.rows.push(fresh);
             self.rows.len() as u32 - 1
         } else {
-            let row = self.unused.first()?;
-            self.unused.remove(row);
+            let row = self.forgettable(now)?;
+            self.unused(row).remove(row);
             self.by_source.remove(row);
             self.leave_address(self.rows[row as usize].address);
             self.rows[row as usize] = fresh;
             row
         };
         self.rows[row as usize].address = self.enter_address(source.address);
-        self.unused.push(row);
+        self.unused(row).push(row);
         let hash = self.hash(&source);
         self.by_source.insert(hash, row);
         Some(row)
@@ -206,29 +276,36 @@ impl Sources {
     pub(super) fn note_open(&mut self, row: u32) {
         let source = &mut self.rows[row as usize];
         source.entries += 1;
+        let address = source.address;
         if source.entries == 1 {
-            self.unused.remove(row);
+            self.unused(row).remove(row);
         }
-        let address = &mut self.addresses[source.address as usize];
+        let address = &mut self.addresses[address as usize];
         address.entries += 1;
         address.open += 1;
     }
 
     /// An open message is closed.
-    pub(super) fn note_closed(&mut self, row: u32, id: u32) {
+    pub(super) fn note_closed(&mut self, row: u32, id: u32, is_whole: bool) {
         let source = &mut self.rows[row as usize];
-        source.close(id);
+        source.close(id, is_whole);
         self.addresses[source.address as usize].open -= 1;
+    }
+
+    /// A message without an entry is refused for good.
+    pub(super) fn note_refused(&mut self, row: u32, id: u32) {
+        self.rows[row as usize].close(id, false);
     }
 
     /// The entry of a closed message is free again.
     pub(super) fn note_freed(&mut self, row: u32) {
         let source = &mut self.rows[row as usize];
         source.entries -= 1;
-        if source.entries == 0 {
-            self.unused.push(row);
+        let (address, entries) = (source.address, source.entries);
+        if entries == 0 {
+            self.unused(row).push(row);
         }
-        self.addresses[source.address as usize].entries -= 1;
+        self.addresses[address as usize].entries -= 1;
     }
 
     /// Row of the address of a source.

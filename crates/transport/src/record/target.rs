@@ -3,16 +3,22 @@
 
 use std::collections::VecDeque;
 
-use airdma_wire::{Neighbour, RecordHeaders, RecordPacket, Reth, Rkey};
+use airdma_wire::{Neighbour, RecordAnswer, RecordHeaders, RecordPacket, Reth, Rkey};
 
 use super::index::{Index, NONE};
 use super::list::List;
-use super::sources::{Source, Sources};
+use super::reply::Refused;
+use super::sources::{Fate, Source, Sources};
 use super::{
-    Ended, InvalidRecordConfig, Part, Record, RecordConfig, RecordHandle, RecordHost, WORD,
-    has_unit,
+    Ended, InvalidRecordConfig, Part, Record, RecordConfig, RecordHandle, RecordHost, RecordReply,
+    WORD, has_unit,
 };
+use crate::completion::GrhHeader;
 use crate::counter::Counter;
+use crate::datagram::grh_header;
+use crate::host::Receive;
+use crate::queue_pair::Arrival;
+use crate::reliable::RELIABLE_IDLE;
 use crate::time::Time;
 
 /// The records of one queue pair, as a state machine without I/O.
@@ -34,10 +40,15 @@ pub struct RecordTarget {
     by_age: List,
     /// Open entries, the one touched longest ago at the front.
     by_touch: List,
+    /// Open entries of acknowledged messages, which are in no other list, in the order of touch.
+    reliable: List,
     open: u32,
+    open_reliable: u32,
+    /// Receives of SENDs that ended early; the next SENDs get them.
+    pub(super) spares: VecDeque<Receive>,
     /// Closed entries that the application was not told of.
     untold: VecDeque<u32>,
-    sources: Sources,
+    pub(super) sources: Sources,
     /// The entry of the last packet.
     last: u32,
 }
@@ -50,25 +61,37 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(super) struct Entry {
     /// One more each time that the entry is freed.
     generation: u32,
     state: State,
-    source: Source,
+    pub(super) source: Source,
     /// Row of the source.
-    row: u32,
-    id: u32,
-    reth: Reth,
+    pub(super) row: u32,
+    pub(super) id: u32,
+    pub(super) reth: Reth,
     unit: u16,
-    imm: Option<[u8; 4]>,
-    solicited: bool,
+    pub(super) imm: Option<[u8; 4]>,
+    pub(super) solicited: bool,
     opened: Time,
     touched: Time,
-    valid_bytes: u32,
+    pub(super) valid_bytes: u32,
     valid_units: u32,
+    /// The message is acknowledged.
+    is_reliable: bool,
+    /// Of a SEND: where it goes.
+    pub(super) receive: Option<Receive>,
+    /// Kind of the header at its start.
+    pub(super) grh: Option<GrhHeader>,
+    /// No unit before this one is missing.
+    base: u32,
 }
 
 impl Entry {
+    fn units(&self) -> u32 {
+        self.reth.length.div_ceil(u32::from(self.unit)).max(1)
+    }
+
     /// Whether a packet describes the same message.
     fn is_of(&self, headers: &RecordHeaders) -> bool {
         self.reth == headers.reth && self.unit == headers.rceth.unit && self.imm == headers.imm
@@ -101,6 +124,10 @@ impl RecordTarget {
             touched: Time::ZERO,
             valid_bytes: 0,
             valid_units: 0,
+            is_reliable: false,
+            receive: None,
+            grh: None,
+            base: 0,
         };
         Ok(RecordTarget {
             config,
@@ -110,7 +137,10 @@ impl RecordTarget {
             free: (0..entries).rev().collect(),
             by_age: List::new(entries),
             by_touch: List::new(entries),
+            reliable: List::new(entries),
             open: 0,
+            open_reliable: 0,
+            spares: VecDeque::with_capacity(entries as usize),
             untold: VecDeque::with_capacity(entries as usize),
             sources: Sources::new(config.sources_max, key),
             last: NONE,
@@ -122,31 +152,44 @@ impl RecordTarget {
         &self.config
     }
 
-    /// Takes one packet from `address`, whose Q_Key the queue pair has checked.
+    /// Takes one packet, whose Q_Key the queue pair has checked. Returns what its sender must be
+    /// told, if that is anything.
     pub fn handle_packet<H: RecordHost>(
         &mut self,
         now: Time,
-        address: Neighbour,
+        arrival: &Arrival,
         packet: &RecordPacket<'_>,
         host: &mut H,
-    ) {
+    ) -> Option<RecordReply> {
         let Some(part) = Part::of(packet) else {
-            return host.count_record(Counter::DropMalformed);
+            host.count_record(Counter::DropMalformed);
+            return None;
         };
         let headers = &packet.headers;
         let source = Source {
-            address,
+            address: arrival.source,
             qpn: headers.deth.src_qpn,
             instance: headers.bth.psn,
         };
         let outcome = match self.find(&source, headers.rceth.id) {
             Some(index) => self.check_known(index, headers).map(|()| index),
-            None => self.open(now, source, part, headers, host),
+            None => self.open(now, source, part, (arrival, packet), host),
         };
-        match outcome {
-            Ok(index) => self.place(now, index, part, packet, host),
-            Err(reason) => host.count_record(reason),
+        if headers.token.is_some()
+            && let Some(row) = self.sources.find(&source)
+        {
+            self.sources.touch(row, now);
         }
+        let reply = match outcome {
+            Ok(index) => self.place(now, index, part, packet, host),
+            Err(refused) => {
+                host.count_record(refused.counter());
+                RecordReply::without_map(refused.answer()?)
+            }
+        };
+        // A message that is whole now is acknowledged without being asked.
+        let is_told = headers.bth.ack_request || reply.ends;
+        (headers.token.is_some() && is_told).then_some(reply)
     }
 
     /// The entry of a message, open or closed.
@@ -167,12 +210,16 @@ impl RecordTarget {
             .hash(source.address, source.qpn.get(), other)
     }
 
-    fn check_known(&self, index: u32, headers: &RecordHeaders) -> Result<(), Counter> {
+    fn check_known(&self, index: u32, headers: &RecordHeaders) -> Result<(), Refused> {
         let entry = &self.entries[index as usize];
         match entry.state {
-            State::Closed { .. } | State::Free => Err(Counter::DropRecordLate),
+            State::Closed {
+                ended: Ended::Whole,
+                ..
+            } if entry.is_reliable => Err(Refused::Whole),
+            State::Closed { .. } | State::Free => Err(Refused::Late),
             State::Open if entry.is_of(headers) => Ok(()),
-            State::Open => Err(Counter::DropMalformed),
+            State::Open => Err(Refused::Malformed),
         }
     }
 
@@ -182,29 +229,45 @@ impl RecordTarget {
         now: Time,
         source: Source,
         part: Part,
-        headers: &RecordHeaders,
+        (arrival, packet): (&Arrival, &RecordPacket<'_>),
         host: &mut H,
-    ) -> Result<u32, Counter> {
-        let id = headers.rceth.id;
-        let known = self.sources.find(&source);
-        if known.is_some_and(|row| self.sources.is_late(row, id)) {
-            return Err(Counter::DropRecordLate);
+    ) -> Result<u32, Refused> {
+        let headers = &packet.headers;
+        let (id, is_reliable) = (headers.rceth.id, headers.token.is_some());
+        if let Some(row) = self.sources.find(&source)
+            && let Some(fate) = self.sources.fate(row, id)
+        {
+            return Err(match fate {
+                Fate::Whole if is_reliable => Refused::Whole,
+                Fate::Whole | Fate::Late => Refused::Late,
+            });
         }
         let Reth { va, rkey, length } = headers.reth;
         let is_allowed = part.units <= self.config.units_max
-            && host.check_record(source.address, rkey, va, length).is_ok();
+            && (headers.is_send || host.check_record(source.address, rkey, va, length).is_ok());
         if !is_allowed {
-            return Err(Counter::DropRecordRefused);
+            return Err(Refused::Access);
         }
         if self.sources.entries_of(source.address) >= self.share() {
-            return Err(Counter::DropRecordFull);
+            return Err(Refused::Full);
+        }
+        if is_reliable && self.open_reliable >= (self.config.open_max / 2).max(1) {
+            return Err(Refused::Full);
         }
         if self.open == self.config.open_max && !self.free.is_empty() {
+            if is_reliable {
+                return Err(Refused::Full);
+            }
             self.displace(host);
         }
-        let index = *self.free.last().ok_or(Counter::DropRecordFull)?;
-        let row = self.sources.enter(source, id);
-        let row = row.ok_or(Counter::DropRecordFull)?;
+        let index = *self.free.last().ok_or(Refused::Full)?;
+        let row = self.sources.enter(source, id, is_reliable, now);
+        let row = row.ok_or(Refused::Full)?;
+        let receive = if headers.is_send {
+            Some(self.receive_for(row, (arrival, packet), host)?)
+        } else {
+            None
+        };
         self.free.pop();
         self.sources.note_open(row);
         let entry = &mut self.entries[index as usize];
@@ -222,12 +285,21 @@ impl RecordTarget {
             touched: now,
             valid_bytes: 0,
             valid_units: 0,
+            is_reliable,
+            receive,
+            grh: receive.map(|_| grh_header(arrival)),
+            base: 0,
         };
         let words = part.units.div_ceil(WORD) as usize;
         self.map_mut(index)[..words].fill(0);
         self.by_message.insert(self.hash(&source, id), index);
-        self.by_age.push(index);
-        self.by_touch.push(index);
+        if is_reliable {
+            self.reliable.push(index);
+            self.open_reliable += 1;
+        } else {
+            self.by_age.push(index);
+            self.by_touch.push(index);
+        }
         self.open += 1;
         Ok(index)
     }
@@ -259,48 +331,119 @@ impl RecordTarget {
         part: Part,
         packet: &RecordPacket<'_>,
         host: &mut H,
-    ) {
+    ) -> RecordReply {
         self.last = index;
+        let is_reliable = self.entries[index as usize].is_reliable;
         if has_unit(self.map(index), part.unit) {
-            return host.count_record(Counter::Duplicates);
+            host.count_record(Counter::Duplicates);
+            return self.arrives(index, is_reliable);
         }
         let headers = &packet.headers;
-        let address = self.entries[index as usize].source.address;
+        let entry = &self.entries[index as usize];
+        let (address, receive) = (entry.source.address, entry.receive);
         let va = headers.reth.va + u64::from(headers.rceth.offset);
-        if host
-            .write_record(address, headers.reth.rkey, va, packet.payload)
-            .is_err()
-        {
-            host.count_record(Counter::DropRecordRefused);
-            return self.close(index, Ended::TakenBack, host);
+        let is_placed = match receive {
+            Some(receive) => host.place_message(receive.slot, headers.rceth.offset, packet.payload),
+            None => host
+                .write_record(address, headers.reth.rkey, va, packet.payload)
+                .is_ok(),
+        };
+        if !is_placed {
+            self.fail(index, packet, host);
+            return RecordReply::without_map(RecordAnswer::Ended);
         }
         self.map_mut(index)[(part.unit / WORD) as usize] |= 1 << (part.unit % WORD);
-        self.by_touch.touch(index);
+        if is_reliable {
+            self.reliable.touch(index);
+        } else {
+            self.by_touch.touch(index);
+        }
         let entry = &mut self.entries[index as usize];
         entry.touched = now;
         entry.solicited |= headers.bth.solicited;
         entry.valid_bytes += packet.payload.len() as u32;
         entry.valid_units += 1;
         if entry.valid_units == part.units {
-            self.close(index, Ended::Whole, host);
-        } else if self.config.strict_last && part.is_last() {
+            match receive {
+                Some(_) => self.deliver(index, packet, host),
+                None => self.close(index, Ended::Whole, host),
+            }
+            return RecordReply {
+                ends: true,
+                ..RecordReply::without_map(RecordAnswer::Whole)
+            };
+        }
+        if self.config.strict_last && !is_reliable && part.is_last() {
             self.close(index, Ended::Last, host);
         }
+        self.arrives(index, is_reliable)
+    }
+
+    /// Which units of an open message arrived.
+    fn arrives(&mut self, index: u32, is_reliable: bool) -> RecordReply {
+        if !is_reliable {
+            return RecordReply::without_map(RecordAnswer::Arrives);
+        }
+        let entry = &self.entries[index as usize];
+        let (mut base, units) = (entry.base, entry.units());
+        let map = &self.map(index)[..units.div_ceil(WORD) as usize];
+        while has_unit(map, base) {
+            base += 1;
+        }
+        let word = |nth: u32| {
+            let word = map.get((base / WORD + nth) as usize).copied();
+            u128::from(word.unwrap_or(0))
+        };
+        let (low, high) = (word(0) | word(1) << WORD, word(2));
+        let shift = base % WORD;
+        let map = low >> shift | high.checked_shl(2 * WORD - shift).unwrap_or(0);
+        self.entries[index as usize].base = base;
+        RecordReply {
+            base,
+            map,
+            ..RecordReply::without_map(RecordAnswer::Arrives)
+        }
+    }
+
+    /// The memory of a message is gone.
+    fn fail<H: RecordHost>(&mut self, index: u32, packet: &RecordPacket<'_>, host: &mut H) {
+        if self.entries[index as usize].receive.is_some() {
+            return self.fail_send(index, packet, host);
+        }
+        host.count_record(Counter::DropRecordRefused);
+        self.close(index, Ended::TakenBack, host);
+    }
+
+    /// An open message is closed: its number is remembered.
+    pub(super) fn note_closed(&mut self, index: u32, is_whole: bool) {
+        let entry = &self.entries[index as usize];
+        self.sources.note_closed(entry.row, entry.id, is_whole);
+        if entry.is_reliable {
+            self.reliable.remove(index);
+            self.open_reliable -= 1;
+        } else {
+            self.by_age.remove(index);
+            self.by_touch.remove(index);
+        }
+        self.open -= 1;
     }
 
     /// Closes an open message. Its number is remembered, and its entry stays until the application
     /// frees it.
     fn close<H: RecordHost>(&mut self, index: u32, ended: Ended, host: &mut H) {
-        self.by_age.remove(index);
-        self.by_touch.remove(index);
-        self.open -= 1;
+        self.note_closed(index, ended == Ended::Whole);
         let entry = &mut self.entries[index as usize];
-        self.sources.note_closed(entry.row, entry.id);
         entry.state = State::Closed {
             ended,
             is_told: false,
         };
-        if self.config.strict_last && !matches!(ended, Ended::Whole | Ended::Last) {
+        if let Some(receive) = entry.receive.take() {
+            host.count_record(Counter::RecordsLost);
+            self.spares.push_back(receive);
+            return self.release(index);
+        }
+        let needs_last = self.config.strict_last && !entry.is_reliable;
+        if needs_last && !matches!(ended, Ended::Whole | Ended::Last) {
             host.count_record(Counter::RecordsLost);
             return self.release(index);
         }
@@ -312,7 +455,11 @@ impl RecordTarget {
         self.untold.push_back(index);
     }
 
-    fn release(&mut self, index: u32) {
+    pub(super) fn entry(&self, index: u32) -> &Entry {
+        &self.entries[index as usize]
+    }
+
+    pub(super) fn release(&mut self, index: u32) {
         self.by_message.remove(index);
         let entry = &mut self.entries[index as usize];
         entry.state = State::Free;
@@ -338,16 +485,12 @@ impl RecordTarget {
     /// Forgets all messages and records, without a word: the queue pair is in RESET.
     pub fn reset(&mut self) {
         self.untold.clear();
+        self.spares.clear();
         for index in 0..self.config.entries() {
             let entry = &self.entries[index as usize];
             match entry.state {
                 State::Free => continue,
-                State::Open => {
-                    self.sources.note_closed(entry.row, entry.id);
-                    self.by_age.remove(index);
-                    self.by_touch.remove(index);
-                    self.open -= 1;
-                }
+                State::Open => self.note_closed(index, false),
                 State::Closed { .. } => {}
             }
             self.release(index);
@@ -356,11 +499,19 @@ impl RecordTarget {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let oldest = self.by_age.first()?;
-        let quietest = self.by_touch.first()?;
-        let age = self.entries[oldest as usize].opened + self.config.age;
-        let idle = self.entries[quietest as usize].touched + self.config.idle;
-        Some(age.min(idle))
+        let entry = |index: u32| &self.entries[index as usize];
+        let dues = [
+            self.by_age
+                .first()
+                .map(|oldest| entry(oldest).opened + self.config.age),
+            self.by_touch
+                .first()
+                .map(|quietest| entry(quietest).touched + self.config.idle),
+            self.reliable
+                .first()
+                .map(|quietest| entry(quietest).touched + RELIABLE_IDLE),
+        ];
+        dues.into_iter().flatten().min()
     }
 
     /// Closes messages whose time is over; an early call does nothing.
@@ -374,6 +525,22 @@ impl RecordTarget {
             && self.entries[index as usize].opened + self.config.age <= now
         {
             self.close(index, Ended::Age, host);
+        }
+        while let Some(index) = self.reliable.first()
+            && self.entries[index as usize].touched + RELIABLE_IDLE <= now
+        {
+            self.close(index, Ended::Idle, host);
+        }
+    }
+
+    /// Ends the SENDs that are open; their receives are spare.
+    pub(super) fn close_sends<H: RecordHost>(&mut self, host: &mut H) {
+        loop {
+            let is_send = |&index: &u32| self.entries[index as usize].receive.is_some();
+            let Some(index) = self.reliable.iter().find(is_send) else {
+                return;
+            };
+            self.close(index, Ended::TakenBack, host);
         }
     }
 
@@ -427,10 +594,16 @@ impl RecordTarget {
     }
 
     fn open_at(&self, rkey: Rkey, va: u64) -> Option<u32> {
-        self.by_age.iter().find(|&index| {
+        self.open_records().find(|&index| {
             let reth = &self.entries[index as usize].reth;
             reth.rkey == rkey && va.wrapping_sub(reth.va) < u64::from(reth.length)
         })
+    }
+
+    /// The open messages that write registered memory.
+    fn open_records(&self) -> impl Iterator<Item = u32> + use<'_> {
+        let all = self.by_age.iter().chain(self.reliable.iter());
+        all.filter(|&index| self.entries[index as usize].receive.is_none())
     }
 
     /// Closes the message that [`peek`](Self::peek) shows; false if there is none.
@@ -446,7 +619,7 @@ impl RecordTarget {
     pub fn close_key<H: RecordHost>(&mut self, rkey: Rkey, host: &mut H) {
         loop {
             let names_it = |&index: &u32| self.entries[index as usize].reth.rkey == rkey;
-            let Some(index) = self.by_age.iter().find(names_it) else {
+            let Some(index) = self.open_records().find(names_it) else {
                 return;
             };
             self.close(index, Ended::TakenBack, host);
@@ -455,7 +628,7 @@ impl RecordTarget {
 
     fn view(&self, index: u32) -> Record<'_> {
         let entry = &self.entries[index as usize];
-        let units = entry.reth.length.div_ceil(u32::from(entry.unit));
+        let units = entry.units();
         Record {
             source: entry.source.address,
             src_qpn: entry.source.qpn,

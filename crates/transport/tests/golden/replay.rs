@@ -291,6 +291,7 @@ impl<'a> Replay<'a> {
             solicited: posted.solicited,
             fence: false,
             datagram: (self.record.service == QpType::Ud).then_some(datagram),
+            reliable: false,
             srqn: 0,
         };
         self.qp.post_send(request, &mut self.machine);

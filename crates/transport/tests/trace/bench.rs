@@ -415,6 +415,7 @@ impl Bench {
             .messages
             .insert(slot, (0..length).map(|i| (i % 249) as u8).collect());
         let mut request = SendRequest {
+            reliable: false,
             srqn: 0,
             slot: Slot(slot),
             wr_id: u64::from(slot),

@@ -15,6 +15,7 @@ mod long_payload;
 mod long_reads;
 mod record_target;
 mod records;
+mod reliable;
 mod requester;
 mod responder;
 mod run;

@@ -166,8 +166,17 @@ impl Target {
             payload,
         };
         let source = [10, 0, 0, message.host].into();
-        self.records
-            .handle_packet(self.now, source, &packet, &mut self.memory);
+        let arrival = Arrival {
+            source,
+            destination: [10, 0, 0, 1].into(),
+            tos: 0,
+            ttl: 64,
+            flow_label: 0,
+        };
+        let reply = self
+            .records
+            .handle_packet(self.now, &arrival, &packet, &mut self.memory);
+        assert_eq!(reply, None, "nothing is acknowledged");
     }
 
     fn takes_all(&mut self, message: &Message) {

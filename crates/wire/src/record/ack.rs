@@ -51,7 +51,7 @@ pub enum RecordAnswer {
     Refused = 3,
     /// The posted receive is too short.
     TooLong = 4,
-    /// It ended before all of it arrived, or ended so long ago that its outcome is forgotten.
+    /// It ended before all of it arrived, or its outcome is forgotten.
     Ended = 5,
 }
 
