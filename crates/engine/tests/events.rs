@@ -125,6 +125,32 @@ fn who_polls_before_arming_hears_of_what_came_between() {
     assert!(right.channel.wait_event().is_err(), "nothing is there");
 }
 
+/// `ib_send_lat -e` polls one queue after an event of another, arms each queue when it has fetched
+/// its event, and takes one completion for each event.
+#[test]
+fn a_poll_before_the_event_is_fetched_brings_no_second_event() {
+    let (left, right) = pair(256);
+    set_nonblocking(right.channel.fd());
+    for wr_id in 0..3 {
+        right.recv(wr_id, 0, 8);
+    }
+    let arrives = || {
+        left.send(Operation::Send, 0, 8);
+        left.ok();
+    };
+    right.cq.arm(false).unwrap();
+    arrives();
+    arrives();
+    right.ok();
+    assert_eq!(right.channel.wait_event().unwrap(), 42);
+    right.cq.arm(false).unwrap();
+    assert!(right.channel.wait_event().is_err(), "of the second one");
+    right.ok();
+    arrives();
+    assert_eq!(right.channel.wait_event().unwrap(), 42);
+    right.ok();
+}
+
 #[test]
 fn a_channels_descriptor_becomes_readable_without_a_call() {
     let (left, right) = pair(256);

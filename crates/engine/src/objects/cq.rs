@@ -123,7 +123,8 @@ impl Cq {
     /// that is solicited or unsuccessful). A queue without a channel raises no events, as in the
     /// kernel.
     ///
-    /// Completions already in the queue raise one if the program has polled since the last event.
+    /// Completions already in the queue raise one if the program has polled since it fetched the
+    /// last event.
     ///
     /// # Errors
     /// `ENODEV` in a child after fork.
@@ -216,7 +217,7 @@ impl Cq {
             .events
             .retain(|&(owner, _)| owner != EventOwner::Cq(id));
         if let Some(channel) = &self.channel {
-            channel.events.retain(|&(owner, _)| owner != id);
+            channel.events.retain(|cq| cq.id != id);
             channel.users.release();
         }
         Ok(())

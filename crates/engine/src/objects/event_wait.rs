@@ -100,7 +100,7 @@ impl ChannelWait {
     }
 
     fn pop(&self) -> Option<u64> {
-        self.channel.events.pop().map(|(_, cookie)| cookie)
+        self.channel.events.pop().map(|cq| cq.fetched())
     }
 }
 
@@ -131,8 +131,8 @@ impl EventWait for ChannelWait {
             if core.progress_of_waiter().is_some() {
                 core.progress_thread.standby.note_round();
             }
-            if let Some((_, cookie)) = expected.take() {
-                return Ok(Some(cookie));
+            if let Some(cq) = expected.take() {
+                return Ok(Some(cq.fetched()));
             }
             let (descriptors, events) = (&mut self.descriptors, self.channel.fd());
             if let Some(timeout) = core.fall_asleep(descriptors, events, None) {

@@ -5,16 +5,20 @@
 //! them sees the other.
 //!
 //! Completions that are in the queue when it is armed raise no event if the program has not polled
-//! since the last one: it arms first and polls then, as `ibv_get_cq_event(3)` says. A program that
-//! has polled may wait without a further poll (UCX does): they raise the event at once, as they do
-//! on hardware that learns with each arm how far the program has polled.
+//! since it fetched the last one: it arms first and polls then, as `ibv_get_cq_event(3)` says. A
+//! program that has polled may wait without a further poll (UCX does): they raise the event at once,
+//! as they do on hardware that learns with each arm how far the program has polled.
+//!
+//! A poll between the completion and the fetch does not count. `ib_send_lat -e` has one channel for
+//! two queues, polls one of them after an event of the other, and takes one completion for each
+//! event: with one event too many it would send before its turn, and find none at the end.
 
 use crate::sync::{AtomicBool, AtomicU8, Ordering, fence};
 
 pub(crate) struct Alarm {
     /// One of the values below.
     armed: AtomicU8,
-    /// The program has polled since the last event was raised.
+    /// The program has polled since the last event was raised and fetched.
     polled: AtomicBool,
 }
 
@@ -68,5 +72,10 @@ impl Alarm {
         // Before the event: a poll in answer to it is one after it.
         self.polled.store(false, Ordering::Relaxed);
         true
+    }
+
+    /// The program has fetched an event.
+    pub(crate) fn fetched(&self) {
+        self.polled.store(false, Ordering::Relaxed);
     }
 }

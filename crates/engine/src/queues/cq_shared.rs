@@ -6,8 +6,8 @@ use crate::queues::event_queue::EventQueue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The events of a completion channel: the [`CqShared::id`] of the queue, and its cookie.
-pub(crate) type ChannelEvents = EventQueue<(u64, u64)>;
+/// The events of a completion channel: the queue that raised each.
+pub(crate) type ChannelEvents = EventQueue<Arc<CqShared>>;
 
 /// What a completion queue does beyond the ordinary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,16 +51,22 @@ impl CqShared {
     }
 
     /// A completion was published: raises the event if one was asked for.
-    pub(crate) fn notify(&self, solicited: bool) {
+    pub(crate) fn notify(self: &Arc<Self>, solicited: bool) {
         if self.channel.is_some() && self.alarm.completed(solicited) {
             self.raise();
         }
     }
 
     /// Raises the event that [`Alarm`] says is due.
-    pub(crate) fn raise(&self) {
+    pub(crate) fn raise(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
-            channel.push((self.id, self.cookie.load(Ordering::Relaxed)));
+            channel.push(Arc::clone(self));
         }
+    }
+
+    /// The program has fetched an event of this queue, which carries the returned cookie.
+    pub(crate) fn fetched(&self) -> u64 {
+        self.alarm.fetched();
+        self.cookie.load(Ordering::Relaxed)
     }
 }

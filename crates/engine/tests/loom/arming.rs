@@ -70,6 +70,7 @@ impl Queue {
         while self.channel.pop().is_none() {
             poll(&[self.channel.descriptor()]);
         }
+        self.alarm.fetched();
     }
 }
 
