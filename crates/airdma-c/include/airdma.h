@@ -1,4 +1,5 @@
-/* RDMA for applications: connections, messages, and memory that peers read and write.
+/* RDMA for applications: connections, messages, and memory that peers read and write; and
+ * messages by datagrams into memory of a target, which learns what arrived.
  *
  *   airdma_device     a network interface
  *   airdma_listener   a port that peers connect to
@@ -6,6 +7,8 @@
  *   airdma_region     memory that the device sends from and receives into
  *   airdma_shared     a region of yours that peers access directly
  *   airdma_remote     a region of the peer's: bytes that the peer sends you
+ *   airdma_datagrams  an endpoint without a connection
+ *   airdma_arrival    what arrived of a message that was written by datagrams: its record
  *   airdma_operation  an operation in progress
  *
  * Ownership: a call that takes a region takes `airdma_region **`, and sets your pointer to NULL:
@@ -16,7 +19,7 @@
  * Errors: a call that can fail returns NULL, or an error that you free. Its text says what happened
  * and what to do, its blame which side has to act. Results are NULL or 0 after an error; only the
  * bytes of airdma_copy_out stay unchanged. No call ends the program, and none blocks for ever
- * except a receive from a living peer that sends nothing.
+ * except a receive from a living peer that sends nothing, and a wait for records.
  *
  * Any thread may use devices, listeners and endpoints. A region, a shared region and an operation
  * belong to one thread at a time. After fork(2) the handles are the parent's.
@@ -39,12 +42,19 @@ typedef struct airdma_listener airdma_listener;
 typedef struct airdma_endpoint airdma_endpoint;
 typedef struct airdma_region airdma_region;
 typedef struct airdma_shared airdma_shared;
+typedef struct airdma_datagrams airdma_datagrams;
+typedef struct airdma_arrival airdma_arrival;
 typedef struct airdma_operation airdma_operation;
 
 /* Address, length and key of a peer's region: send the bytes as they are. */
 typedef struct airdma_remote {
     uint8_t bytes[24];
 } airdma_remote;
+
+/* Address of an endpoint without a connection: send the bytes as they are. */
+typedef struct airdma_address {
+    uint8_t bytes[28];
+} airdma_address;
 
 /* ---- Errors ---- */
 
@@ -85,6 +95,7 @@ enum airdma_rights {
     AIRDMA_READ = 1,
     AIRDMA_WRITE = 2,
     AIRDMA_ATOMIC = 4,
+    AIRDMA_RECORD = 8, /* write records, by datagrams */
 };
 
 /* Shares a region with peers, each of which needs its own key (airdma_shared_remote). A shared
@@ -97,6 +108,8 @@ void airdma_shared_free(airdma_shared *shared);
 /* The key for the peer of an endpoint. It is valid for that peer on that connection only; other
  * peers that learn it gain nothing. Each call gives the same. */
 airdma_error *airdma_shared_remote(const airdma_shared *shared, const airdma_endpoint *to, airdma_remote *remote);
+/* The key for sources of records: of all hosts (`from` is NULL), or of one ("192.0.2.2"). */
+airdma_error *airdma_shared_remote_for_records(const airdma_shared *shared, const char *from, airdma_remote *remote);
 airdma_error *airdma_copy_out(const airdma_shared *shared, size_t offset, void *bytes, size_t length);
 airdma_error *airdma_copy_in(const airdma_shared *shared, size_t offset, const void *bytes, size_t length);
 /* Reads the word at a multiple of 8 atomically: for words that peers add to. */
@@ -140,6 +153,67 @@ airdma_operation *airdma_compare_swap(const airdma_endpoint *endpoint, const air
  * buffer from overflowing. */
 airdma_error *airdma_tell_buffer(const airdma_endpoint *endpoint, uint64_t bytes, uint64_t capacity);
 
+/* ---- Messages by datagrams, and their records ---- */
+
+/* An endpoint without a connection. It writes to any number of targets, and takes the records of
+ * any number of sources. Any thread may use it. */
+airdma_error *airdma_datagrams_open(const airdma_device *device, airdma_datagrams **endpoint);
+/* Ends its operations at once. Arrivals stay valid. */
+void airdma_datagrams_free(airdma_datagrams *endpoint);
+/* Its address, which a source needs beside the key of a region. */
+airdma_error *airdma_datagrams_address(const airdma_datagrams *endpoint, airdma_address *address);
+/* Writes a message of 1 byte to 2 GiB - 1 into the target's region at `at`, and sends `*immediate`
+ * along unless it is NULL. Gives the region back when the last packet has left: nothing is
+ * repeated, and the source does not learn what arrives. Write to the same place again only when the
+ * target has freed the arrival of the message there. */
+airdma_operation *airdma_write_record(const airdma_datagrams *endpoint, airdma_region **region, size_t offset, size_t length,
+                                      const airdma_address *to, const airdma_remote *remote, uint64_t at,
+                                      const uint32_t *immediate);
+/* The next record: gives an arrival. */
+airdma_operation *airdma_next_record(const airdma_datagrams *endpoint);
+
+/* Why no more of a message is awaited. */
+enum airdma_ended {
+    AIRDMA_WHOLE = 0,      /* all of it arrived */
+    AIRDMA_IDLE = 1,       /* nothing arrived for 20 ms */
+    AIRDMA_AGE = 2,        /* it was open for a second */
+    AIRDMA_DISPLACED = 3,  /* other messages needed its place in the table */
+    AIRDMA_ASKED = 4,      /* the program asked */
+    AIRDMA_TAKEN_BACK = 5, /* the region was withdrawn */
+    AIRDMA_LAST = 6,       /* the packet at its end arrived (a mode for measurements) */
+};
+
+typedef struct airdma_arrived {
+    size_t offset;          /* where in the shared region the message begins */
+    size_t length;          /* of the whole message */
+    size_t valid;           /* bytes that arrived */
+    size_t ranges;          /* ranges of bytes that arrived */
+    size_t unit;            /* bytes that are lost or arrive together */
+    char source[48];        /* address of the host that sent it */
+    uint32_t source_number; /* which endpoint of that host */
+    uint32_t number;        /* of the message: its source counts them from 0 */
+    uint32_t immediate;     /* as sent along, 0 if none was */
+    bool has_immediate;
+    enum airdma_ended ended;
+} airdma_arrived;
+
+/* Bytes `start` to `end` (not included) of a message. */
+typedef struct airdma_range {
+    size_t start;
+    size_t end;
+} airdma_range;
+
+airdma_error *airdma_arrival_read(const airdma_arrival *arrival, airdma_arrived *arrived);
+/* Copies the first `room` ranges that arrived, in order. */
+airdma_error *airdma_arrival_ranges(const airdma_arrival *arrival, airdma_range *ranges, size_t room);
+/* Whether all of these bytes of the message arrived. */
+bool airdma_arrival_has(const airdma_arrival *arrival, size_t offset, size_t length);
+/* Copies bytes of the message. Where nothing arrived, the region has what it had before. */
+airdma_error *airdma_arrival_copy_out(const airdma_arrival *arrival, size_t offset, void *bytes, size_t length);
+/* From now on other messages may change the bytes. Free arrivals soon: an endpoint has room for 192
+ * of them, of one host for half of that. */
+void airdma_arrival_free(airdma_arrival *arrival);
+
 /* ---- Waiting ---- */
 
 /* Result of an operation; unused fields are NULL or 0. airdma_wait always fills it in, also if it
@@ -150,6 +224,7 @@ typedef struct airdma_result {
     size_t offset;             /* recv: where in the region the message begins */
     size_t length;             /* recv: how long it is */
     uint64_t value;            /* fetch_add, compare_swap: the old value */
+    airdma_arrival *arrival;   /* next_record: yours to free */
 } airdma_result;
 
 /* Waits at most `timeout_ms` milliseconds, or without limit (-1). When the operation is done, it is

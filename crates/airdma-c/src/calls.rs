@@ -1,11 +1,16 @@
 //! Every call of the header, in its order.
 
+use crate::arrival::{Arrived, ByteRange};
 use crate::failure::Failure;
 use crate::handle::{PLACE, borrow, borrow_mut, free, give, take, text, vacate};
 use crate::operation::{Any, Given, Outcome, UnderWay, Waited};
-use airdma::{Blame, Device, Endpoint, Listener, Region, Remote, Rights, Shared};
+use airdma::{
+    Blame, DatagramAddress, DatagramEndpoint, Device, Endpoint, Listener, Record, Region, Remote,
+    Rights, Shared,
+};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,6 +113,18 @@ pub unsafe extern "C" fn airdma_region_length(region: *const Region) -> usize {
     })
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn airdma_arrival_has(
+    arrival: *const Record,
+    offset: usize,
+    length: usize,
+) -> bool {
+    quietly(false, || {
+        // SAFETY: null, or an arrival that is alive.
+        unsafe { arrival.as_ref() }.is_some_and(|record| record.has(part(offset, length)))
+    })
+}
+
 calls! {
     free fn airdma_error_free(error: *mut Failure) { free(error) }
 
@@ -134,7 +151,7 @@ calls! {
         vacate(shared)?;
         let known = u8::try_from(rights).ok().and_then(Rights::from_bits);
         let rights = known.ok_or_else(|| Failure::you(
-            "rights that do not exist: add AIRDMA_READ, AIRDMA_WRITE and AIRDMA_ATOMIC as needed",
+            "rights that do not exist: add AIRDMA_READ, AIRDMA_WRITE, AIRDMA_ATOMIC and AIRDMA_RECORD as needed",
         ))?;
         let taken = take(region, "region")?;
         match taken.share(rights) {
@@ -162,6 +179,20 @@ calls! {
         let place = borrow_mut(remote, PLACE)?;
         *place = [0; Remote::BYTES];
         *place = borrow(shared, "shared region")?.remote(borrow(to, "endpoint")?)?.to_bytes();
+        Ok(())
+    }
+
+    attempt fn airdma_shared_remote_for_records(
+        shared: *const Shared, from: *const c_char, remote: *mut [u8; Remote::BYTES],
+    ) {
+        let place = borrow_mut(remote, PLACE)?;
+        *place = [0; Remote::BYTES];
+        let shared = borrow(shared, "shared region")?;
+        let from = match from.is_null() {
+            true => None,
+            false => Some(address(text(from, "address of the source")?)?),
+        };
+        *place = shared.remote_for_records(from)?.to_bytes();
         Ok(())
     }
 
@@ -257,6 +288,74 @@ calls! {
         Ok(())
     }
 
+    attempt fn airdma_datagrams_open(device: *const Device, endpoint: *mut *mut DatagramEndpoint) {
+        vacate(endpoint)?;
+        give(endpoint, borrow(device, "device")?.datagram_endpoint()?)
+    }
+
+    free fn airdma_datagrams_free(endpoint: *mut DatagramEndpoint) { free(endpoint) }
+
+    attempt fn airdma_datagrams_address(
+        endpoint: *const DatagramEndpoint, address: *mut [u8; DatagramAddress::BYTES],
+    ) {
+        let place = borrow_mut(address, PLACE)?;
+        *place = [0; DatagramAddress::BYTES];
+        *place = borrow(endpoint, "endpoint")?.address().to_bytes();
+        Ok(())
+    }
+
+    begin fn airdma_write_record(
+        endpoint: *const DatagramEndpoint, region: *mut *mut Region, offset: usize, length: usize,
+        to: *const [u8; DatagramAddress::BYTES], place: *const [u8; Remote::BYTES], at: u64,
+        immediate: *const u32,
+    ) {
+        let (endpoint, place) = (borrow(endpoint, "endpoint")?, remote(place)?);
+        let to = DatagramAddress::from_bytes(borrow(to, "address of the target")?)?;
+        let (range, immediate) = (part(offset, length), immediate.as_ref().copied());
+        let region = *take(region, "region")?;
+        Ok(Any::Region(endpoint.write_record(&to, region, range, &place, at, immediate)))
+    }
+
+    begin fn airdma_next_record(endpoint: *const DatagramEndpoint) {
+        Ok(Any::Record(borrow(endpoint, "endpoint")?.record()))
+    }
+
+    attempt fn airdma_arrival_read(arrival: *const Record, arrived: *mut Arrived) {
+        let place = borrow_mut(arrived, PLACE)?;
+        *place = Arrived::default();
+        *place = Arrived::of(borrow(arrival, "arrival")?);
+        Ok(())
+    }
+
+    attempt fn airdma_arrival_ranges(arrival: *const Record, ranges: *mut ByteRange, room: usize) {
+        let valid = borrow(arrival, "arrival")?.valid();
+        let count = room.min(valid.len());
+        if count > 0 {
+            borrow(ranges, "place for the ranges")?;
+            // No more than the caller has room for.
+            let places = std::slice::from_raw_parts_mut(ranges, count);
+            for (place, range) in places.iter_mut().zip(valid) {
+                *place = ByteRange::of(range);
+            }
+        }
+        Ok(())
+    }
+
+    attempt fn airdma_arrival_copy_out(arrival: *const Record, offset: usize, bytes: *mut c_void, length: usize) {
+        let record = borrow(arrival, "arrival")?;
+        // Checked before a slice is made of it.
+        if offset.checked_add(length).is_none_or(|end| end > record.len()) {
+            return Err(outside(offset, length, "record", record.len()));
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        borrow(bytes, "place for the bytes")?;
+        Ok(record.copy_out(offset, std::slice::from_raw_parts_mut(bytes.cast(), length))?)
+    }
+
+    free fn airdma_arrival_free(arrival: *mut Record) { free(arrival) }
+
     attempt fn airdma_wait(operation: *mut *mut UnderWay, timeout_ms: c_int, result: *mut Outcome) {
         // Set first, so that the C caller never reads what was on its stack.
         if let Some(place) = result.as_mut() {
@@ -316,9 +415,17 @@ unsafe fn remote(bytes: *const [u8; Remote::BYTES]) -> Result<Remote, Failure> {
 fn check_length(shared: &Shared, offset: usize, length: usize) -> Result<(), Failure> {
     match offset.checked_add(length) {
         Some(end) if end <= shared.len() => Ok(()),
-        _ => Err(Failure::you(&format!(
-            "{length} bytes at offset {offset} of a region of {} bytes: stay within it",
-            shared.len()
-        ))),
+        _ => Err(outside(offset, length, "region", shared.len())),
     }
+}
+
+fn outside(offset: usize, length: usize, of: &str, bytes: usize) -> Failure {
+    Failure::you(&format!(
+        "{length} bytes at offset {offset} of a {of} of {bytes} bytes: stay within it"
+    ))
+}
+
+fn address(text: &str) -> Result<IpAddr, Failure> {
+    text.parse()
+        .map_err(|_| Failure::you(&format!("{text:?} is no address: give one as 192.0.2.2")))
 }

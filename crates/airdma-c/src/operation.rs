@@ -1,7 +1,7 @@
 //! Operations of any kind behind one handle, and their results.
 
 use crate::failure::Failure;
-use airdma::{Endpoint, Error, Message, Operation, Region};
+use airdma::{Endpoint, Error, Message, Operation, Record, Region};
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,6 +24,7 @@ pub enum Any {
     Region(Operation<Region>),
     Message(Operation<Message>),
     Word(Operation<u64>),
+    Record(Operation<Record>),
     Nothing(Operation<()>),
     /// It failed to start, or had ended when its notification was requested.
     Over(Given, Option<Failure>),
@@ -37,6 +38,7 @@ pub struct Outcome {
     pub offset: usize,
     pub length: usize,
     pub value: u64,
+    pub arrival: *mut Record,
 }
 
 /// A result before C gets it: parts that are not taken are freed.
@@ -47,6 +49,7 @@ pub struct Given {
     offset: usize,
     length: usize,
     value: u64,
+    arrival: Option<Box<Record>>,
 }
 
 /// How a wait ended.
@@ -63,6 +66,7 @@ impl Given {
             offset: self.offset,
             length: self.length,
             value: self.value,
+            arrival: self.arrival.map_or(std::ptr::null_mut(), Box::into_raw),
         }
     }
 }
@@ -115,6 +119,15 @@ impl Give for u64 {
     }
 }
 
+impl Give for Record {
+    fn give(self) -> Given {
+        Given {
+            arrival: Some(Box::new(self)),
+            ..Given::default()
+        }
+    }
+}
+
 impl Give for () {
     fn give(self) -> Given {
         Given::default()
@@ -134,6 +147,7 @@ impl Any {
             Any::Region(operation) => waited(operation, timeout_ms),
             Any::Message(operation) => waited(operation, timeout_ms),
             Any::Word(operation) => waited(operation, timeout_ms),
+            Any::Record(operation) => waited(operation, timeout_ms),
             Any::Nothing(operation) => waited(operation, timeout_ms),
             Any::Over(given, failure) => Waited::Over(std::mem::take(given), failure.take()),
         }
@@ -147,6 +161,7 @@ impl Any {
             Any::Region(operation) => polled(operation, &mut context),
             Any::Message(operation) => polled(operation, &mut context),
             Any::Word(operation) => polled(operation, &mut context),
+            Any::Record(operation) => polled(operation, &mut context),
             Any::Nothing(operation) => polled(operation, &mut context),
             Any::Over(..) => return Poll::Ready(()),
         };

@@ -285,6 +285,53 @@ fn what_a_call_fills_in_is_defined_whatever_becomes_of_the_call() {
 }
 
 #[test]
+fn records_tell_what_arrived_and_misuse_is_reported() {
+    let name = "records_tell_what_arrived_and_misuse_is_reported";
+    prepared(name, &["tests/records.c"], || {
+        let records = program("tests/records.c");
+        said(run(&records, Under::Nothing, &[]));
+        if has_valgrind() {
+            said(run(&records, Under::Valgrind, &[]));
+        }
+    });
+}
+
+#[test]
+fn a_market_data_feed_names_the_quotes_it_lost() {
+    let name = "a_market_data_feed_names_the_quotes_it_lost";
+    prepared(name, &["examples/feed.c"], || {
+        let feed = program("examples/feed.c");
+        for drops in ["0%", "20%"] {
+            let subscriber = start(run(&feed, Under::Nothing, &["subscribe", "127.0.0.1"]));
+            let mut publisher = run(&feed, Under::Nothing, &["publish", "127.0.0.1:7476", "500"]);
+            publisher.env("AIRDMA_IMPAIR", format!("drop={drops},seed=3"));
+            assert_eq!(said(publisher), "500 quotes published\n");
+            let told = end_of(subscriber);
+            // Each number is told once, as quoted or as lost.
+            let mut numbers: Vec<u32> = Vec::new();
+            let mut lost = 0;
+            for line in told.lines() {
+                let words: Vec<&str> = line.split(' ').collect();
+                match words[..] {
+                    [first, _, bid, ask] => {
+                        assert!(bid.parse::<u32>().unwrap() < ask.parse().unwrap(), "{line}");
+                        numbers.push(first.parse().unwrap());
+                    }
+                    ["lost", number] => {
+                        lost += 1;
+                        numbers.push(number.parse().unwrap());
+                    }
+                    _ => panic!("{line}"),
+                }
+            }
+            numbers.sort_unstable();
+            assert_eq!(numbers, (0..500).collect::<Vec<_>>(), "{told}");
+            assert_eq!(lost == 0, drops == "0%", "{lost} lost");
+        }
+    });
+}
+
+#[test]
 fn the_header_and_the_library_have_the_same_calls() {
     let library = prefix().join("lib/libairdma_north.so");
     let listed = said({

@@ -37,6 +37,7 @@ static void assert_nothing(const airdma_result *result)
 {
     assert(result->endpoint == NULL && result->region == NULL);
     assert(result->offset == 0 && result->length == 0 && result->value == 0);
+    assert(result->arrival == NULL);
 }
 
 int main(void)
@@ -71,6 +72,19 @@ int main(void)
     memset(&remote, 0x5a, sizeof remote);
     FAILS(airdma_shared_remote(shared, NULL, &remote));
     assert(memcmp(&remote, &(airdma_remote){ { 0 } }, sizeof remote) == 0);
+
+    memset(&remote, 0x5a, sizeof remote);
+    FAILS(airdma_shared_remote_for_records(shared, NULL, &remote));
+    assert(memcmp(&remote, &(airdma_remote){ { 0 } }, sizeof remote) == 0);
+    airdma_address address;
+    memset(&address, 0x5a, sizeof address);
+    FAILS(airdma_datagrams_address(NULL, &address));
+    assert(memcmp(&address, &(airdma_address){ { 0 } }, sizeof address) == 0);
+    LEAVES_NULL(airdma_datagrams, airdma_datagrams_open(NULL, &place));
+    airdma_arrived arrived;
+    memset(&arrived, 0x5a, sizeof arrived);
+    FAILS(airdma_arrival_read(NULL, &arrived));
+    assert(arrived.length == 0 && arrived.source[0] == 0 && !arrived.has_immediate);
 
     /* No operation, one that is not done, one that failed, and one without a result. */
     airdma_result result = rubbish();
