@@ -1,9 +1,12 @@
 //! Devices and listeners.
 
+use crate::datagrams::DatagramEndpoint;
 use crate::operation::{Any, Operation};
 use crate::region::Region;
 use crate::{Cell, failure};
+use airdma::config::RecordConfig;
 use pyo3::prelude::*;
+use std::time::Duration;
 
 /// An RDMA device. Every network interface with an address has one.
 ///
@@ -108,6 +111,42 @@ impl Device {
         let peer = peer.text();
         let connecting = py.detach(|| self.0.connect(peer));
         Operation::new(Any::Endpoint(connecting), None)
+    }
+
+    /// An endpoint without a connection, for records. It has room for `open_max` messages that
+    /// arrive at once, each of at most `units_max` packets, and for `closed_max` records that are
+    /// not released. A message is closed when nothing of it arrived for `idle` seconds, or `age`
+    /// seconds after its first packet.
+    ///
+    /// Raises UsageError for a limit out of range, or an interface without an address; HostError.
+    #[pyo3(signature = (*, open_max=64, closed_max=192, units_max=4096, idle=0.02, age=1.0))]
+    fn datagram_endpoint(
+        &self,
+        py: Python<'_>,
+        open_max: u32,
+        closed_max: u32,
+        units_max: u32,
+        idle: f64,
+        age: f64,
+    ) -> PyResult<DatagramEndpoint> {
+        let duration = |seconds: f64| {
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|_| failure::usage(py, format!("a time of {seconds} s for records")))
+        };
+        let usual = RecordConfig::default();
+        let config = RecordConfig {
+            open_max,
+            closed_max,
+            units_max,
+            sources_max: usual.sources_max.max(open_max.saturating_add(closed_max)),
+            idle: duration(idle)?,
+            age: duration(age)?,
+            ..usual
+        };
+        let opened = py.detach(|| self.0.datagram_endpoint_with(config));
+        opened
+            .map(DatagramEndpoint::new)
+            .map_err(|error| failure::from(py, &error))
     }
 
     fn __repr__(&self) -> String {

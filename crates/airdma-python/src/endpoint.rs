@@ -70,14 +70,14 @@ impl Endpoint {
     }
 }
 
-const IN_FLIGHT: &str = "the region is in flight: wait for the operation that has it";
+pub const IN_FLIGHT: &str = "the region is in flight: wait for the operation that has it";
 
 pub fn is_closed(py: Python<'_>) -> PyErr {
     failure::usage(py, "the endpoint is closed: connect anew")
 }
 
 /// The range of a region that the caller names. It is checked later, with the region's length.
-fn part(region: &airdma::Region, offset: usize, length: Option<usize>) -> Range<usize> {
+pub fn part(region: &airdma::Region, offset: usize, length: Option<usize>) -> Range<usize> {
     match length {
         Some(length) => offset..offset.saturating_add(length),
         None => offset..region.len().max(offset),

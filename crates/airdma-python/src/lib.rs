@@ -9,10 +9,12 @@
 use pyo3::prelude::*;
 
 mod bell;
+mod datagrams;
 mod device;
 mod endpoint;
 mod failure;
 mod operation;
+mod record;
 mod region;
 mod shared;
 
@@ -21,11 +23,15 @@ mod _airdma {
     #[pymodule_export]
     use crate::bell::Bell;
     #[pymodule_export]
+    use crate::datagrams::{DatagramAddress, DatagramEndpoint};
+    #[pymodule_export]
     use crate::device::{Device, Listener};
     #[pymodule_export]
     use crate::endpoint::Endpoint;
     #[pymodule_export]
     use crate::operation::Operation;
+    #[pymodule_export]
+    use crate::record::Record;
     #[pymodule_export]
     use crate::region::{Message, Region};
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 use crate::bell::{Bell, Pull};
 use crate::endpoint::Endpoint;
+use crate::record::Record;
 use crate::region::{Message, Region};
 use crate::{Cell, failure};
 use airdma::Error;
@@ -50,6 +51,7 @@ pub enum Any {
     Region(airdma::Operation<airdma::Region>),
     Message(airdma::Operation<airdma::Message>),
     Word(airdma::Operation<u64>),
+    Record(airdma::Operation<airdma::Record>),
     Nothing(airdma::Operation<()>),
 }
 
@@ -59,6 +61,7 @@ enum Given {
     Region(airdma::Region),
     Message(airdma::Message),
     Word(u64),
+    Record(airdma::Record),
     Nothing,
 }
 
@@ -79,6 +82,7 @@ macro_rules! each {
             Any::Region($operation) => $how.map(|done| done.map(Given::Region)),
             Any::Message($operation) => $how.map(|done| done.map(Given::Message)),
             Any::Word($operation) => $how.map(|done| done.map(Given::Word)),
+            Any::Record($operation) => $how.map(|done| done.map(Given::Record)),
             Any::Nothing($operation) => $how.map(|done| done.map(|()| Given::Nothing)),
         }
     };
@@ -168,6 +172,7 @@ impl Operation {
                 Ok(Py::new(py, message)?.into_any())
             }
             (Given::Word(word), _) => Ok(word.into_pyobject(py)?.into_any().unbind()),
+            (Given::Record(record), _) => Ok(Py::new(py, Record::new(record))?.into_any()),
             (Given::Region(_) | Given::Message(_), None) | (Given::Nothing, _) => Ok(py.None()),
         }
     }

@@ -229,7 +229,8 @@ impl Region {
     }
 
     /// Shares it with peers, each of which needs its own key (`Shared.remote`), with these `rights`
-    /// (`Rights.READ | Rights.WRITE | Rights.ATOMIC`). This object has no memory any more:
+    /// (`Rights.READ | Rights.WRITE | Rights.ATOMIC`, or `Rights.RECORD`). This object has no
+    /// memory any more:
     /// `Shared.withdraw` returns it in another.
     ///
     /// Raises UsageError for unknown rights, and for atomics in a region that is not at a multiple
@@ -238,7 +239,7 @@ impl Region {
         let known = Rights::from_bits(rights).ok_or_else(|| {
             failure::usage(
                 py,
-                "rights that do not exist: join Rights.READ, Rights.WRITE and Rights.ATOMIC by |",
+                "rights that do not exist: join Rights.READ, Rights.WRITE, Rights.ATOMIC and Rights.RECORD by |",
             )
         })?;
         let memory = self.take(

@@ -78,6 +78,22 @@ impl Shared {
         })
     }
 
+    /// The key and address for sources of records (`DatagramEndpoint.write_record`): of all hosts,
+    /// or of the one with the address `host`. Each call returns the same for the same hosts.
+    ///
+    /// Raises UsageError if the region is not shared with `Rights.RECORD`; HostError if there are
+    /// no keys left.
+    #[pyo3(signature = (host=None))]
+    fn remote_for_records(&self, py: Python<'_>, host: Option<&str>) -> PyResult<Remote> {
+        let host = match host {
+            Some(host) => Some(host.parse().map_err(|_| {
+                failure::usage(py, format!("{host:?} is no address: give one as 192.0.2.2"))
+            })?),
+            None => None,
+        };
+        self.with(py, |shared| shared.remote_for_records(host).map(Remote))
+    }
+
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |shared| Ok(shared.len()))
     }
@@ -161,7 +177,7 @@ impl Remote {
 }
 
 /// A copy of the bytes of any object with the buffer protocol.
-fn bytes_of(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+pub fn bytes_of(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let buffer = PyBuffer::<u8>::get(data).map_err(|_| {
         PyBufferError::new_err(
             "bytes are wanted: `bytes`, or `memoryview(...).cast('B')` of anything else",

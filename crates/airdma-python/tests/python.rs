@@ -151,6 +151,20 @@ fn buffers_that_a_peer_fills() {
 }
 
 #[test]
+fn records_that_arrive_whole() {
+    passes("records_that_arrive_whole", "test_records.py");
+}
+
+#[test]
+fn records_with_holes() {
+    passes_with(
+        "records_with_holes",
+        "export AIRDMA_IMPAIR=drop=20%,seed=4",
+        "test_records.py",
+    );
+}
+
+#[test]
 fn tasks_of_an_event_loop() {
     passes("tasks_of_an_event_loop", "test_tasks.py");
 }

@@ -2,8 +2,10 @@
 
 import contextlib
 import importlib.util
+import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +32,9 @@ def listening(name: str, *arguments: str) -> Iterator[list[str]]:
         process.communicate()
 
 
-def said(name: str, *arguments: str) -> list[str]:
+def said(name: str, *arguments: str, env: dict[str, str] | None = None) -> list[str]:
     program = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
-    result = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S)
+    result = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, env=env)
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
 
@@ -76,13 +78,36 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(set(sent)), 12)
         self.assertEqual(output, sent)
 
+    def test_frames_are_shown_with_their_holes(self) -> None:
+        for drops in ("0%", "10%"):
+            with tempfile.TemporaryDirectory() as folder:
+                with listening("frame", "show", "127.0.0.1", folder) as output:
+                    environment = os.environ | {"AIRDMA_IMPAIR": f"drop={drops},seed=2"}
+                    self.assertEqual(said("frame", "film", "127.0.0.1", "3", env=environment), ["3 frames filmed"])
+                self.assertEqual(len(output), 3, output)
+                header, grey = b"P6 160 120 255\n", b"\x80" * 300
+                holes = 0
+                for number in range(3):
+                    picture = Path(folder, f"{number}.ppm").read_bytes()
+                    self.assertTrue(picture.startswith(header))
+                    pixels = picture[len(header) :]
+                    self.assertEqual(len(pixels), 160 * 120 * 3)
+                    # Where the picture is not grey, it is what was filmed.
+                    for at in range(0, len(pixels), 300):
+                        x, y = at // 3 % 160, at // 480
+                        in_hole = 128 in pixels[at : at + 2] or grey[:3] in pixels[at : at + 300]
+                        if not in_hole and not (50 <= y < 70):
+                            self.assertEqual(pixels[at : at + 2], bytes((x * 255 // 160, y * 255 // 120)))
+                    holes += grey in pixels
+                self.assertEqual(holes > 0, drops != "0%", output)
+
     def test_tasks_answer_many_at_once(self) -> None:
         words = [f"word{number}" for number in range(8)]
         with listening("tasks", "serve", "127.0.0.1", "8"):
             self.assertEqual(said("tasks", "ask", "127.0.0.1", *words), [" ".join(words).upper()])
 
     def test_wrong_arguments_are_told(self) -> None:
-        for example in ("hello", "ping_pong", "bandwidth", "counter", "tasks"):
+        for example in ("hello", "ping_pong", "bandwidth", "counter", "tasks", "frame"):
             program = [sys.executable, str(EXAMPLES / f"{example}.py"), "wrong"]
             result = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertEqual(result.returncode, 1)

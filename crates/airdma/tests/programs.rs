@@ -149,6 +149,35 @@ fn several_programs_add_to_one_counter() {
     });
 }
 
+#[test]
+fn a_hundred_sensors_write_to_one_endpoint() {
+    isolated("a_hundred_sensors_write_to_one_endpoint", "", || {
+        for drops in ["0%", "10%"] {
+            let watcher = Listening::start("sensors", &["watch", "127.0.0.1"]);
+            let field = example("sensors")
+                .args(["measure", "127.0.0.1", "12"])
+                .env("AIRDMA_IMPAIR", format!("drop={drops},seed=6"))
+                .output()
+                .unwrap();
+            assert_eq!(said(&field), "1200 readings of 100 sensors\n");
+            let told = watcher.output();
+            let (readings, rest) = told.split_once(' ').unwrap();
+            assert!(
+                rest.starts_with("of 1200 readings, of 100 sensors\n"),
+                "{told}"
+            );
+            let readings: u32 = readings.parse().unwrap();
+            if drops == "0%" {
+                assert_eq!(readings, 1200);
+                assert!(told.ends_with("Some(11) to Some(11)\n"), "{told}");
+            } else {
+                // 120 are lost on average, with a deviation of 10.
+                assert!((1020..1140).contains(&readings), "{told}");
+            }
+        }
+    });
+}
+
 /// A connection to a program that answers every message, after one answer.
 fn connected() -> (Listening, Device, Endpoint) {
     let program = Listening::start("ping_pong", &["listen", "127.0.0.1"]);

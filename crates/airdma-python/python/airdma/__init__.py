@@ -9,6 +9,9 @@
 | `Shared`   | a region of yours that peers reach by themselves                                      |
 | `Remote`   | a region of the peer's                                                                |
 
+A `DatagramEndpoint` writes messages into regions of others by datagrams, without a connection and without waiting for what is lost; a
+`Record` at the target has the bytes, and a mask of what arrived.
+
 The verbs: connect, accept, send, recv, write, read, close; and for words that many add to, fetch_add and compare_swap. Each begins
 at once and gives an `Operation`: `.wait()` for it, or `await` it.
 
@@ -32,12 +35,27 @@ from __future__ import annotations
 
 import enum
 
-from airdma._airdma import Device, Endpoint, Listener, Message, Operation, Region, Remote, Shared
+from airdma._airdma import (
+    DatagramAddress,
+    DatagramEndpoint,
+    Device,
+    Endpoint,
+    Listener,
+    Message,
+    Operation,
+    Record,
+    Region,
+    Remote,
+    Shared,
+)
 from airdma.errors import ClosedError, Error, HostError, NetworkError, PeerError, UsageError
 
 __all__ = [
     "ClosedError",
+    "DatagramAddress",
+    "DatagramEndpoint",
     "Device",
+    "Ended",
     "Endpoint",
     "Error",
     "HostError",
@@ -46,6 +64,7 @@ __all__ = [
     "NetworkError",
     "Operation",
     "PeerError",
+    "Record",
     "Region",
     "Remote",
     "Rights",
@@ -61,3 +80,24 @@ class Rights(enum.IntFlag):
     WRITE = 2
     ATOMIC = 4
     """Add to its words, and compare and swap them."""
+    RECORD = 8
+    """Write records, by datagrams: with keys that open the region for nothing else."""
+
+
+class Ended(enum.IntEnum):
+    """Why no more of a message was awaited: `Record.ended`."""
+
+    WHOLE = 0
+    """All of it arrived."""
+    IDLE = 1
+    """Nothing arrived for `idle` seconds."""
+    AGE = 2
+    """It was open for `age` seconds."""
+    DISPLACED = 3
+    """Other messages needed its place in the table."""
+    ASKED = 4
+    """The program asked."""
+    TAKEN_BACK = 5
+    """The region was withdrawn."""
+    LAST = 6
+    """The packet at its end arrived: a mode for measurements."""

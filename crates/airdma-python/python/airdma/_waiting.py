@@ -1,13 +1,14 @@
-"""How tasks wait for operations: one descriptor for each event loop, which wakes its waits."""
+"""How tasks and iterators wait: one descriptor for each event loop wakes its waits."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
-from airdma._airdma import Bell, Endpoint, Operation
+from airdma._airdma import Bell, DatagramEndpoint, Endpoint, Operation, Record
 
 
 class _Waits:
@@ -83,3 +84,13 @@ async def left(endpoint: Endpoint, kind: type[BaseException] | None) -> None:
         endpoint.abort()
     if not endpoint.is_closed:
         await endpoint.close()
+
+
+def records(endpoint: DatagramEndpoint, timeout: float | None) -> Iterator[Record]:
+    """The records of an endpoint, until none came for `timeout` seconds."""
+    while True:
+        try:
+            record = endpoint.record().wait(timeout)
+        except TimeoutError:
+            return
+        yield record
