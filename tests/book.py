@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks the book (docs/SUMMARY.md, `mdbook build docs`).
 
-Every page of docs is in it once; no link in a page of this repository leads nowhere; and
-docs/reference names each counter and each variable that the code has, and no other.
+Every page of docs is in it once; no link in a page of this repository leads nowhere; docs/reference
+names each counter and each variable that the code has, and no other; and the manual page of records
+has the functions, structures and constants of their header.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ VARIABLE = re.compile(r'"(AIRDMA_[A-Z_]+)"')
 FOR_TESTS = re.compile(r"#\[cfg\(test\)\].*", re.DOTALL)
 RENAMED = re.compile(r'"(\w+)" => "(drop_\w+)"')
 """Counters of a port that users see under another name."""
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+ROFF = re.compile(r'^\.(?:BI|nf|fi|PP|B)\b *"?', re.MULTILINE)
+QUOTE = re.compile(r'" | "|"')
+PROTOTYPE = re.compile(r"(?:int|struct ibv_mr \*)\s*airdma_record_\w+\([^)]*\)")
+STRUCTURE = re.compile(r"struct (airdma_record\w*) \{\n(.*?)\n\};", re.DOTALL)
 ANCHOR = re.compile(r'<a (?:id|name)="([^"]+)"')
 
 
@@ -43,6 +49,10 @@ def main() -> int:
         *link_complaints(pages),
         *reference_complaints(pages),
         *test_complaints(pages, _words()),
+        *manual_complaints(
+            (ROOT / "crates/verbs/include/airdma/verbs_record.h").read_text(encoding="utf-8"),
+            (ROOT / "crates/verbs/man/airdma_record.3").read_text(encoding="utf-8"),
+        ),
     ]
     for complaint in complaints:
         print(f"book: {complaint}")
@@ -104,6 +114,27 @@ def test_complaints(pages: dict[Path, str], words: set[str]) -> list[str]:
         if page.is_relative_to(DOCS) and "benchmarks" not in page.parts
         for name in sorted(set(TEST.findall(text)) - words)
     ]
+
+
+def manual_complaints(header: str, manual: str) -> list[str]:
+    """A manual page against its header: prototypes, members of structures, constants."""
+    code = COMMENT.sub("", header)
+    rendered = QUOTE.sub("", ROFF.sub("", manual))
+    synopsis = COMMENT.sub("", rendered.partition(".SH SYNOPSIS")[2].partition(".SH DESCRIPTION")[0])
+    declared, told = ({_squeezed(it) for it in PROTOTYPE.findall(text)} for text in (code, synopsis))
+    complaints = [f"the manual page of records lacks `{it}`" for it in sorted(declared - told)]
+    complaints += [f"the manual page of records has `{it}`, the header not" for it in sorted(told - declared)]
+    members = COMMENT.sub("", rendered)
+    for name, body in STRUCTURE.findall(code):
+        if f"struct {name} {{ {_squeezed(body)} }};" not in _squeezed(members):
+            complaints.append(f"the manual page of records has another `struct {name}` than the header")
+    constants = set(re.findall(r"\bAIRDMA_\w+", code)) - {"AIRDMA_RECORD_WEAK", "AIRDMA_VERBS_RECORD_H"}
+    named = set(re.findall(r"\bAIRDMA_\w+", manual))
+    return complaints + [f"the manual page of records does not name {it}" for it in sorted(constants - named)]
+
+
+def _squeezed(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _words() -> set[str]:
