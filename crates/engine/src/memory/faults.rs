@@ -148,7 +148,7 @@ fn map(page: usize) -> bool {
         return true;
     }
     if at > 0 {
-        // SAFETY: just mapped elsewhere, by a kernel before 4.17, which takes the address for a wish.
+        // SAFETY: just mapped elsewhere, by a kernel before 4.17, to which the address is a hint.
         unsafe { libc::syscall(libc::SYS_munmap, at, page_bytes()) };
     }
     false
