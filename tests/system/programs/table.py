@@ -55,6 +55,13 @@ BY_HAND: list[tuple[str, str, str]] = [
         "on one host with `AIRDMA_LOOPBACK=1`, `UCX_TLS=rc_verbs,ud_verbs:aux`, `UCX_NET_DEVICES=airdma_lo:1`; `ucx_perftest -t ucp_get -s 65536 -n 100`, `-t ucp_put_bw`, `-t tag_lat -s 8`",
         "all ran to their end. They end with SIGSEGV behind the result, over TCP without airdma too",
     ),
+    (
+        "llama.cpp's RPC backend (ggml 0.25.3, in the sources of PyPI's `llama-cpp-python` 0.3.36; 26 November)",
+        "`cmake -DGGML_RPC=ON vendor/llama.cpp`, which finds libibverbs, `ninja ggml-rpc-server`; `GGML_RPC_DEBUG=1 ggml-rpc-server -H "
+        "SERVER -p 50052`; on the client a program of ggml's C interface (`ggml_backend_rpc_init`), which multiplies matrices of 1,024 x "
+        "1,024 there and on its own CPU, three times",
+        '"RDMA activated" at both ends, no difference',
+    ),
 ]
 """What was run by hand, since it is too large for a test: program, how, what was seen. Markdown."""
 
