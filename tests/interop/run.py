@@ -95,7 +95,7 @@ def _arguments() -> argparse.Namespace:
 
 def _work(quick: bool, only: re.Pattern[str], kernel: str) -> list[tuple[str, Callable[[Stand], None]]]:
     """All scenarios, by name."""
-    every = [*table.work(quick), *events.work(), *wifi.work(quick)]
+    every = [*table.work(quick, kernel), *events.work(), *wifi.work(quick)]
     if not quick:
         every += [*dmabuf.work(kernel), *disks.work(kernel)]
     return [(name, run) for name, run in every if only.search(name)]

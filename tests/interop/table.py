@@ -30,6 +30,8 @@ class Scenario:
     """What the guest's kernel does to packets of both directions: arguments of tc's netem."""
     quick: bool = False
     """Among those of `make test`."""
+    kernels: tuple[str, ...] = ("6.1", "6.12")
+    """Those with an rxe that has what it needs."""
 
     @property
     def where(self) -> str:
@@ -77,6 +79,10 @@ DATA = [
     Scenario(_verbs("verbs_check -d {device} -g {gid} -u", "datagrams of 0 to 1024 bytes intact"), quick=True),
     Scenario(_verbs("verbs_check -d {device} -g {gid6} -u", "datagrams of 0 to 1024 bytes intact"), quick=True),
     Scenario(_verbs("verbs_check -d {device} -g {gid} -e", "faults refused"), quick=True),
+    *(
+        Scenario(_verbs(f"verbs_services -d {{device}} -g {{{gid}}} atomic", "^[0-9]+ good"), kernels=("6.12",))
+        for gid in ("gid", "gid6")
+    ),
     *(
         Scenario(_verbs(f"verbs_services -d {{device}} -g {{{gid}}} {mode}", "^[0-9]+ good"), quick=True)
         for mode in ("uc", "shared", "many", "patient", "inline", "refusals")
@@ -201,9 +207,9 @@ TROUBLED = [
 SCENARIOS = [*DATA, *STOCK, *CONNECTIONS, *TROUBLED]
 
 
-def work(quick: bool) -> list[tuple[str, Callable[[Stand], None]]]:
+def work(quick: bool, kernel: str) -> list[tuple[str, Callable[[Stand], None]]]:
     """Each in both directions, by name; grouped by MTU, since a change takes the devices down."""
-    chosen = [scenario for scenario in SCENARIOS if scenario.quick or not quick]
+    chosen = [scenario for scenario in SCENARIOS if (scenario.quick or not quick) and kernel in scenario.kernels]
     return [
         (name_of(scenario.line, direction, scenario.where), partial(scenario.run, direction))
         for scenario in sorted(chosen, key=lambda scenario: scenario.mtu)

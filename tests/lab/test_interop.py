@@ -88,13 +88,18 @@ class Counters(unittest.TestCase):
 class Names(unittest.TestCase):
     def test_each_has_its_own(self) -> None:
         for quick in (False, True):
-            names = [name for name, _ in [*table.work(quick), *events.work(), *wifi.work(quick)]]
+            names = [name for name, _ in [*table.work(quick, "6.12"), *events.work(), *wifi.work(quick)]]
             self.assertEqual(len(names), len(set(names)))
 
     def test_make_test_runs_some_of_everything(self) -> None:
-        names = {name for name, _ in table.work(True)}
+        names = {name for name, _ in table.work(True, "6.1")}
         for wanted in ("verbs_check [", "IPv6", "rping", "netem loss", "mtu4200", "refusals", "cmtime"):
             self.assertTrue(any(wanted in name for name in names), wanted)
+
+    def test_atomic_writes_need_a_newer_rxe(self) -> None:
+        for kernel, count in (("6.1", 0), ("6.12", 4)):
+            names = [name for name, _ in table.work(False, kernel)]
+            self.assertEqual(sum("services" in name and " atomic " in name for name in names), count, kernel)
 
 
 def _vector(name: str) -> Path:

@@ -11,6 +11,7 @@
  *   patient   messages wait until receives are posted, as often as it takes (RNR)
  *   inline    inline data of every length that both ends take, from memory that changes at once
  *   refusals  what a peer must refuse, and what both ends are told then
+ *   atomic    WRITE, and ATOMIC_WRITE behind it, also refused (rxe of Linux 6.2 and newer)
  *
  * Exit status: 0 all good, 1 a check failed, 2 it could not be set up.
  */
@@ -396,10 +397,73 @@ static int refused(void)
     return done;
 }
 
+static void create_extended(void)
+{
+    struct ibv_qp_init_attr_ex init = { .send_cq = send_cq, .recv_cq = receive_cq, .qp_type = IBV_QPT_RC, .pd = pd,
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_ATOMIC_WRITE,
+        .cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
+    SETUP(qps[0] = ibv_create_qp_ex(context, &init), "ibv_create_qp_ex: %m");
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = client ? 0 : ALL_RIGHTS };
+    int error = ibv_modify_qp(qps[0], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    SETUP(error == 0, "to INIT: %s", strerror(error));
+    mine.qpns[0] = qps[0]->qp_num;
+    mine.address = (uintptr_t)buffer;
+    mine.rkey = mr->rkey;
+    mine.bare_rkey = bare->rkey;
+}
+
+/* A WRITE, and an ATOMIC_WRITE behind it. */
+static void write_behind(uint64_t id, uint32_t length, uint32_t key)
+{
+    struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(qps[0]);
+    fill(slot(1), length, id);
+    ibv_wr_start(qp);
+    qp->wr_flags = IBV_SEND_SIGNALED;
+    qp->wr_id = id;
+    ibv_wr_rdma_write(qp, theirs.rkey, theirs.address);
+    ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)slot(1), length);
+    qp->wr_id = id + 1;
+    ibv_wr_atomic_write(qp, key, theirs.address + length, &id);
+    posted(ibv_wr_complete(qp));
+}
+
+static int atomic_writes(void)
+{
+    enum { ROUNDS = 50 };
+    create_extended();
+    connect_all();
+    for (uint64_t id = 1; id <= 2 * ROUNDS; id += 2) {
+        uint32_t length = 8 * id * id;
+        if (client) {
+            write_behind(id, length, theirs.rkey);
+            success(send_cq, "WRITE");
+            success(send_cq, "ATOMIC_WRITE");
+        }
+        barrier();
+        if (!client) {
+            check(slot(0), length, id, "WRITE");
+            CHECK(memcmp(slot(0) + length, &id, 8) == 0, "ATOMIC_WRITE behind %u bytes: wrong data", length);
+        }
+        barrier();
+    }
+    if (client) {
+        write_behind(1, 8, theirs.bare_rkey);
+        success(send_cq, "WRITE");
+        struct ibv_wc wc = completion(send_cq, "ATOMIC_WRITE");
+        CHECK(wc.status == IBV_WC_REM_ACCESS_ERR, "ATOMIC_WRITE to a region that does not grant it: %s",
+              ibv_wc_status_str(wc.status));
+    }
+    barrier();
+    destroy_all();
+    return 2 * ROUNDS + 2;
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; int (*run)(void); } modes[] = { { "uc", unreliable }, { "shared", shared },
-        { "many", many }, { "patient", patient }, { "inline", inlined }, { "refusals", refused } };
+        { "many", many }, { "patient", patient }, { "inline", inlined }, { "refusals", refused },
+        { "atomic", atomic_writes } };
     for (int option; (option = getopt(argc, argv, "d:g:")) != -1;)
         switch (option) {
         case 'd': device = optarg; break;
@@ -414,6 +478,6 @@ int main(int argc, char **argv)
             printf("%d good\n", modes[i].run());
             return 0;
         }
-    fprintf(stderr, "usage: " NAME " [-d DEVICE] [-g GID_INDEX] uc|shared|many|patient|inline|refusals [HOST]\n");
+    fprintf(stderr, "usage: " NAME " [-d DEVICE] [-g GID_INDEX] uc|shared|many|patient|inline|refusals|atomic [HOST]\n");
     return 2;
 }

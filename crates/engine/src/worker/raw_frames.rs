@@ -14,7 +14,8 @@ use std::io;
 const FRAME_BYTES_MAX: usize = (1 << 16) + 18;
 
 /// The way out for frames of one queue pair. Frames that arrive are given to it by flows
-/// (`ibv_create_flow(3)`), which this version does not have: so it receives none.
+/// (`ibv_create_flow(3)`), which this version does not have: so it receives none. A packet socket
+/// would copy frames, and not take them away from the kernel as a flow does.
 pub(crate) struct RawFrames {
     socket: RawSocket,
     frame: Vec<u8>,

@@ -57,6 +57,31 @@ fn every_flipped_bit_that_the_icrc_covers_is_detected() {
     assert_eq!(flips, 715_040);
 }
 
+/// A FLUSH of rxe of Linux 6.12 (10.77.0.2), from the IP header to the ICRC.
+const FLUSH_OF_RXE: &str = "450000403960400040 11ecb0 0a4d0002 0a4d0001 c3fe12b7002c0000 \
+                            1c00ffff 0050dca5 80000003 00000001 00007f8af738c000 ed304c77 00000000 \
+                            95f4c76a";
+
+/// rxe has no offset of a payload for this opcode, and takes all headers from the BTH on for
+/// payload, too, unmasked. So it drops the FLUSH of a conforming peer, which drops that of rxe.
+#[test]
+fn rxe_covers_the_headers_of_a_flush_twice() {
+    let digits: Vec<u8> = FLUSH_OF_RXE.bytes().filter(|&d| d != b' ').collect();
+    let digit = |d: u8| char::from(d).to_digit(16).unwrap() as u8;
+    let bytes: Vec<u8> = digits
+        .chunks(2)
+        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
+        .collect();
+    let (packet, sent) = bytes.split_at(bytes.len() - 4);
+    assert_ne!(icrc_of_ip_packet(packet).unwrap().to_le_bytes(), sent);
+
+    let transport = &packet[28..];
+    assert!(Packet::parse(transport).unwrap().headers.feth.is_some());
+    // Lengths enter as the headers have them.
+    let twice = [packet, transport].concat();
+    assert_eq!(icrc_of_ip_packet(&twice).unwrap().to_le_bytes(), sent);
+}
+
 /// One packet of each opcode and length: parsing reads nothing else of the payload.
 fn distinct_packets() -> Vec<Captured> {
     let mut seen = BTreeSet::new();
