@@ -83,6 +83,8 @@ pub(crate) struct Core {
     sockets: AtomicU64,
     /// Rises with each poll of a completion queue; shows whether the application polls.
     pub(crate) polls: AtomicU64,
+    /// What it was at the last post to a queue pair of a connection without packets in flight.
+    pub(crate) posted_at: AtomicU64,
     /// The port broke: its descriptors would be ready for ever.
     broken: AtomicBool,
     /// The interface is gone for good.
@@ -143,6 +145,7 @@ impl Core {
             descriptors: Mutex::default(),
             sockets: AtomicU64::new(0),
             polls: AtomicU64::new(0),
+            posted_at: AtomicU64::new(u64::MAX),
             broken: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             when_gone: Mutex::default(),

@@ -107,6 +107,47 @@ fn an_answer_that_is_here_already_is_heard_before_the_timer() {
     assert!(carry(&a, &b, |_| false).is_empty());
 }
 
+/// A program that posts to many queue pairs, and polls then, pays for one batch.
+#[test]
+fn requests_of_many_queue_pairs_leave_with_the_next_poll() {
+    let (a, b) = (host("a", LEFT), host("b", RIGHT));
+    let pairs = [(); 8].map(|()| {
+        let left = End::new(a.device.device(), QpType::Rc, 64);
+        let right = End::new(b.device.device(), QpType::Rc, 64);
+        left.connect(&right);
+        right.connect(&left);
+        (left, right)
+    });
+    for round in 0..3 {
+        // A program that asked for an event may sleep without a further poll.
+        let polls = round < 2;
+        if !polls {
+            pairs
+                .iter()
+                .for_each(|(left, _)| left.cq.arm(false).unwrap());
+        }
+        let mut at_once = Vec::new();
+        for (left, right) in &pairs {
+            left.qp.post_send(&left.write(right, 0, 8)).unwrap();
+            let frames: Vec<_> = std::iter::from_fn(|| a.carrier.take()).collect();
+            at_once.push(frames.len());
+            frames.into_iter().for_each(|frame| b.carrier.give(frame));
+        }
+        let others = usize::from(!polls);
+        assert_eq!(at_once[0], 1);
+        assert_eq!(at_once[1..], [others; 7]);
+        assert_eq!(pairs[0].0.cq.poll(1, &mut |_| ()).unwrap(), 0);
+        let frames: Vec<_> = std::iter::from_fn(|| a.carrier.take()).collect();
+        assert_eq!(frames.len(), if polls { 7 } else { 0 });
+        frames.into_iter().for_each(|frame| b.carrier.give(frame));
+        b.device.run(Duration::ZERO);
+        carry(&b, &a, |_| false);
+        for (left, _) in &pairs {
+            left.ok();
+        }
+    }
+}
+
 #[test]
 fn numbers_and_keys_follow_from_the_seed() {
     let names = || {

@@ -139,6 +139,11 @@ impl Cq {
         Ok(())
     }
 
+    /// Whether an event was asked for, and did not come yet.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.shared.alarm.is_armed()
+    }
+
     /// Is there a completion to take, or one that is solicited or unsuccessful?
     fn holds_any(&self, solicited_only: bool) -> bool {
         let mut consumer = self.lock();

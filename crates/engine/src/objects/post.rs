@@ -4,7 +4,9 @@
 //! request leaves at once. Otherwise the request waits in the ring, where others join it, for the
 //! thread that receives the answer to what is in flight; so small messages are sent in batches. A
 //! datagram is not answered: the first one after a poll leaves at once, and the others wait for the
-//! next poll; if the application does not poll, each leaves at once.
+//! next poll; if the application does not poll, each leaves at once. The same holds for requests of
+//! several queue pairs with nothing in flight, unless their program asked for an event: with
+//! thousands of queue pairs each request would otherwise be a batch of its own.
 
 use crate::objects::multicast::NO_SEALED_GROUP;
 use crate::objects::pd::check_posted_path;
@@ -113,7 +115,10 @@ impl Drop for SendPost<'_> {
         let (core, shared) = (self.qp.core(), &self.qp.shared);
         core.doorbells.ring(shared.doorbell().get());
         let is_urgent = match shared.qp_type {
-            QpType::Rc | QpType::XrcSend => shared.urgency.of_request(),
+            QpType::Rc | QpType::XrcSend => {
+                let may_sleep = || self.qp.awaits_event() || core.has_sleepers();
+                (shared.urgency).of_request(&core.posted_at, &core.polls, may_sleep)
+            }
             QpType::Ud | QpType::Uc | QpType::XrcReceive | QpType::RawPacket => shared
                 .urgency
                 .of_datagram(&core.polls, || core.has_sleepers()),

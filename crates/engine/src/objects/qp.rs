@@ -49,6 +49,13 @@ pub struct Qp {
 }
 
 impl Qp {
+    /// Whether the program asked for an event of its completion queues: it may sleep without a
+    /// further poll.
+    pub(crate) fn awaits_event(&self) -> bool {
+        let queues = [&self.uses.send_cq, &self.uses.recv_cq];
+        queues.into_iter().flatten().any(|cq| cq.is_armed())
+    }
+
     pub(crate) fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
         let device = &pd.device;
         let mut caps = init.caps;

@@ -45,6 +45,11 @@ impl Alarm {
         self.polled.load(Ordering::Relaxed) && holds_any() && self.take()
     }
 
+    /// Whether the program waits for an event, or will without a further poll.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) != NOT
+    }
+
     /// The program polls.
     #[inline]
     pub(crate) fn note_poll(&self) {

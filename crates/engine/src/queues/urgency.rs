@@ -29,11 +29,29 @@ impl Urgency {
 
     /// A request whose answer is waited for was posted, and the doorbell rung: whether its poster
     /// has to run the worker.
-    pub(crate) fn of_request(&self) -> bool {
+    ///
+    /// Of requests of several queue pairs the first after a poll leaves at once, as by
+    /// [`Urgency::of_datagram`]; `posted_at` is the device's. `may_sleep`: whether a thread sleeps, or
+    /// may without a further poll.
+    pub(crate) fn of_request(
+        &self,
+        posted_at: &AtomicU64,
+        polls: &AtomicU64,
+        may_sleep: impl FnOnce() -> bool,
+    ) -> bool {
         // Pairs with the fence after a round: either we see `busy` as that round left it, or it
         // sees the doorbell.
         fence(Ordering::SeqCst);
-        !self.busy.load(Ordering::Relaxed)
+        if self.busy.load(Ordering::Relaxed) {
+            return false;
+        }
+        let polls = polls.load(Ordering::Relaxed);
+        // Two threads may both be the first, which does no harm.
+        if posted_at.load(Ordering::Relaxed) != polls {
+            posted_at.store(polls, Ordering::Relaxed);
+            return true;
+        }
+        may_sleep()
     }
 
     /// As [`Urgency::of_request`] for datagrams, which have no answer.

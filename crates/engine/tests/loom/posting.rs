@@ -91,7 +91,8 @@ fn a_request_that_waits_for_an_answer_is_sent() {
         let fetcher = Arc::clone(&world);
         let fetcher = thread::spawn(move || fetcher.try_run());
         world.post();
-        if urgency.of_request() {
+        // No poll is expected: this request may wait for the answer alone.
+        if urgency.of_request(&AtomicU64::new(6), &AtomicU64::new(7), || false) {
             world.try_run();
         }
         fetcher.join().unwrap();
@@ -99,18 +100,56 @@ fn a_request_that_waits_for_an_answer_is_sent() {
     });
 }
 
-/// The poster leaves a datagram to the next thread: the progress thread, which is about to sleep,
-/// or does already.
+/// Whether the poster of a datagram, or of a request of another queue pair with nothing in flight,
+/// has to run the worker.
+type IsUrgent = fn(&Posts, &dyn Fn() -> bool) -> bool;
+
+/// What the posters of a device share.
+struct Posts {
+    urgency: Urgency,
+    posted_at: AtomicU64,
+    polls: Arc<AtomicU64>,
+}
+
+impl Posts {
+    fn new() -> Self {
+        Posts {
+            urgency: Urgency::new(),
+            posted_at: AtomicU64::new(u64::MAX),
+            polls: Arc::new(AtomicU64::new(7)),
+        }
+    }
+}
+
+const DATAGRAM: IsUrgent =
+    |posts, has_sleepers| posts.urgency.of_datagram(&posts.polls, has_sleepers);
+const REQUEST: IsUrgent = |posts, has_sleepers| {
+    posts
+        .urgency
+        .of_request(&posts.posted_at, &posts.polls, has_sleepers)
+};
+
 #[test]
 fn a_datagram_that_waits_is_sent_although_everybody_sleeps() {
-    bounded(4, || {
+    is_sent_although_everybody_sleeps(DATAGRAM);
+}
+
+#[test]
+fn a_request_that_waits_is_sent_although_everybody_sleeps() {
+    is_sent_although_everybody_sleeps(REQUEST);
+}
+
+/// The poster leaves what it posted to the next thread: the progress thread, which is about to
+/// sleep, or does already.
+fn is_sent_although_everybody_sleeps(is_urgent: IsUrgent) {
+    bounded(4, move || {
         let world = World::new(1, |_| {});
-        let (urgency, polls) = (Urgency::new(), AtomicU64::new(7));
-        assert!(urgency.of_datagram(&polls, || false), "the first is urgent");
+        let posts = Posts::new();
+        assert!(is_urgent(&posts, &|| false), "the first is urgent");
         let helper = Arc::clone(&world);
         let helper = thread::spawn(move || helper.help());
         world.post();
-        if urgency.of_datagram(&polls, || world.worker_lock.has_sleepers()) {
+        if is_urgent(&posts, &|| world.worker_lock.has_sleepers()) {
             world.try_run();
         }
         poll(&[&world.done]);
@@ -119,20 +158,29 @@ fn a_datagram_that_waits_is_sent_although_everybody_sleeps() {
     });
 }
 
-/// The same beside a poll, which counts itself first, and then runs the worker.
 #[test]
 fn a_datagram_left_to_the_next_poll_is_not_posted_after_it() {
-    loom::model(|| {
+    is_not_posted_after_the_poll(DATAGRAM);
+}
+
+#[test]
+fn a_request_left_to_the_next_poll_is_not_posted_after_it() {
+    is_not_posted_after_the_poll(REQUEST);
+}
+
+/// Beside a poll, which counts itself first, and then runs the worker.
+fn is_not_posted_after_the_poll(is_urgent: IsUrgent) {
+    loom::model(move || {
         let world = World::new(1, |_| {});
-        let (urgency, polls) = (Urgency::new(), Arc::new(AtomicU64::new(7)));
-        assert!(urgency.of_datagram(&polls, || false));
-        let poller = (Arc::clone(&world), Arc::clone(&polls));
+        let posts = Posts::new();
+        assert!(is_urgent(&posts, &|| false));
+        let poller = (Arc::clone(&world), Arc::clone(&posts.polls));
         let poller = thread::spawn(move || {
             poller.1.store(8, loom::sync::atomic::Ordering::Relaxed);
             poller.0.try_run();
         });
         world.post();
-        let waits = !urgency.of_datagram(&polls, || world.worker_lock.has_sleepers());
+        let waits = !is_urgent(&posts, &|| world.worker_lock.has_sleepers());
         if !waits {
             world.try_run();
         }
