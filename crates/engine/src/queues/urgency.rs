@@ -30,9 +30,9 @@ impl Urgency {
     /// A request whose answer is waited for was posted, and the doorbell rung: whether its poster
     /// has to run the worker.
     ///
-    /// Of requests of several queue pairs the first after a poll leaves at once, as by
-    /// [`Urgency::of_datagram`]; `posted_at` is the device's. `may_sleep`: whether a thread sleeps, or
-    /// may without a further poll.
+    /// The first request after a poll leaves at once, and those of other queue pairs wait, as by
+    /// [`Urgency::of_datagram`]; `posted_at` is the device's. `may_sleep` tells whether a thread
+    /// sleeps, or may without a further poll.
     pub(crate) fn of_request(
         &self,
         posted_at: &AtomicU64,
