@@ -395,6 +395,7 @@ impl Air {
         let number = slot.qp.attributes().dest_qpn;
         slot.qp.set_selective(None);
         slot.cut_above = usize::MAX;
+        slot.delays_acks = false;
         // Features are offered to reliable connections only.
         let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
         let (connection, local) = (slot.connection, slot.qp.qpn());

@@ -335,7 +335,10 @@ impl Worker {
                 self.postponed += 1;
             }
         }
-        if self.state.ack_due().is_some() && !keeps_acks() {
+        // A program that waits for events replies late, and its peer may do so as well: it would be
+        // woken for the reply before its request has ended.
+        let raised = self.state.device.cqs.take_raised();
+        if self.state.ack_due().is_some() && (raised || !keeps_acks()) {
             self.state.release_ack();
         }
         // What is lost is not acknowledged.

@@ -10,8 +10,10 @@ use common::*;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Length of an ACK and of a SEND of 64 bytes, BTH to ICRC.
-const ACK: usize = 20;
+/// Lengths of an ACK, plain and between hosts that agreed on SACK, and of a SEND of 64 bytes, BTH
+/// to ICRC.
+const PLAIN_ACK: usize = 20;
+const ACK: usize = 24;
 const SEND: usize = 80;
 
 /// The longest that an ACK waits.
@@ -39,7 +41,8 @@ struct PingPong {
 }
 
 impl PingPong {
-    fn new() -> Self {
+    /// Hosts that agreed on nothing.
+    fn plain() -> Self {
         let (a, b) = (host("a", LEFT), host("b", RIGHT));
         let left = End::new(a.device.device(), QpType::Rc, 4096);
         let right = End::new(b.device.device(), QpType::Rc, 4096);
@@ -54,13 +57,32 @@ impl PingPong {
         }
     }
 
-    fn after_exchanges(count: usize) -> Self {
-        let mut pair = Self::new();
-        for _ in 0..count {
-            pair.ping();
-            pair.pong();
+    /// Hosts that agreed on SACK.
+    fn new() -> Self {
+        let mut pair = Self::plain();
+        for host in [&pair.a, &pair.b] {
+            host.device.offer_sack();
+        }
+        for (end, peer) in [(&pair.left, &pair.right), (&pair.right, &pair.left)] {
+            set_state(end, QpState::Reset);
+            end.connect(peer);
+        }
+        while carry(&pair.a, &pair.b).len() + carry(&pair.b, &pair.a).len() > 0 {
+            pair.pass(Duration::ZERO);
         }
         pair
+    }
+
+    fn after_exchanges(count: usize) -> Self {
+        Self::new().exchange(count)
+    }
+
+    fn exchange(mut self, count: usize) -> Self {
+        for _ in 0..count {
+            self.ping();
+            self.pong();
+        }
+        self
     }
 
     /// A SEND from left to right, which takes its completion; returns what right sends at once.
@@ -92,6 +114,14 @@ impl PingPong {
         self.a.device.run(self.now);
         self.b.device.run(self.now);
     }
+}
+
+fn set_state(end: &End, state: QpState) {
+    let attributes = QpAttributes {
+        state,
+        ..QpAttributes::default()
+    };
+    end.qp.modify(&attributes, AttrMask::STATE).unwrap();
 }
 
 /// Delivers the packets of `from`, and returns their lengths.
@@ -143,6 +173,25 @@ fn an_ack_leaves_at_once_unless_a_reply_is_likely() {
     }
 }
 
+/// They are separate packets to other peers, and a program may see the reply before the end of its
+/// request, for which it has no room then.
+#[test]
+fn the_ack_to_a_peer_that_agreed_on_nothing_leaves_first() {
+    let mut pair = PingPong::plain().exchange(5);
+    assert_eq!(pair.ping(), [PLAIN_ACK]);
+    assert_eq!(pair.pong(), [SEND]);
+}
+
+/// Such a program sleeps, and so may that of the peer, with a completion queue of one entry.
+#[test]
+fn the_ack_of_a_message_that_raises_an_event_leaves_first() {
+    let mut pair = PingPong::after_exchanges(5);
+    pair.right.cq.arm(false).unwrap();
+    assert_eq!(pair.ping(), [ACK]);
+    assert_eq!(pair.pong(), [SEND]);
+    assert_eq!(pair.ping(), [0; 0], "no event was asked for");
+}
+
 #[test]
 fn an_ack_waits_for_its_time_and_the_next_ones_do_not_wait() {
     let mut pair = PingPong::after_exchanges(5);
@@ -181,16 +230,7 @@ fn the_ack_of_a_second_message_before_the_reply_waits_no_longer() {
 /// A program that has its last message disconnects, destroys, or takes its queue pair back.
 #[test]
 fn an_ack_that_waits_leaves_before_the_connection_ends() {
-    let in_state = |state| {
-        move |pair: &PingPong| {
-            let attributes = QpAttributes {
-                state,
-                ..QpAttributes::default()
-            };
-            let qp = &pair.right.qp;
-            qp.modify(&attributes, AttrMask::STATE).unwrap();
-        }
-    };
+    let in_state = |state| move |pair: &PingPong| set_state(&pair.right, state);
     let ends: [&dyn Fn(&PingPong); 3] = [
         &in_state(QpState::Error),
         &in_state(QpState::Reset),

@@ -189,6 +189,7 @@ impl Air {
             if let Some(slot) = view.qps.slot(user) {
                 slot.qp.set_selective(memory.as_ref());
                 slot.qp.tell_by_acks(by_acks);
+                slot.delays_acks = agreed.is_some();
                 if let Some((ours, theirs)) = instances {
                     let (own, other) = (slot.qp.qpn(), slot.qp.attributes().dest_qpn);
                     slot.qp.set_tags(tags([ours, theirs], own, other));

@@ -50,11 +50,14 @@ impl CqShared {
         }
     }
 
-    /// A completion was published: raises the event if one was asked for.
-    pub(crate) fn notify(self: &Arc<Self>, solicited: bool) {
-        if self.channel.is_some() && self.alarm.completed(solicited) {
+    /// A completion was published: raises the event if one was asked for, and returns whether it
+    /// did.
+    pub(crate) fn notify(self: &Arc<Self>, solicited: bool) -> bool {
+        let is_due = self.channel.is_some() && self.alarm.completed(solicited);
+        if is_due {
             self.raise();
         }
+        is_due
     }
 
     /// Raises the event that [`Alarm`] says is due.

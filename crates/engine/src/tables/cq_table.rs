@@ -24,6 +24,8 @@ pub(crate) struct CqTable {
     free: Vec<CqIndex>,
     /// Queues that overflowed just now.
     overrun: Vec<Overrun>,
+    /// Whether a completion raised an event just now.
+    raised: bool,
 }
 
 /// A queue that overflowed, and whose completion was lost.
@@ -102,6 +104,11 @@ impl CqTable {
         !self.overrun.is_empty()
     }
 
+    /// Whether completions have raised events since the last call.
+    pub(crate) fn take_raised(&mut self) -> bool {
+        std::mem::take(&mut self.raised)
+    }
+
     pub(crate) fn take_overrun(&mut self) -> Option<Overrun> {
         self.overrun.pop()
     }
@@ -167,7 +174,7 @@ impl CqTable {
             ..encode(completion)
         });
         ring.publish(1);
-        shared.notify(completion.solicited || completion.status != Status::Success);
+        self.raised |= shared.notify(completion.solicited || completion.status != Status::Success);
     }
 }
 

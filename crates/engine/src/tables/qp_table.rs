@@ -72,6 +72,9 @@ pub(crate) struct QpSlot {
     pub(crate) silence: Option<Silence>,
     /// Packets longer than this leave in pieces.
     pub(crate) cut_above: usize,
+    /// Whether ACKs may wait for replies: the peer is an airdma host, which takes both out of one
+    /// segmented packet.
+    pub(crate) delays_acks: bool,
     /// When the last CNP reported congestion marks to its peer.
     pub(crate) notification_point: NotificationPoint,
     /// Whether the connections of the queue pair are sealed.
@@ -135,6 +138,7 @@ impl QpSlot {
             hungry: false,
             limit: None,
             cut_above: usize::MAX,
+            delays_acks: false,
             silence: None,
             notification_point: NotificationPoint::new(),
             seals: false,

@@ -236,7 +236,9 @@ impl WorkerState {
         self.note(index, now);
         if let Some(slot) = self.qps.slot(index)
             && slot.qp.wants_transmit()
-            && !(slot.qp.may_delay_ack() && self.scheduler.delays_ack(index, now))
+            && !(slot.qp.may_delay_ack()
+                && slot.delays_acks
+                && self.scheduler.delays_ack(index, now))
         {
             self.scheduler.line.join(index, &mut slot.turn);
         }
