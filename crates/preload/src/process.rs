@@ -3,12 +3,20 @@
 //! After `fork(2)` the child has copies of all objects, while rings, sockets and descriptors are
 //! shared with the parent: an operation of the child on them would happen to the parent.
 
+use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Forks between the process that loaded the library and this one. It only grows from a process to
 /// its descendants, which alone inherit objects.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Identifier of the calling process, on a page that the kernel wipes for a child, by whatever call
+/// it was made (`MADV_WIPEONFORK`, Linux 4.14). Null without such a page.
+///
+/// A child of `vfork(2)` shares all memory with its parent, which waits for it, and counts as its
+/// parent.
+static OWN_ID: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 /// A process.
 pub struct Process {
@@ -28,10 +36,11 @@ impl Process {
             // counts. Without memory it is refused; then only the process's id tells processes
             // apart.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            OWN_ID.store(wiped_for_children(), Ordering::Release);
         });
         Process {
             forks: FORKS.load(Ordering::Relaxed),
-            id: std::process::id(),
+            id: own_id(),
         }
     }
 
@@ -42,10 +51,45 @@ impl Process {
         self.forks == FORKS.load(Ordering::Relaxed)
     }
 
-    /// As [`Process::seems_current`], for certain, at the price of a system call.
+    /// As [`Process::seems_current`], for certain. Costs a second load, and a system call in the
+    /// first call of a process or on Linux before 4.14.
     pub fn is_current(&self) -> bool {
-        self.seems_current() && self.id == std::process::id()
+        self.seems_current() && self.id == own_id()
     }
+}
+
+fn own_id() -> u32 {
+    // SAFETY: null, or a page that stays mapped.
+    let Some(kept) = (unsafe { OWN_ID.load(Ordering::Acquire).as_ref() }) else {
+        return std::process::id();
+    };
+    match kept.load(Ordering::Relaxed) {
+        0 => {
+            let id = std::process::id();
+            kept.store(id, Ordering::Relaxed);
+            id
+        }
+        id => id,
+    }
+}
+
+/// A page of zeros, as each child finds it; null if the system has none to give.
+fn wiped_for_children() -> *mut AtomicU32 {
+    let (bytes, anywhere) = (size_of::<AtomicU32>(), ptr::null_mut());
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let page = unsafe { libc::mmap(anywhere, bytes, access, kind, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return ptr::null_mut();
+    }
+    // SAFETY: the mapping above, which nothing else uses.
+    if unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) } == 0 {
+        return page.cast();
+    }
+    // SAFETY: as above.
+    unsafe { libc::munmap(page, bytes) };
+    ptr::null_mut()
 }
 
 #[cfg(test)]
@@ -60,10 +104,7 @@ mod tests {
         match unsafe { libc::fork() } {
             0 => {
                 let child_differs = !parent.seems_current() && !parent.is_current();
-                let child = Process {
-                    forks: FORKS.load(Ordering::Relaxed),
-                    id: std::process::id(),
-                };
+                let child = Process::current();
                 // SAFETY: as above.
                 match unsafe { libc::fork() } {
                     0 => {
@@ -81,6 +122,22 @@ mod tests {
             child => assert_eq!(wait_for(child), 0),
         }
         assert!(parent.seems_current());
+    }
+
+    #[test]
+    fn a_child_that_no_handler_noticed_is_another_process() {
+        let parent = Process::current();
+        // SAFETY: as fork(2), without the handlers of the C library; the child only loads and ends.
+        match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
+            0 => {
+                let differs = parent.seems_current() && !parent.is_current();
+                let child_is = Process::current().is_current();
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(i32::from(!(differs && child_is))) }
+            }
+            child => assert_eq!(wait_for(child as libc::pid_t), 0),
+        }
+        assert!(parent.is_current());
     }
 
     fn wait_for(child: libc::pid_t) -> i32 {
