@@ -57,7 +57,7 @@ def main() -> int:
         return 0
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
     requirements.ensure(requirements.PROGRAMS)
-    requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf", "rping", "rstream", "strace"])
+    requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf", "cmtime", "rping", "rstream", "strace"])
     requirements.ensure(odd_disks.TOOLS)
     requirements.ensure_headers()
     build.require()

@@ -26,6 +26,11 @@ PATIENT = ["-F", "-u", "18"]
 """A second for each try: half of one for all of them is too short for a program under strace on a
 busy machine.
 """
+FEW_CONNECTIONS, MORE_CONNECTIONS = 50, 250
+CONNECTION_MAX = {"socket": 3, "getpid": 10}
+"""Calls of a client for one connection of many to the same host: what the kernel says of the path
+counts for a while, and the way by which a process is told from its child takes no call.
+"""
 BY_TIME = {"ppoll", "poll", "getsockopt", "clock_nanosleep", "sched_yield"}
 """Calls that follow time."""
 STRAY_MAX = 16
@@ -74,6 +79,9 @@ for port in range(7000, 7000 + int(sys.argv[1])):
 def run(lab: Lab, tally: Tally) -> None:
     started = time.monotonic()
     tally.record("listening again looks at no interface", _listening(lab), time.monotonic() - started)
+    started = time.monotonic()
+    complaints, figures = _connecting(lab)
+    tally.record(f"system calls of a connection: {figures}", complaints, time.monotonic() - started)
     for traffic in TRAFFIC:
         started = time.monotonic()
         complaints, figures = _measure(lab, traffic)
@@ -120,6 +128,31 @@ def _listening(lab: Lab) -> list[str]:
                 return [outcome.explain()]
             looks.append(out.read_text(encoding="utf-8").count("RTM_GETLINK"))
     return [] if 0 < looks[0] == looks[1] else [f"interfaces were looked at {looks[0]} times, and {looks[1]} times"]
+
+
+def _connecting(lab: Lab) -> tuple[list[str], str]:
+    """Complaints about the client of a connection, and the figures in words."""
+    counts = []
+    for connections in (FEW_CONNECTIONS, MORE_CONNECTIONS):
+        argv = ["cmtime", "-c", str(connections)]
+        with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder:
+            out = Path(folder, "calls")
+            server = lab.b.start(build.with_airdma(argv))
+            server.wait_idle(15)
+            client = [*_strace(out), "--seccomp-bpf", f"--trace={','.join(CONNECTION_MAX)}"]
+            outcome = lab.a.run([*client, *build.with_airdma([*argv, "-s", lab.b.ipv4])], timeout_s=60)
+            lab.b.forget(server)
+            if not outcome.ok:
+                return [outcome.explain()], "not run"
+            counts.append(succeeded(out.read_text(encoding="ascii")))
+    few, more = counts
+    calls = {name: (more[name] - few[name]) / (MORE_CONNECTIONS - FEW_CONNECTIONS) for name in CONNECTION_MAX}
+    complaints = [
+        f"a connection takes {calls[name]:.1f} calls of {name}, and {most} are enough"
+        for name, most in CONNECTION_MAX.items()
+        if calls[name] > most
+    ]
+    return complaints, ", ".join(f"{name} {count:.1f}" for name, count in calls.items())
 
 
 def _run(lab: Lab, argv: list[str]) -> tuple[Counter[str], Counter[str]] | str:

@@ -34,6 +34,7 @@ PACKAGES: dict[str, str] = {
     "ib_atomic_bw": "perftest",
     "ib_atomic_lat": "perftest",
     "perf": "linux-perf",
+    "cmtime": "rdmacm-utils",
     "rping": "rdmacm-utils",
     "rstream": "rdmacm-utils",
     "ucx_info": "ucx-utils",

@@ -17,6 +17,7 @@ use crate::control::{Beside, Control, Reply};
 use crate::host::gids::{GIDS_MAX, GidEntry};
 use crate::host::interface;
 use crate::host::link_monitor::LinkMonitor;
+use crate::host::recent_paths::RecentPaths;
 use crate::index::{DOORBELLS, Serial};
 use crate::inventory::Inventory;
 use crate::progress::eventfd::EventFd;
@@ -70,6 +71,8 @@ pub(crate) struct Core {
     /// Says when to ask again; none where the port is not the kernel's. The progress thread follows
     /// the interface by the watcher's monitor.
     link_monitor: Option<LinkMonitor>,
+    /// What the kernel last said of paths.
+    paths: RecentPaths,
     pub(crate) arena: Arena,
     pub(crate) doorbells: Doorbells,
     worker_lock: WorkerLock<Worker>,
@@ -133,6 +136,7 @@ impl Core {
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
             link_monitor: None,
+            paths: RecentPaths::default(),
             state: Mutex::new(State {
                 former: info.gids.iter().map(|entry| entry.address).collect(),
                 current: info.clone(),

@@ -6,3 +6,4 @@ pub(crate) mod interface;
 pub(crate) mod link_monitor;
 pub(crate) mod neighbour;
 pub(crate) mod path;
+pub(crate) mod recent_paths;

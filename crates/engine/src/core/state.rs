@@ -11,9 +11,11 @@ use crate::host::gids::{GIDS_MAX, GidEntry, changes};
 use crate::host::link_monitor::LinkMonitor;
 use crate::host::{neighbour, path};
 use crate::worker::Unanswered;
-use crate::{AsyncEvent, AttrMask, DeviceInfo, Path, PathMtu};
+use crate::{AsyncEvent, AttrMask, DeviceInfo, Error, Path, PathMtu};
 use airdma_transport::rate::Rate;
 use airdma_wire::Neighbour;
+use std::convert::Infallible;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -70,9 +72,37 @@ impl Core {
         if self.clock.is_moved() {
             return subnet(local) == subnet(remote);
         }
-        mask.contains(AttrMask::AV)
-            && self.control(|worker, _| worker.state.air.offers_more())
-            && neighbour::is_on_link(self.info.interface_index, local, remote)
+        if !mask.contains(AttrMask::AV) || !self.control(|worker, _| worker.state.air.offers_more())
+        {
+            return false;
+        }
+        let interface = self.info.interface_index;
+        let ask = || Ok::<_, Infallible>(neighbour::is_on_link(interface, local, remote));
+        let answer = (self.paths).get((local, remote), |answers| &mut answers.is_on_link, ask);
+        answer == Ok(true)
+    }
+
+    /// Waits until packets can take a path; see [`neighbour::wait_for`].
+    pub(crate) fn wait_for_neighbour(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> Result<(), Error> {
+        let ask = || neighbour::wait_for(self.info.interface_index, source, destination);
+        self.paths
+            .get((source, destination), |answers| &mut answers.can_leave, ask)
+    }
+
+    /// Whether a packet can leave at once; see [`neighbour::is_known`].
+    pub(crate) fn knows_neighbour(&self, source: IpAddr, destination: IpAddr) -> io::Result<bool> {
+        let ask = || match neighbour::is_known(self.info.interface_index, source, destination) {
+            Ok(true) => Ok(()),
+            other => Err(other),
+        };
+        let known = self
+            .paths
+            .get((source, destination), |answers| &mut answers.can_leave, ask);
+        known.map_or_else(|other| other, |()| Ok(true))
     }
 
     /// The path MTU to a peer, if the port's is `of_port`.
@@ -88,7 +118,11 @@ impl Core {
         }
         let index = self.info.interface_index;
         let fits = PathMtu::for_interface_mtu;
-        match path::mtu(index, source, destination, |mtu| fits(mtu) >= Some(of_port)) {
+        let ask = || path::mtu(index, source, destination, |mtu| fits(mtu) >= Some(of_port));
+        match self
+            .paths
+            .get((source, destination), |answers| &mut answers.mtu, ask)
+        {
             Ok(mtu) => of_port.min(fits(mtu).unwrap_or(PathMtu::M256)),
             Err(_) => of_port,
         }
@@ -152,6 +186,7 @@ impl Core {
             return Vec::new();
         };
         let addresses: Vec<_> = seen.gids.iter().map(|entry| entry.address).collect();
+        self.paths.clear();
         let was_up = state.current.up;
         let before = std::mem::replace(&mut state.current, seen);
         let mtu = state.current.mtu;

@@ -412,7 +412,7 @@ impl Device {
             // The kernel knows nothing of its network.
             return Ok(());
         }
-        neighbour::wait_for(self.info().interface_index, source, path.gid.to_ip())
+        core.wait_for_neighbour(source, path.gid.to_ip())
     }
 
     /// Whether a packet from one of the device's addresses to `destination` can leave at once.
@@ -423,8 +423,8 @@ impl Device {
     /// `ENODEV` in a child after fork.
     pub fn knows_neighbour(&self, source: IpAddr, destination: IpAddr) -> Result<bool, Error> {
         self.core().check_process()?;
-        let interface = self.info().interface_index;
-        neighbour::is_known(interface, source, destination)
+        self.core()
+            .knows_neighbour(source, destination)
             .map_err(|error| Error::system("asking the kernel for the way", &error))
     }
 
