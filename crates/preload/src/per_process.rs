@@ -112,4 +112,24 @@ mod tests {
         drop(held);
         assert_eq!(*TABLE.lock(), [1]);
     }
+
+    #[test]
+    fn a_child_of_vfork_leaves_the_tables_of_its_parent() {
+        extern "C" fn look(_: *mut libc::c_void) -> libc::c_int {
+            i32::from(*TABLE.lock() != [1])
+        }
+        static TABLE: PerProcess<Vec<u32>> = PerProcess::new();
+        TABLE.lock().push(1);
+        let mut stack = vec![0_u128; 1 << 12];
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: the child has a stack of its own, and ends before this thread goes on.
+        let child = unsafe {
+            let top = stack.as_mut_ptr().add(stack.len());
+            libc::clone(look, top.cast(), flags, ptr::null_mut())
+        };
+        let mut status = -1;
+        // SAFETY: a child of ours and a local integer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!((status, TABLE.lock().as_slice()), (0, [1].as_slice()));
+    }
 }
