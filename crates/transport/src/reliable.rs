@@ -11,7 +11,7 @@
 //! | window of a destination | 16 packets at first, 128 at most | slow start and additive increase (RFC 5681); halved where packets are missing, 2 after a timeout |
 //! | retransmission timer | the mean and four deviations of the round trip, 10 ms to 500 ms, doubled each time | RFC 6298 |
 //! | a packet is missing | as soon as the answer to a later round lacks it | paths of one flow do not reorder; a needless repetition is dropped |
-//! | messages of a destination under way | 16, whose numbers lie within 32 | the target remembers the outcome of 32 |
+//! | messages of a destination in flight | 16, whose numbers lie within 32 | the target remembers the outcome of 32 |
 
 mod destination;
 mod message;
@@ -35,9 +35,9 @@ pub(crate) const RELIABLE_IDLE: Duration = Duration::from_secs(5);
 /// of them begins a message again.
 pub(crate) const RELIABLE_MEMORY: Duration = Duration::from_secs(10);
 
-/// Messages of a destination that may be under way at once.
+/// Most messages of a destination in flight at once.
 pub(crate) const ACTIVE_MAX: usize = 16;
-/// How far apart the numbers of messages under way to a destination may be: the target remembers
+/// How far apart the numbers of messages in flight to a destination may be: the target remembers
 /// the outcome of as many.
 pub(crate) const SPAN_MAX: u32 = 32;
 

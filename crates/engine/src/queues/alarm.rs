@@ -6,8 +6,8 @@
 //!
 //! Completions that are in the queue when it is armed raise no event if the program has not polled
 //! since it fetched the last one: it arms first and polls then, as `ibv_get_cq_event(3)` says. A
-//! program that has polled may wait without a further poll (UCX does): they raise the event at once,
-//! as they do on hardware that learns with each arm how far the program has polled.
+//! program that has polled may wait without a further poll (UCX does): they raise the event at
+//! once, as they do on hardware that learns with each arm how far the program has polled.
 //!
 //! A poll between the completion and the fetch does not count. `ib_send_lat -e` has one channel for
 //! two queues, polls one of them after an event of the other, and takes one completion for each

@@ -79,7 +79,7 @@ pub(super) struct Entry {
     valid_units: u32,
     /// The message is acknowledged.
     is_reliable: bool,
-    /// Of a SEND: where it goes.
+    /// Where a SEND goes.
     pub(super) receive: Option<Receive>,
     /// Kind of the header at its start.
     pub(super) grh: Option<GrhHeader>,
