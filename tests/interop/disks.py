@@ -321,7 +321,7 @@ _DISKS = (
     Disk("overlayfs", "overlay"),
     Disk("NFS 4.2, root_squash", "nfs", is_roots=True),
     Disk("NFS 4.2", "nfs"),
-    Disk("CIFS (Samba)", "cifs", _CASE | _LINKS | _NO_TEXT, ("permissions",)),
+    Disk("CIFS (Samba)", "cifs", _CASE | _LINKS | _NO_TEXT | {"tree/back\\slash"}, ("permissions",)),
     Disk("9p", "9p", is_roots=True),
 )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from airdma_lab import build, devices
 from airdma_lab.lab import INTERFACE, Host, Lab
 from case import Tally
-from file_transfer import CODE, OK, Bench, ended, memory
+from file_transfer import CODE, INTERRUPTED, OK, Bench, ended, memory
 
 _NARROW_MTU = 1000
 _BYTES = 300_000
@@ -26,7 +26,8 @@ _FAR, _ROUTER = "10.99.0.1", "10.99.0.2"
 def run(tally: Tally) -> None:
     """Runs all of them: the first one meets a path of which the kernel knows nothing yet."""
     with Lab() as lab, _third_host(lab) as far, tempfile.TemporaryDirectory(dir=memory()) as folder:
-        for name, test in (("airdma send", _send), ("rping", _rping)):
+        tests = (("airdma send", _send), ("rping", _rping), ("airdma send, without ICMP", _send_in_silence))
+        for name, test in tests:
             started = time.monotonic()
             try:
                 complaints = test(lab, far, Path(folder))
@@ -85,3 +86,20 @@ def _rping(lab: Lab, far: Host, _folder: Path) -> list[str]:
     ends = [client, server.wait(10)]
     far.forget(server)
     return [outcome.explain() for outcome in ends if not outcome.ok]
+
+
+def _send_in_silence(lab: Lab, far: Host, folder: Path) -> list[str]:
+    """The router reports nothing: the sender says what may be the case, and its remedy is one."""
+    subprocess.run([*lab.b.inside(), "ip", "rule", "add", "ipproto", "icmp", "prio", "10", "blackhole"], check=True)
+    subprocess.run([*lab.a.inside(), "ip", "route", "flush", "cache"], check=True)
+    bench = Bench(lab, folder / "silence")
+    file = bench.write("file", _BYTES)
+    options = ["--json", "--code", CODE]
+    receive = [str(build.binary()), "recv", *options, "--yes", str(bench.out)]
+    receiver = bench.start(far, f"exec {shlex.join(receive)}", home="home-far")
+    receiver.wait_event("listening")
+    complaints = ended(bench.send(file, "--patience", "3", to=_FAR), INTERRUPTED, "set AIRDMA_MTU=")
+    send = [str(build.binary()), "send", *options, str(file), _FAR]
+    sender = bench.start(lab.a, f"exec env AIRDMA_MTU=512 {shlex.join(send)}")
+    complaints += ended(sender, OK) + ended(receiver, OK)
+    return complaints if complaints or (bench.out / "file").read_bytes() == file.read_bytes() else ["the file differs"]

@@ -72,6 +72,11 @@ pub enum Error {
     /// The connection was lost, and could not be replaced in time.
     #[error("interrupted ({0}); run the same command to resume")]
     Interrupted(Box<Error>),
+    /// As [`Error::Interrupted`], though several connections were made: no data arrived by any.
+    #[error(
+        "interrupted ({0}): connections are made, but no data arrives. A path that is narrower than the interface, and does not report it, loses long packets: set AIRDMA_MTU=1024, 512 or 256, and run the same command to resume"
+    )]
+    Fruitless(Box<Error>),
     /// A system resource, for example a thread.
     #[error("{0}")]
     System(#[from] std::io::Error),
@@ -130,9 +135,10 @@ impl Error {
             Self::Failure(Failure::Peer { reason, .. } | Failure::Here { reason, .. }) => {
                 kind_of_reason(*reason)
             }
-            Self::Failure(Failure::Silent) | Self::Interrupted(_) | Self::Meddled(_) => {
-                Kind::Interrupted
-            }
+            Self::Failure(Failure::Silent)
+            | Self::Interrupted(_)
+            | Self::Fruitless(_)
+            | Self::Meddled(_) => Kind::Interrupted,
             Self::Failure(Failure::NotAccepted) | Self::Refused => Kind::Refused,
             Self::Files(_) | Self::Unfit(_) => Kind::Files,
             Self::Cancelled => Kind::Cancelled,

@@ -313,6 +313,7 @@ impl Reception<'_, '_, '_> {
             | Error::CodeTried(_)
             | Error::OtherName { .. }
             | Error::Interrupted(_)
+            | Error::Fruitless(_)
             | Error::Meddled(_)
             | Error::Cancelled => false,
         };

@@ -365,6 +365,7 @@ fn last_word(error: &Error) -> (Reason, String) {
         Error::Rdma(_)
         | Error::System(_)
         | Error::Interrupted(_)
+        | Error::Fruitless(_)
         | Error::Meddled(_)
         | Error::NoAnswer => Reason::Files,
         Error::Handshake(_)

@@ -21,6 +21,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Most connections that may be lost before the offer is accepted: the receiver was full, or data
 /// was forged.
 const BEGINNINGS_MAX: u32 = 4;
+/// Connections in a row that were made and brought no progress, from which on it is said that the
+/// path may lose long packets.
+const FRUITLESS_MIN: u32 = 2;
 /// Interval at which a wait checks for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -81,6 +84,7 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
         grown: BTreeSet::new(),
     };
     let (mut lost, mut durable) = (None, 0);
+    let mut fruitless = 0;
     let mut meddling = Meddling::default();
     loop {
         attempts.check_code()?;
@@ -101,14 +105,20 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
         }
         if attempts.was_connected {
             attempts.reconnects += 1;
+            fruitless += 1;
             watch(Event::Lost(error.to_string()));
         }
         // A connection without progress does not renew the patience.
         if attempts.durable > durable {
             (lost, durable) = (None, attempts.durable);
+            fruitless = 0;
         }
         if lost.get_or_insert_with(Instant::now).elapsed() >= job.patience {
-            return Err(Error::Interrupted(Box::new(error)));
+            let error = Box::new(error);
+            return Err(match fruitless {
+                0..FRUITLESS_MIN => Error::Interrupted(error),
+                FRUITLESS_MIN.. => Error::Fruitless(error),
+            });
         }
         pause(cancel)?;
     }
