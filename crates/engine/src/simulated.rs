@@ -11,7 +11,7 @@ pub use crate::inventory::Inventory;
 use crate::random::Random;
 use crate::worker::Work;
 use crate::{
-    AttrMask, Device, DeviceConfig, DeviceInfo, GidEntry, PathMtu, Qp, QpAttributes, QpState,
+    AttrMask, Device, DeviceConfig, DeviceInfo, GidEntry, Mr, PathMtu, Qp, QpAttributes, QpState,
 };
 use airdma_port::Port;
 use airdma_transport::Time;
@@ -109,6 +109,16 @@ impl Simulated {
     /// of no window. Before anything is connected.
     pub fn lift_window(&self) {
         self.device.core().lift_window();
+    }
+
+    /// From now on peers name the memory of a region for records by addresses from `iova` on, which
+    /// are the same in each run.
+    pub fn move_records(&self, mr: &Mr, iova: u64) {
+        let core = self.device.core();
+        core.control(|worker, _| {
+            let memory = &mut worker.state.device.memory;
+            memory.move_records(mr.rkey().0, iova);
+        });
     }
 
     /// The device.

@@ -45,6 +45,8 @@ struct Sent {
     va: u64,
     bytes: Vec<u8>,
     ended: bool,
+    /// Whether the memory was taken back since.
+    is_refused: bool,
 }
 
 impl Sent {
@@ -83,6 +85,7 @@ impl Records {
             va,
             bytes: bytes.to_vec(),
             ended: false,
+            is_refused: false,
         };
         match self.sent.insert(name, sent) {
             None => Ok(()),
@@ -117,7 +120,8 @@ impl Records {
     fn open_in(&self, addresses: Range<u64>) -> Vec<&Sent> {
         let meets = |sent: &&Sent| {
             let end = sent.va + sent.bytes.len() as u64;
-            !sent.ended && sent.va < addresses.end && addresses.start < end
+            let is_open = !sent.ended && !sent.is_refused;
+            is_open && sent.va < addresses.end && addresses.start < end
         };
         self.sent.values().filter(meets).collect()
     }
@@ -134,6 +138,13 @@ impl Records {
             }
         }
         Ok(())
+    }
+
+    /// The application takes the memory back: what is in flight changes nothing any more.
+    pub fn taken_back(&mut self) {
+        for sent in self.sent.values_mut() {
+            sent.is_refused = true;
+        }
     }
 
     /// The application is told of a record. [`check`](Self::check) comes first.
@@ -259,6 +270,18 @@ mod tests {
         assert!(judge.told(&record(&[0..2, 4..5])).is_err(), "twice");
         judge.freed(NAME).unwrap();
         assert!(judge.freed(NAME).is_err());
+    }
+
+    #[test]
+    fn nothing_changes_once_the_memory_is_taken_back() {
+        let mut judge = judge();
+        judge.check(&[0, 0, 1, 2, 0, 0, 0, 0, 0, 0]).unwrap();
+        judge.taken_back();
+        assert!(judge.check(&[0, 0, 1, 2, 3, 0, 0, 0, 0, 0]).is_err());
+        let mut judge = self::judge();
+        judge.check(&[0, 0, 1, 2, 0, 0, 0, 0, 0, 0]).unwrap();
+        judge.taken_back();
+        judge.told(&record(&[0..2])).unwrap();
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod on_path;
 mod one_host;
 pub mod plan;
 pub mod program;
+mod records;
 pub mod run;
 pub mod soak;
 pub mod world;

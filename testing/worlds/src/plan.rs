@@ -33,6 +33,8 @@ pub struct Plan {
     pub on_path: Option<OnPathPlan>,
     /// Whether the first two hosts are processes of one host, and share memory.
     pub one_host: bool,
+    /// Whether hosts write records to each other.
+    pub records: bool,
 }
 
 /// Behaviour of a host on the path.
@@ -208,6 +210,10 @@ pub enum Action {
         min_rnr_timer: u8,
         rights: u8,
     },
+    /// A step of the programs that write records, beside the connections.
+    Record {
+        step: RecordStep,
+    },
     /// Limits the rate of a running connection, or ends the limit.
     LimitRate {
         whom: Whom,
@@ -215,6 +221,48 @@ pub enum Action {
         burst_max: u32,
     },
 }
+
+/// A step of the programs that write records.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub enum RecordStep {
+    Write {
+        from: u8,
+        to: u8,
+        place: u8,
+        length: u16,
+        fault: Option<RecordFault>,
+    },
+    /// Takes the records that ended, and frees those that were taken before unless it keeps them.
+    Take { host: u8, keep: bool },
+    /// Closes a message that is arriving.
+    Close { host: u8, place: u8 },
+    /// Takes the memory for records back, or registers it again.
+    Withdraw { host: u8 },
+}
+
+/// A deliberate fault of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordFault {
+    /// A key that opens nothing.
+    Key,
+    /// The key of a region for WRITEs.
+    OtherKey,
+    /// One byte beyond the region.
+    End,
+    /// One byte before the region.
+    Start,
+    /// The Q_Key of another queue pair.
+    Qkey,
+}
+
+const RECORD_FAULTS: [RecordFault; 5] = [
+    RecordFault::Key,
+    RecordFault::OtherKey,
+    RecordFault::End,
+    RecordFault::Start,
+    RecordFault::Qkey,
+];
 
 /// Operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,6 +364,7 @@ impl Plan {
             }
             connection.rates_kbps = rates_kbps(seed, index as u64);
         }
+        let records = unforeseen(seed, 60_000).is_multiple_of(8);
         let mut actions = Vec::new();
         let faults = from.chance(100);
         while !from.is_empty() && actions.len() < ACTIONS_MAX {
@@ -336,6 +385,10 @@ impl Plan {
                 }
             }
             actions.push(next);
+            if records {
+                let chance = unforeseen(seed, 61_000 + index);
+                actions.extend(record_step(chance, faults).map(|step| Action::Record { step }));
+            }
         }
         let sealed = unforeseen(seed, 20_001).is_multiple_of(8);
         let on_path = on_path(seed).filter(|_| sealed);
@@ -354,6 +407,7 @@ impl Plan {
             sealed,
             on_path,
             one_host,
+            records,
         }
     }
 
@@ -405,6 +459,32 @@ fn rates_kbps(seed: u64, connection: u64) -> [u32; 2] {
 fn unforeseen(seed: u64, of: u64) -> u64 {
     let mixed = (seed ^ of).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
+}
+
+/// A step with records behind half of the actions.
+fn record_step(chance: u64, faults: bool) -> Option<RecordStep> {
+    let byte = |index: u32| (chance >> (8 * index)) as u8;
+    let fault = RECORD_FAULTS[usize::from(byte(1)) % RECORD_FAULTS.len()];
+    let step = match byte(0) & 31 {
+        0..=8 => RecordStep::Write {
+            from: byte(1),
+            to: byte(1) >> 4,
+            place: byte(2),
+            length: u16::from(byte(3)) * 12 + u16::from(byte(2) >> 4),
+            fault: (faults && byte(2) & 0x38 == 0x38).then_some(fault),
+        },
+        9..=13 => RecordStep::Take {
+            host: byte(1),
+            keep: byte(2) & 3 == 0,
+        },
+        14 => RecordStep::Close {
+            host: byte(1),
+            place: byte(2),
+        },
+        15 if faults && byte(2) & 1 == 0 => RecordStep::Withdraw { host: byte(1) },
+        _ => return None,
+    };
+    Some(step)
 }
 
 fn network(from: &mut Choices<'_>) -> NetworkPlan {

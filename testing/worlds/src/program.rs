@@ -4,6 +4,7 @@
 
 mod completions;
 mod life;
+mod records;
 mod requests;
 
 use crate::host::{
@@ -111,6 +112,7 @@ impl World {
                 min_rnr_timer,
                 rights,
             } => self.with_end(*whom, |world, end| world.tune(end, *min_rnr_timer, *rights)),
+            Action::Record { step } => self.act_record(*step),
             Action::LimitRate {
                 whom,
                 kbps,
@@ -549,7 +551,7 @@ fn opcode(opcode: CompletionOpcode) -> model::Opcode {
         CompletionOpcode::Receive => model::Opcode::Receive,
         CompletionOpcode::ReceiveWriteImm => model::Opcode::ReceiveImmediate,
         CompletionOpcode::Record | CompletionOpcode::ReceiveRecord => {
-            panic!("no program of a world uses records")
+            panic!("a record at a queue pair of a connection")
         }
     }
 }

@@ -198,6 +198,7 @@ impl World {
         self.meet_again()?;
         self.check_events()?;
         self.check_calm()?;
+        self.end_records()?;
         self.flush()?;
         self.take_down()
     }

@@ -26,6 +26,7 @@ use crate::host::{Air, End, Host};
 use crate::on_path::{OnPath, Passing};
 use crate::one_host::{OneHost, PROCESSES};
 use crate::plan::{Plan, Service};
+use crate::records::RecordEnd;
 use airdma_engine::Qkey;
 use airdma_model::Contract;
 use airdma_port::sim::Frame as PortFrame;
@@ -92,6 +93,8 @@ pub struct World {
     pub(crate) on_path: Option<OnPath>,
     /// The host whose processes the first two hosts are, if they are.
     pub(crate) one_host: Option<OneHost>,
+    /// Queue pairs for records, one for each host, if the plan has any.
+    pub(crate) records: Vec<RecordEnd>,
     /// Delays of packets in flight, at `from * hosts + to`.
     delays: Vec<Delays>,
 }
@@ -164,6 +167,7 @@ impl World {
             attacker: None,
             on_path: None,
             one_host,
+            records: Vec::new(),
             delays: vec![Delays::default(); plan.hosts * plan.hosts],
             plan,
         };
@@ -173,6 +177,9 @@ impl World {
         world.introduce_hosts();
         for index in 0..world.plan.connections.len() {
             world.connect(world.plan.connections[index]);
+        }
+        if world.plan.records {
+            world.records = world.hosts.iter().map(RecordEnd::new).collect();
         }
         if let Some(of) = world.plan.attacker {
             let mut attacker = Attacker::new(&world.plan, of, &world.hosts, &world.ends);
@@ -441,7 +448,13 @@ impl World {
     pub fn observe(&mut self, index: usize) -> Result<(), String> {
         let host = &self.hosts[index];
         let seen = self.judge.memories[index].observe(host.bytes());
-        seen.map_err(|why| format!("memory of host {index}: {why}"))
+        seen.map_err(|why| format!("memory of host {index}: {why}"))?;
+        match self.records.get_mut(index) {
+            Some(end) => end
+                .check()
+                .map_err(|why| format!("records of host {index}: {why}")),
+            None => Ok(()),
+        }
     }
 }
 

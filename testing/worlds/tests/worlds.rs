@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use airdma_model::{Opcode, Service, Status};
-use airdma_worlds::plan::{self, Action};
+use airdma_worlds::plan::{self, Action, RecordStep};
 use airdma_worlds::{Counts, Plan, Report, Soak, bytes_of, plan_of, run, soak};
 
 #[test]
@@ -47,6 +47,23 @@ fn processes_of_one_host_keep_the_contract_by_rings() {
     assert!(counts.in_rings > 5_000, "{counts:?}");
     assert!(counts.damaged_rings > 20, "{counts:?}");
     assert!(counts.kills > 3, "{counts:?}");
+}
+
+/// Hosts write records to each other, beside all else.
+#[test]
+fn records_keep_the_contract_among_all_that_is_there() {
+    let mut counts = Counts::default();
+    let mut seeds = (3_000_000..).filter(|&seed| plan_of(seed).records);
+    for seed in seeds.by_ref().take(30) {
+        let outcome = run(plan_of(seed), false);
+        if let Some(why) = outcome.failure {
+            panic!("seed={seed} {why}");
+        }
+        counts.add(&outcome.counts);
+    }
+    assert!(counts.records > 250, "{counts:?}");
+    assert!(counts.records_told > 150, "{counts:?}");
+    assert!(counts.records_partial > 3, "{counts:?}");
 }
 
 /// Checks that each verb of each service succeeded, and that each possible status came.
@@ -107,7 +124,8 @@ fn everything_was_seen(report: &Report) {
 #[test]
 fn a_seed_gives_the_same_packets_at_the_same_nanoseconds() {
     let one_host = (0..).find(|&seed| plan_of(seed).one_host);
-    for seed in [3, 4, 5, 100].into_iter().chain(one_host) {
+    let records = (0..).find(|&seed| plan_of(seed).records);
+    for seed in [3, 4, 5, 100].into_iter().chain(one_host).chain(records) {
         let logs = || run(plan_of(seed), true);
         let (first, second) = (logs(), logs());
         assert_eq!(first.world.events(), second.world.events(), "seed={seed}");
@@ -285,6 +303,19 @@ fn worlds_are_of_every_kind() {
         let mut connections = plan.connections.iter();
         connections.any(|connection| connection.rates_kbps != [0, 0])
     });
+    some("records", |plan| plan.records);
+    let writes = |action: &Action, fails: bool| matches!(action, Action::Record { step: RecordStep::Write { fault, .. } } if fault.is_some() == fails);
+    let steps = plans.iter().flat_map(|plan| &plan.actions);
+    let count = |is: &dyn Fn(&Action) -> bool| steps.clone().filter(|action| is(action)).count();
+    assert!(count(&|action| writes(action, false)) > 1_000);
+    assert!(count(&|action| writes(action, true)) > 100);
+    assert!(
+        count(&|action| {
+            let step = RecordStep::Withdraw { host: 0 };
+            matches!(action, Action::Record { step: other }
+                if core::mem::discriminant(other) == core::mem::discriminant(&step))
+        }) > 20
+    );
     acts("deregisters", |action| {
         matches!(action, Action::Deregister { .. })
     });

@@ -21,6 +21,15 @@ impl MemoryTable {
         })
     }
 
+    /// Gives a region for records other addresses, from `iova` on.
+    pub(crate) fn move_records(&mut self, key: u32, iova: u64) {
+        if let Some(region) = self.at_mut(key)
+            && let Kind::Records { .. } = region.kind
+        {
+            region.iova = iova;
+        }
+    }
+
     /// Whether a host may write `length` bytes of a record.
     pub(crate) fn check_record(
         &self,

@@ -24,6 +24,10 @@ pub struct Counts {
     pub in_rings: u64,
     /// Rings that a process wrote garbage into.
     pub damaged_rings: u64,
+    /// Records that were written, that ended at a target, and that ended without all bytes.
+    pub records: u64,
+    pub records_told: u64,
+    pub records_partial: u64,
 }
 
 impl Counts {
@@ -45,6 +49,9 @@ impl Counts {
             forged,
             in_rings,
             damaged_rings,
+            records,
+            records_told,
+            records_partial,
         } = other;
         self.worlds += worlds;
         self.actions += actions;
@@ -61,6 +68,9 @@ impl Counts {
         self.forged += forged;
         self.in_rings += in_rings;
         self.damaged_rings += damaged_rings;
+        self.records += records;
+        self.records_told += records_told;
+        self.records_partial += records_partial;
     }
 }
 

@@ -1,0 +1,366 @@
+//! Records: messages that datagrams write, and what their target declares.
+
+use super::*;
+use crate::plan::{RecordFault, RecordStep};
+use crate::records::{RecordEnd, SLOT, SLOTS};
+use airdma_engine::{Ended, Record, RecordHandle};
+use airdma_model::records::{self, Name};
+use std::net::IpAddr;
+
+/// What a record says, besides what the judge asks of it.
+struct Told {
+    source: IpAddr,
+    qpn: Qpn,
+    record: records::Record,
+    immediate: Option<u32>,
+    ended: Option<Ended>,
+}
+
+impl Told {
+    fn of(record: &Record<'_>) -> Told {
+        Told {
+            source: airdma_engine::Gid::from(record.source).to_ip(),
+            qpn: record.src_qpn,
+            record: records::Record {
+                name: Name {
+                    source: 0,
+                    number: record.id,
+                },
+                va: RecordEnd::judged(record.va),
+                length: record.length,
+                unit: record.unit.into(),
+                valid: record.ranges().collect(),
+                valid_bytes: record.valid_bytes,
+                is_whole: record.ended == Some(Ended::Whole),
+            },
+            immediate: record.imm.map(u32::from_be_bytes),
+            ended: record.ended,
+        }
+    }
+}
+
+/// Time between two polls at the end of a world, and how many of them there are at most.
+const ROUND: Duration = Duration::from_millis(30);
+const ROUNDS_MAX: u32 = 100;
+/// Quiet rounds after which no message is open.
+const CALM_ROUNDS: u32 = 3;
+
+/// The number that a source sends along.
+fn immediate_of(name: Name) -> Option<u32> {
+    (name.number % 2 == 1).then_some(name.number ^ 0x5a5a_0000)
+}
+
+impl World {
+    pub(super) fn act_record(&mut self, step: RecordStep) -> Result<(), String> {
+        match step {
+            RecordStep::Write {
+                from,
+                to,
+                place,
+                length,
+                fault,
+            } => {
+                let hosts = self.hosts.len();
+                let (from, to) = (usize::from(from) % hosts, usize::from(to) % hosts);
+                let place = usize::from(place) % SLOTS;
+                let length = 1 + usize::from(length) % SLOT;
+                self.write_record(from, to, place, length, fault)
+            }
+            RecordStep::Take { host, keep } => match self.host_of(host) {
+                Some(host) => {
+                    if !keep {
+                        self.free_records(host)?;
+                    }
+                    self.take_records(host)
+                }
+                None => Ok(()),
+            },
+            RecordStep::Close { host, place } => match self.host_of(host) {
+                Some(host) => self.close_record(host, usize::from(place) % SLOTS),
+                None => Ok(()),
+            },
+            RecordStep::Withdraw { host } => match self.host_of(host) {
+                Some(host) => self.withdraw_records(host),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn write_record(
+        &mut self,
+        from: usize,
+        to: usize,
+        place: usize,
+        length: usize,
+        fault: Option<RecordFault>,
+    ) -> Result<(), String> {
+        let Some((source, target)) = self.records.get(from).zip(self.records.get(to)) else {
+            return Ok(());
+        };
+        let is_free = target.places[place].is_none() && target.mr.is_some();
+        let (true, Some(part)) = (
+            self.hosts[from].alive && (is_free || fault.is_some()),
+            source.free_source(),
+        ) else {
+            return Ok(());
+        };
+        let name = Name {
+            source: from as u64,
+            number: source.count,
+        };
+        let at = (place * SLOT) as u64;
+        let (mut va, mut key) = (target.va + at, target.key);
+        let (mut qkey, qpn) = (QKEY, target.number);
+        match fault {
+            None => {}
+            Some(RecordFault::Key) => key ^= 0x00ab_c000,
+            Some(RecordFault::OtherKey) => key = self.hosts[to].regions[region::TARGETS].key,
+            // One byte behind the region, or before it.
+            Some(RecordFault::End) => va = target.va + (SLOTS * SLOT + 1 - length) as u64,
+            Some(RecordFault::Start) => va = target.va - 1,
+            Some(RecordFault::Qkey) => qkey.0 ^= 1,
+        }
+        let message = self.random.bytes(length);
+        let id = self.next_id();
+        let gid = self.hosts[to].address.into();
+        let source = &mut self.records[from];
+        let addr = source.fill(part, &message);
+        let rkey = Rkey(key);
+        let wr = SendWr {
+            wr_id: id,
+            operation: match immediate_of(name) {
+                Some(immediate) => Operation::RecordImm {
+                    va,
+                    rkey,
+                    imm: immediate.to_be_bytes(),
+                },
+                None => Operation::Record { va, rkey },
+            },
+            sges: &[Sge {
+                addr,
+                length: length as u32,
+                lkey: source.source.lkey().0,
+            }],
+            flags: SendFlags::SIGNALLED,
+            datagram: Some(Datagram {
+                path: airdma_engine::Path {
+                    gid,
+                    hop_limit: 64,
+                    ..airdma_engine::Path::default()
+                },
+                qpn,
+                qkey,
+            }),
+            srqn: 0,
+        };
+        match source.qp.post_send(&wr) {
+            Ok(()) => {}
+            // Completions that were not polled have the room.
+            Err(Error::NoMemory(_)) => return Ok(()),
+            Err(error) => return Err(format!("record {name:?} was refused: {error}")),
+        }
+        source.posted.insert(id, (part, length as u32));
+        source.count += 1;
+        self.counts.records += 1;
+        if fault.is_none() {
+            let target = &mut self.records[to];
+            target.places[place] = Some(name);
+            target.judge.sent(name, RecordEnd::judged(va), &message)?;
+        }
+        self.note(|_| {
+            format!("host {from} writes record {name:?} of {length} B to place {place} of host {to}, fault {fault:?}")
+        });
+        self.run(from)
+    }
+
+    /// Polls for records and for completions of messages.
+    ///
+    /// # Errors
+    /// A violation that the judge finds.
+    pub(crate) fn take_records(&mut self, host: usize) -> Result<(), String> {
+        let Some(end) = self.records.get(host) else {
+            return Ok(());
+        };
+        let (mut found, cq) = (Vec::new(), Arc::clone(&end.cq));
+        let polled = cq.poll(usize::MAX, |completion| found.push(completion));
+        polled.map_err(|error| format!("polling for records: {error}"))?;
+        // Polling runs the device.
+        self.run(host)?;
+        for completion in found {
+            if completion.status != Status::Success || completion.qpn != self.records[host].number {
+                return Err(format!("a completion of a record: {completion:?}"));
+            }
+            match completion.opcode {
+                CompletionOpcode::Record => {
+                    let posted = self.records[host].posted.remove(&completion.wr_id);
+                    if posted.is_none() {
+                        return Err(format!("a completion of no record: {completion:?}"));
+                    }
+                }
+                CompletionOpcode::ReceiveRecord => self.take_record(host, &completion)?,
+                _ => return Err(format!("not a completion of a record: {completion:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_record(&mut self, host: usize, completion: &Completion) -> Result<(), String> {
+        let handle = RecordHandle(completion.wr_id);
+        let told = self.records[host].qp.record(handle, Told::of);
+        let Some(Told {
+            source,
+            qpn,
+            mut record,
+            immediate,
+            ended,
+        }) = told
+        else {
+            return Err(format!("host {host} has no record for {completion:?}"));
+        };
+        let is_source =
+            |from: &usize| self.hosts[*from].address == source && self.records[*from].number == qpn;
+        let Some(from) = (0..self.hosts.len()).find(is_source) else {
+            return Err(format!(
+                "a record is from {qpn} at {source}, which is no source"
+            ));
+        };
+        record.name.source = from as u64;
+        let name = record.name;
+        self.note(|_| {
+            format!(
+                "host {host} has the record of {name:?}: {ended:?}, {:?}",
+                record.valid
+            )
+        });
+        let end = &mut self.records[host];
+        end.judge
+            .told(&record)
+            .map_err(|why| format!("records of host {host}: {why}"))?;
+        let completed = (completion.byte_len, completion.src_qpn, completion.imm);
+        let expected = immediate_of(name);
+        if completed != (record.valid_bytes, qpn, expected.map(u32::to_be_bytes))
+            || immediate != expected
+        {
+            return Err(format!("{name:?} has another completion: {completion:?}"));
+        }
+        if ended.is_none_or(|ended| ended == Ended::Last) {
+            return Err(format!("{name:?} ended by {ended:?}"));
+        }
+        end.held.push((handle, name));
+        self.counts.records_told += 1;
+        self.counts.records_partial += u64::from(!record.is_whole);
+        Ok(())
+    }
+
+    fn free_records(&mut self, host: usize) -> Result<(), String> {
+        let Some(end) = self.records.get_mut(host) else {
+            return Ok(());
+        };
+        for (handle, name) in end.held.drain(..) {
+            if !end.qp.free_record(handle) {
+                return Err(format!("the record of {name:?} cannot be freed"));
+            }
+            end.judge.freed(name)?;
+            for place in end.places.iter_mut().filter(|place| **place == Some(name)) {
+                *place = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn close_record(&mut self, host: usize, place: usize) -> Result<(), String> {
+        let Some(end) = self.records.get(host) else {
+            return Ok(());
+        };
+        let (key, va) = (Rkey(end.key), end.va + (place * SLOT) as u64);
+        let peeked = end.qp.peek_record(key, va, |record| record.ended);
+        let closed = end.qp.close_record(key, va);
+        let closed = closed.map_err(|error| format!("closing a record: {error}"))?;
+        // Closing runs the device, which may take more packets first.
+        if peeked.flatten().is_some() || (peeked.is_some() && !closed) {
+            return Err(format!(
+                "an open record was {peeked:?}, and closed: {closed}"
+            ));
+        }
+        self.run(host)
+    }
+
+    /// Takes the memory back, or registers it again.
+    fn withdraw_records(&mut self, host: usize) -> Result<(), String> {
+        let Some(end) = self.records.get_mut(host) else {
+            return Ok(());
+        };
+        match end.mr.take() {
+            Some(mr) => {
+                mr.deregister()
+                    .map_err(|error| format!("taking memory for records back: {error}"))?;
+                // What arrived before counts.
+                self.observe(host)?;
+                self.records[host].judge.taken_back();
+                self.note(|_| format!("host {host} takes its memory for records back"));
+                self.run(host)
+            }
+            None => {
+                end.register(&self.hosts[host]);
+                self.note(|_| format!("host {host} registers memory for records"));
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends all records of living hosts, and checks that none is open.
+    ///
+    /// # Errors
+    /// A violation that the judge finds.
+    pub(crate) fn end_records(&mut self) -> Result<(), String> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let living = |world: &World| -> Vec<usize> {
+            let alive = |host: &usize| world.hosts[*host].alive;
+            (0..world.records.len()).filter(alive).collect()
+        };
+        // Messages that wait for a slow port are handed over, and then all that are open end.
+        let mut calm = 0;
+        for _ in 0..ROUNDS_MAX {
+            self.pass(ROUND)?;
+            for host in living(self) {
+                self.judge.now += 1;
+                self.free_records(host)?;
+                self.take_records(host)?;
+            }
+            let waits = living(self)
+                .iter()
+                .any(|&host| !self.records[host].posted.is_empty());
+            calm = if waits || !self.is_quiet() {
+                0
+            } else {
+                calm + 1
+            };
+            if calm == CALM_ROUNDS {
+                break;
+            }
+        }
+        for host in living(self) {
+            let end = &self.records[host];
+            if let Some((id, _)) = end.posted.first_key_value() {
+                return Err(format!("record {id} of host {host} was never handed over"));
+            }
+            let is_open = |place: &usize| {
+                let va = end.va + (place * SLOT) as u64;
+                (va..va + SLOT as u64)
+                    .step_by(64)
+                    .any(|va| end.qp.peek_record(Rkey(end.key), va, |_| ()).is_some())
+            };
+            if let Some(place) = (0..SLOTS).find(is_open) {
+                return Err(format!("place {place} of host {host} has an open record"));
+            }
+        }
+        for (host, end) in self.records.drain(..).enumerate() {
+            if self.hosts[host].alive {
+                end.take_down()?;
+            }
+        }
+        Ok(())
+    }
+}
