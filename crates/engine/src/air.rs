@@ -26,16 +26,17 @@
 //! missed. It covers as many queue pairs as it has room for. Pings measure the round trip while
 //! packets are in flight.
 //!
-//! This module keeps the peers, their queue pairs, and the time of the next call. [`exchange`] has
-//! the messages and their effects, [`peer`] their times, [`pace`] the rate to a peer, [`bundling`]
-//! the use of bundles, [`congestion`] the congestion notifications, [`application`] the programs'
-//! reports of their own buffers, [`narrow`] paths on which long packets vanish, and [`assembly`]
-//! packets that arrive in pieces.
+//! This module keeps the peers, their queue pairs, and the times of their calls. [`directory`]
+//! finds them, [`exchange`] has the messages and their effects, [`peer`] their times, [`pace`] the
+//! rate to a peer, [`bundling`] the use of bundles, [`congestion`] the congestion notifications,
+//! [`application`] the programs' reports of their own buffers, [`narrow`] paths on which long
+//! packets vanish, and [`assembly`] packets that arrive in pieces.
 
 mod application;
 mod assembly;
 mod bundling;
 mod congestion;
+mod directory;
 mod exchange;
 mod identity;
 mod narrow;
@@ -53,18 +54,19 @@ use crate::QpType;
 use crate::config::RateControl;
 use crate::index::{AirIndex, QpIndex};
 use crate::random::Random;
-use crate::sharing::steering::range_of;
 use crate::tables::qp_table::{Connection, QpTable};
+use crate::tables::timers::Timers;
 use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
 use airdma_transport::{ReorderMemory, Time};
 use airdma_wire::mad::MAD_LEN;
-use airdma_wire::{Neighbour, Psn, Qpn};
+use airdma_wire::{Neighbour, Psn};
+use directory::Directory;
 use identity::Identity;
 use narrow::NarrowPaths;
 use pace::Pace;
 use peer::{AirPeer, Asking, HELLO_AGAIN};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Bytes buffered for packets out of order, of all queue pairs together.
@@ -77,8 +79,6 @@ const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
 
 /// Time after which a host that does not keep up with arriving packets reports all the same.
 const TAKING_IN_MAX: Duration = Duration::from_millis(1);
-/// Shortest interval between two searches of the queue pairs for a caller.
-const SEEKING_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A process, as seen from one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,14 +90,19 @@ pub(super) struct Caller {
 
 pub(crate) struct Air {
     peers: Vec<AirPeer>,
+    directory: Directory,
+    /// Times before which no peer needs a call.
+    timers: Timers<AirIndex>,
+    /// Peers that still need a call after the present round of them.
+    postponed: Vec<AirIndex>,
+    /// Peers that may be owed an acknowledgement.
+    owing: BTreeSet<AirIndex>,
     /// Identity of this process, if it offers anything to peers.
     identity: Option<Identity>,
     /// Peers with users that are not proven to be there.
     unproven: u32,
     /// Offered features, without those of the rate control.
     offers: u64,
-    /// Time of the next search of the queue pairs for a caller.
-    sought_again_at: Time,
     memory: ReorderMemory,
     narrow: NarrowPaths,
     rate_control: RateControl,
@@ -108,8 +113,6 @@ pub(crate) struct Air {
     more_waits: Option<Time>,
     /// Queue pairs whose peers must get a CNP.
     notifies: VecDeque<QpIndex>,
-    /// Time before which no peer needs a call.
-    due: Option<Time>,
     /// Number of the last report to any peer. A peer may know this process longer than it is
     /// remembered here, so its count must not restart.
     number: u32,
@@ -121,10 +124,13 @@ impl Air {
     pub(crate) fn new() -> Self {
         Air {
             peers: Vec::new(),
+            directory: Directory::default(),
+            timers: Timers::default(),
+            postponed: Vec::new(),
+            owing: BTreeSet::new(),
             identity: None,
             unproven: 0,
             offers: 0,
-            sought_again_at: Time::ZERO,
             memory: ReorderMemory::new(REORDER_BYTES_MAX),
             narrow: NarrowPaths::default(),
             rate_control: RateControl::default(),
@@ -132,15 +138,19 @@ impl Air {
             interface_mtu: 0,
             more_waits: None,
             notifies: VecDeque::new(),
-            due: None,
             number: 0,
             next_psn: Psn::default(),
         }
     }
 
     /// Time of the next call of [`Air::poll_transmit`].
+    #[inline]
     pub(crate) fn due(&self) -> Option<Time> {
-        self.due
+        if self.notifies.is_empty() && self.postponed.is_empty() {
+            self.timers.next()
+        } else {
+            Some(Time::ZERO)
+        }
     }
 
     /// Records whether this round left packets unprocessed (`at` its time), or processed all.
@@ -155,12 +165,17 @@ impl Air {
         since.is_some_and(|since| now.duration_since(since) < TAKING_IN_MAX)
     }
 
-    fn call_at(&mut self, at: Time) {
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    fn call_at(&mut self, index: AirIndex, at: Time) {
+        self.timers.set(index, Some(at));
     }
 
     fn peer(&mut self, index: AirIndex) -> &mut AirPeer {
         &mut self.peers[index.place()]
+    }
+
+    /// Number of peers.
+    pub(crate) fn count(&self) -> usize {
+        self.directory.count()
     }
 
     /// Number of queue pairs that wait for the rate to their peers.
@@ -173,7 +188,7 @@ impl Air {
     /// Records that packets are in flight to the peer, so the round trip must be measured.
     pub(crate) fn note_under_way(&mut self, index: AirIndex, now: Time) {
         if let Some(by) = self.peer(index).report_for_ping(now) {
-            self.call_at(by);
+            self.call_at(index, by);
         }
     }
 
@@ -194,7 +209,7 @@ impl Air {
         if bytes.is_none()
             && let Some(due) = pace.due()
         {
-            self.call_at(due);
+            self.call_at(index, due);
         }
         bytes
     }
@@ -247,42 +262,35 @@ impl Air {
         let pace = self.peer(index).pace.as_mut()?;
         let next = pace.sent(queue_pair, now, sent, has_more);
         if let Some(due) = pace.due() {
-            self.call_at(due);
+            self.call_at(index, due);
         }
         next
     }
 
-    fn find(&self, address: Neighbour, local: Neighbour, range: Option<u8>) -> Option<AirIndex> {
-        let is_it = |peer: &AirPeer| {
-            let ends = (peer.address, peer.local, peer.range);
-            !peer.users.is_empty() && ends == (address, local, range)
-        };
-        let index = self.peers.iter().position(is_it)?;
-        Some(AirIndex::from_place(index))
-    }
-
-    /// Adds a connected queue pair; `number` is the peer's, for services with an offer.
+    /// Adds a connected queue pair, which `offers` more than RoCEv2 if its service is reliable.
     fn join(
         &mut self,
         now: Time,
         queue_pair: QpIndex,
         connection: &Connection,
-        number: Option<Qpn>,
+        offers: bool,
         is_there: bool,
     ) -> Option<AirIndex> {
-        let (address, local) = (connection.remote, connection.local);
-        let speaks = self.identity.is_some() && number.is_some();
+        let speaks = self.identity.is_some() && offers;
+        if !speaks {
+            (self.directory).note_plain(connection.ends(), connection.range, queue_pair);
+        }
         // A host that only has a rate does not speak.
-        let range = number.filter(|_| speaks).map(range_of);
+        let range = speaks.then_some(connection.range);
         let controls = self.rate_control == RateControl::Dcqcn;
-        let index = match self.find(address, local, range) {
+        let index = match self.directory.find(connection.ends(), range) {
             Some(index) => index,
             None if speaks || controls => self.add(connection, range, now),
             None => return None,
         };
         let line_rate = self.line_rate;
         let peer = self.peer(index);
-        peer.users.push(queue_pair);
+        peer.users.insert(queue_pair);
         if is_there {
             self.prove(index, now);
         }
@@ -298,21 +306,21 @@ impl Air {
 
     /// Adds a peer without users.
     fn add(&mut self, connection: &Connection, range: Option<u8>, now: Time) -> AirIndex {
-        let ends = (connection.remote, connection.local);
+        let ends = connection.ends();
         // A host has one share, however many processes it claims to have.
-        let mut used = self.peers.iter().filter(|peer| !peer.users.is_empty());
-        let other = used.find(|peer| peer.address == connection.remote);
-        let memory = other.map_or_else(|| self.memory.for_peer(), |peer| peer.memory.clone());
+        let memory = match self.directory.at_address(connection.remote) {
+            Some(other) => self.peer(other).memory.clone(),
+            None => self.memory.for_peer(),
+        };
         let mut peer = AirPeer::new(ends, range, connection.source_index, memory);
         peer.narrow_until = self.narrow.until(ends, now).filter(|_| range.is_some());
         self.unproven += 1;
-        let free = self.peers.iter().position(|peer| peer.users.is_empty());
-        let index = free.unwrap_or(self.peers.len());
-        match self.peers.get_mut(index) {
+        let index = self.directory.add(ends, range, self.peers.len());
+        match self.peers.get_mut(index.place()) {
             Some(place) => *place = peer,
             None => self.peers.push(peer),
         }
-        AirIndex::from_place(index)
+        index
     }
 
     /// Schedules Hello to the peer, once it is proven to be there.
@@ -331,7 +339,7 @@ impl Air {
             nonce,
         });
         peer.asks_once_more = false;
-        self.call_at(now);
+        self.call_at(index, now);
     }
 
     /// Asks for one more queue pair, or about what changed. A question on its way is answered
@@ -359,18 +367,34 @@ impl Air {
     /// The port is gone: no message is sent any more.
     pub(crate) fn stop(&mut self) {
         self.identity = None;
-        self.due = None;
+        self.timers = Timers::default();
+        self.postponed.clear();
+        self.notifies.clear();
     }
 
     /// Removes a queue pair. Returns the next in turn, if it had the turn.
-    fn leave(&mut self, index: AirIndex, queue_pair: QpIndex) -> Option<QpIndex> {
-        let peer = self.peer(index);
-        peer.users.retain(|&other| other != queue_pair);
-        peer.owing.retain(|&other| other != queue_pair);
-        let is_over = peer.users.is_empty() && !peer.is_proven;
-        self.unproven -= u32::from(is_over);
-        let peer = self.peer(index);
-        peer.pace.as_mut()?.leave(queue_pair)
+    fn leave(
+        &mut self,
+        qps: &mut QpTable,
+        index: AirIndex,
+        queue_pair: QpIndex,
+    ) -> Option<QpIndex> {
+        let peer = &mut self.peers[index.place()];
+        peer.users.remove(&queue_pair);
+        if let Some(slot) = qps.slot(queue_pair)
+            && std::mem::take(&mut slot.owes_report)
+        {
+            peer.owing.retain(|&other| other != queue_pair);
+        }
+        let next = peer.pace.as_mut().and_then(|pace| pace.leave(queue_pair));
+        if peer.users.is_empty() {
+            self.unproven -= u32::from(!peer.is_proven);
+            self.directory.remove(peer.ends(), peer.range, index);
+            self.timers.remove(index);
+            self.postponed.retain(|&other| other != index);
+            self.owing.remove(&index);
+        }
+        next
     }
 }
 
@@ -392,27 +416,26 @@ impl Air {
         let Some(slot) = view.qps.slot(index) else {
             return;
         };
-        let number = slot.qp.attributes().dest_qpn;
         slot.qp.set_selective(None);
         slot.cut_above = usize::MAX;
         slot.delays_acks = false;
         // Features are offered to reliable connections only.
-        let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
+        let offers = slot.qp.qp_type() == QpType::Rc;
         let (connection, local) = (slot.connection, slot.qp.qpn());
-        let is_there = connection.is_some_and(|connection| {
-            number.is_none_or(|number| self.is_there(view, &connection, local, number))
-        });
+        let number = slot.qp.attributes().dest_qpn;
+        let is_there = connection
+            .is_some_and(|connection| !offers || self.is_there(view, &connection, local, number));
         let Some(slot) = view.qps.slot(index) else {
             return;
         };
         if let Some(connection) = &mut slot.connection {
-            connection.air = self.join(now, index, connection, number, is_there);
+            connection.air = self.join(now, index, connection, offers, is_there);
             if let Some(air) = connection.air
                 && slot.seal.is_some()
             {
                 self.peer(air).is_sealed = true;
             }
-            if number.is_some() && self.identity.is_some() {
+            if offers && self.identity.is_some() {
                 // The peer may switch before us, by an offer for another queue pair. Its answer has
                 // the payload that it accepts.
                 let taken = self.long_payload(connection.remote);
@@ -421,29 +444,16 @@ impl Air {
         }
     }
 
-    /// A process without connected queue pairs sent Hello: those connected to it join it. Limited
-    /// in rate, since callers can be forged in any number.
+    /// A process that is no peer sent a message: the queue pairs connected to it join it.
     fn join_caller(&mut self, view: &mut AirView<'_>, caller: Caller, now: Time) {
-        if self.sought_again_at > now {
-            return;
-        }
-        self.sought_again_at = now + SEEKING_INTERVAL;
-        for index in view.qps.indices() {
+        for index in self.directory.plain_of(caller) {
             let Some(slot) = view.qps.slot(index) else {
                 continue;
             };
-            let number = slot.qp.attributes().dest_qpn;
             let is_reliable = slot.qp.qp_type() == QpType::Rc;
             let Some(connection) = slot.connection.filter(|_| is_reliable) else {
                 continue;
             };
-            let ends = (connection.remote, connection.local, range_of(number));
-            let speaks = |air: AirIndex| self.peers[air.place()].range.is_some();
-            if ends != (caller.address, caller.local, caller.range)
-                || connection.air.is_some_and(speaks)
-            {
-                continue;
-            }
             // It may have a rate, as a host that sent CNPs.
             self.leave_air(view, index, &connection);
             self.join_air(view, index, now);
@@ -458,16 +468,24 @@ impl Air {
         if peer.has_spoken || peer.known.is_some() || peer.is_sealed {
             return;
         }
-        let host = self.find(peer.address, peer.local, None);
-        let peer = self.peer(index);
+        let (ends, range) = (peer.ends(), peer.range);
+        let host = self.directory.find(ends, None);
+        let peer = &mut self.peers[index.place()];
+        let users = peer.users.clone();
+        if let Some(range) = range {
+            for &user in &users {
+                self.directory.note_plain(ends, range, user);
+            }
+        }
         if host.is_none() && peer.pace.is_some() {
             peer.range = None;
+            self.directory.turn_into_host(ends, range);
             return;
         }
-        for user in peer.users.clone() {
-            let next = self.leave(index, user);
+        for user in users {
+            let next = self.leave(view.qps, index, user);
             if let Some(host) = host {
-                self.peer(host).users.push(user);
+                self.peer(host).users.insert(user);
             }
             let slot = view.qps.slot(user);
             if let Some(connection) = slot.and_then(|slot| slot.connection.as_mut()) {
@@ -486,10 +504,11 @@ impl Air {
         connection: &Connection,
     ) {
         self.notifies.retain(|&notifies| notifies != index);
+        (self.directory).forget_plain(connection.ends(), connection.range, index);
         let Some(air) = connection.air else {
             return;
         };
-        if let Some(next) = self.leave(air, index) {
+        if let Some(next) = self.leave(view.qps, air, index) {
             view.give_turn(next);
         }
     }
@@ -529,27 +548,37 @@ impl Air {
         let Some(owed) = slot.qp.owes_acknowledgement() else {
             return;
         };
-        let peer = self.peer(air);
-        if !peer.owing.contains(&index) {
+        let peer = &mut self.peers[air.place()];
+        if !std::mem::replace(&mut slot.owes_report, true) {
+            if peer.owing.is_empty() {
+                self.owing.insert(air);
+            }
             peer.owing.push_back(index);
         }
         let by = peer.report_owed(owed, now);
-        self.call_at(by);
+        self.call_at(air, by);
     }
 
     /// Reports at once, before a message after which the peers no longer wait.
     pub(crate) fn report_first(&mut self, now: Time) {
-        let peers = self.peers.iter_mut();
-        if let Some(by) = peers.filter_map(|peer| peer.report_first(now)).min() {
-            // The next round sends it and processes nothing more.
-            self.note_waiting(None);
-            self.call_at(by);
+        for index in std::mem::take(&mut self.owing) {
+            let peer = self.peer(index);
+            if peer.owing.is_empty() {
+                continue;
+            }
+            let by = peer.report_first(now);
+            self.owing.insert(index);
+            if let Some(by) = by {
+                // The next round sends it and processes nothing more.
+                self.note_waiting(None);
+                self.call_at(index, by);
+            }
         }
     }
 
     /// Whether a message to a peer is due.
     pub(crate) fn is_due(&self, now: Time) -> bool {
-        self.due.is_some_and(|due| due <= now)
+        self.due().is_some_and(|due| due <= now)
     }
 
     /// Writes the next message to a peer into `out`, and wakes queue pairs whose time has come.
@@ -563,31 +592,48 @@ impl Air {
         if let Some(notification) = self.poll_cnp(view, out) {
             return Some(notification);
         }
-        for index in 0..self.peers.len() {
-            let peer = &self.peers[index];
-            if peer.due().is_none_or(|due| due > now) {
+        while let Some(index) = self.timers.pop_due(now) {
+            if !self.peer(index).is_due(now) {
+                self.call_again(index, now);
                 continue;
             }
-            let index = AirIndex::from_place(index);
             self.keep_pace(view, index, now, port);
             self.try_again(view, index, now);
-            if let Some(mad) = self.next_message(view, index, now, port) {
-                let peer = self.peer(index);
-                let destination = Destination {
-                    address: peer.address,
-                    source_index: peer.source_index,
-                    tos: 0,
-                    hop_limit: 0,
-                    flow_label: 0,
-                    bundles: false,
-                };
-                if let Some(len) = self.emit_to(view.qps, index, &mad, out) {
-                    return Some((len, destination));
-                }
+            let mad = self.next_message(view, index, now, port);
+            let peer = self.peer(index);
+            let destination = Destination {
+                address: peer.address,
+                source_index: peer.source_index,
+                tos: 0,
+                hop_limit: 0,
+                flow_label: 0,
+                bundles: false,
+            };
+            let len = mad.and_then(|mad| self.emit_to(view.qps, index, &mad, out));
+            if let Some(len) = len {
+                let due = self.peer(index).due();
+                self.timers.set(index, due);
+                return Some((len, destination));
             }
+            self.call_again(index, now);
         }
-        self.due = self.peers.iter().filter_map(AirPeer::due).min();
+        for index in std::mem::take(&mut self.postponed) {
+            let due = self.peer(index).due();
+            self.timers.set(index, due);
+        }
         None
+    }
+
+    /// A peer had a call, and nothing to send: it needs the next one in its time, but none in this
+    /// round.
+    fn call_again(&mut self, index: AirIndex, now: Time) {
+        let due = self.peer(index).due();
+        if due.is_some_and(|due| due <= now) {
+            self.timers.remove(index);
+            self.postponed.push(index);
+        } else {
+            self.timers.set(index, due);
+        }
     }
 
     /// Writes a message to a peer: to queue pair 1, or as a packet of a sealed connection to it.
@@ -602,8 +648,7 @@ impl Air {
         if !self.peer(index).is_sealed {
             return Some(self.emit(mad, out));
         }
-        let users = &self.peers[index.place()].users;
-        let mut carriers = users.iter();
+        let mut carriers = self.peers[index.place()].users.iter();
         let carrier = carriers.find(|&&user| {
             let seal = qps.slot(user).and_then(|slot| slot.seal.as_ref());
             seal.is_some_and(|seal| seal.has_keys())
@@ -643,7 +688,7 @@ impl Air {
         let window = pace.window();
         let all = [pace.ask_again(), pace.ask_beside()];
         if let Some(due) = pace.due() {
-            self.call_at(due);
+            self.call_at(index, due);
         }
         for next in all.into_iter().flatten() {
             view.wake(next);

@@ -8,12 +8,25 @@ pub(crate) const DOORBELLS: u32 = airdma_shm::DOORBELLS_MAX;
 /// ever has one twice.
 pub(crate) type Serial = u64;
 
+/// A place in a table of any kind.
+pub(crate) trait Place: Copy {
+    /// As an index of a slice.
+    fn place(self) -> usize;
+}
+
 macro_rules! index {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => { $(
         $(#[$doc])*
         #[repr(transparent)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub(crate) struct $name(u32);
+
+        impl Place for $name {
+            #[inline(always)]
+            fn place(self) -> usize {
+                self.0 as usize
+            }
+        }
 
         #[allow(dead_code, reason = "a table needs some of them")]
         impl $name {

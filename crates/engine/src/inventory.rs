@@ -17,6 +17,9 @@ pub struct Inventory {
     pub waiting: usize,
     /// Peers that a window is kept for.
     pub peers: usize,
+    /// Processes of other hosts that are asked for more than RoCEv2 or agreed on it, and hosts with
+    /// a rate.
+    pub air_peers: usize,
     /// Bytes of shared memory that rings take.
     pub ring_bytes: usize,
 }

@@ -46,7 +46,7 @@ impl Air {
         let peer = self.peer(air);
         if peer.tells_buffers() {
             let by = peer.report_soon(now);
-            self.call_at(by);
+            self.call_at(air, by);
         }
     }
 

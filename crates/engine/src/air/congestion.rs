@@ -38,7 +38,6 @@ impl Air {
         if !self.notifies.contains(&index) {
             self.notifies.push_back(index);
         }
-        self.call_at(now);
     }
 
     /// Writes the next CNP into `out`.
@@ -114,15 +113,13 @@ impl Air {
         now: Time,
     ) -> AirIndex {
         let air = self.add(connection, None, now);
-        let ends = (connection.remote, connection.local);
-        for other in view.qps.indices() {
+        for other in self.directory.plain_between(connection.ends()) {
             let slot = view.qps.slot(other);
             if let Some(other_connection) = slot.and_then(|slot| slot.connection.as_mut())
-                && (other_connection.remote, other_connection.local) == ends
                 && other_connection.air.is_none()
             {
                 other_connection.air = Some(air);
-                self.peer(air).users.push(other);
+                self.peer(air).users.insert(other);
             }
         }
         debug_assert!(self.peer(air).users.contains(&index));

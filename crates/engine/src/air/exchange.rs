@@ -67,7 +67,7 @@ impl Air {
         let ours = self.instance(index)?;
         // A process with very many queue pairs has several ranges; the one of the queue pairs
         // concerned identifies it.
-        let user = *self.peer(index).users.first()?;
+        let user = *self.peers[index.place()].users.first()?;
         let sender = id_of(range_of(view.qps.slot(user)?.qp.qpn()));
         let hello = Hello {
             asks: false,
@@ -79,11 +79,11 @@ impl Air {
             ..Hello::default()
         };
         // An invalid name of ours was forged: a question in that name would not be answered.
-        let called = self.peer(index).asked.map(|asked| asked.as_whom);
+        let called = self.peer(index).asked.front().map(|asked| asked.as_whom);
         let called = called.filter(|&name| self.is_own_name(view.qps, index, name));
         let peer = self.peer(index);
         let receiver = id_of(peer.range.unwrap_or_default());
-        if let Some(asked) = peer.asked.take() {
+        if let Some(asked) = peer.asked.pop_front() {
             let asks = peer.asks_with_answer(now);
             let answer = Hello {
                 asks,
@@ -155,10 +155,19 @@ impl Air {
         peer.long_payload = answer.map_or(0, |answer| answer.long_payload.into());
         peer.answers_long_reads = both & feature::LONG_READS != 0;
         peer.takes_equal_lengths = both & feature::EQUAL_LENGTHS != 0;
-        peer.takes_pieces = both & feature::PIECES != 0;
+        // Without an answer it may still accept what it agreed to, and long packets of messages in
+        // progress have no other way on a narrow path.
+        if answer.is_some() {
+            peer.takes_pieces = both & feature::PIECES != 0;
+        }
         let payload = self.payload_to(view.qps, index);
-        let peer = self.peer(index);
+        let peer = &mut self.peers[index.place()];
         let is_new = peer.agreed != agreed;
+        for &owing in peer.owing.iter().filter(|_| is_new) {
+            if let Some(slot) = view.qps.slot(owing) {
+                slot.owes_report = false;
+            }
+        }
         peer.note_agreed(agreed);
         if let Some(answer) = answer {
             peer.note_number(answer.number, now);
@@ -205,7 +214,7 @@ impl Air {
         if agreed.is_some() && !by_acks {
             // Packets may be in flight already: then the round trip must be measured.
             let by = peer.report_now(now);
-            self.call_at(by);
+            self.call_at(index, by);
         }
         if let Some(window) = window {
             self.grant(view, index, window);
@@ -351,6 +360,7 @@ impl Air {
             let Some(slot) = view.qps.slot(owing) else {
                 continue;
             };
+            slot.owes_report = false;
             let ranges = &mut missing[..room.min(RANGES_MAX)];
             let number = slot.qp.attributes().dest_qpn;
             if let Some((expected, count)) = slot.qp.take_report(ranges) {
@@ -412,7 +422,9 @@ impl Air {
         let bundles = hello.features & self.features() & feature::BUNDLES != 0;
         // No other host knows either.
         let is_ours = hello.answers.is_some() && hello.answers == self.instance(index);
-        let asking = self.peer(index).asking;
+        let peer = self.peer(index);
+        peer.has_spoken |= is_ours;
+        let asking = peer.asking;
         let is_answer = is_ours && asking.is_some_and(|asking| asking.nonce == hello.echo);
         if is_answer {
             let can = hello.features & self.features() & NEEDED != 0;
@@ -431,15 +443,18 @@ impl Air {
             return;
         }
         let peer = self.peer(index);
-        peer.has_spoken = true;
-        peer.asked = Some(Asked {
+        let is_noted = peer.note_question(Asked {
             as_whom: receiver,
             instance: hello.instance,
             nonce: hello.nonce,
         });
+        if !is_noted {
+            view.counters.count(EngineCounter::DropAir);
+        }
+        let peer = self.peer(index);
         // A forger only makes the peer's bundles acceptable.
         peer.may_bundle |= bundles;
-        self.call_at(now);
+        self.call_at(index, now);
         let peer = self.peer(index);
         let takes_another = peer.long_payload != u32::from(hello.long_payload);
         // To ask it again would make it ask again.
@@ -460,7 +475,8 @@ impl Air {
         joins: bool,
         now: Time,
     ) -> Option<AirIndex> {
-        let find = |air: &Air| air.find(caller.address, caller.local, Some(caller.range));
+        let ends = (caller.address, caller.local);
+        let find = |air: &Air| air.directory.find(ends, Some(caller.range));
         if joins && find(self).is_none() {
             self.join_caller(view, caller, now);
         }
@@ -487,7 +503,7 @@ impl Air {
         if let Some(asking) = &mut self.peer(index).asking {
             asking.again_at = due;
         }
-        self.call_at(due);
+        self.call_at(index, due);
         due == now
     }
 
@@ -553,7 +569,7 @@ impl Air {
             view.counters.count(EngineCounter::AirBundlesStopped);
         }
         if let Some(due) = due {
-            self.call_at(due);
+            self.call_at(index, due);
         }
         Some(TakenReport {
             peer: index,

@@ -79,12 +79,11 @@ impl Air {
         let ends = (peer.address, peer.local);
         let until = self.narrow.note(ends, now);
         view.counters.count(EngineCounter::AirNarrowPaths);
-        for place in 0..self.peers.len() {
-            let peer = &mut self.peers[place];
-            if (peer.address, peer.local) == ends && peer.range.is_some() {
+        for index in self.directory.between(ends) {
+            let peer = self.peer(index);
+            if peer.range.is_some() {
                 peer.narrow_until = Some(until);
                 if peer.agreed.is_some() {
-                    let index = AirIndex::from_place(place);
                     self.ask_anew(view.qps, index, now);
                     // A question that is on its way says otherwise.
                     self.ask(index, now);

@@ -2,13 +2,14 @@
 
 use super::assembly::Assembly;
 use super::bundling::Bundling;
+use super::directory::Ends;
 use super::pace::{OVERHEAD_BYTES, Pace};
 use crate::index::QpIndex;
 use airdma_transport::rate::Feedback;
 use airdma_transport::{Owed, ReorderMemory, Time};
 use airdma_wire::Neighbour;
 use airdma_wire::air::PAUSE_US;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Round trip before the first measurement.
@@ -59,6 +60,10 @@ const NUMBERS_AHEAD_MAX: u32 = 1 << 20;
 /// Time without a report after which the next answer to a Hello resets the expected numbers: before
 /// the timers of a connection end it.
 const SILENCE_MAX: Duration = Duration::from_millis(100);
+
+/// Most questions of a peer without an answer yet: those of one round, so that forged ones take no
+/// genuine one's place.
+const ASKED_MAX: usize = 64;
 
 /// A question without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +154,7 @@ pub(super) struct AirPeer {
     /// Row of `local` in the GID table.
     pub(super) source_index: u8,
     /// Queue pairs connected to it; a free entry has none.
-    pub(super) users: Vec<QpIndex>,
+    pub(super) users: BTreeSet<QpIndex>,
     /// Its instance, if it has agreed.
     pub(super) agreed: Option<u64>,
     /// Its instance when it agreed last: it may still use that agreement when it no longer answers.
@@ -182,7 +187,8 @@ pub(super) struct AirPeer {
     pub(super) asked_by_hello: Option<Time>,
     /// Instance of its last answer, if there is nothing to agree on with it.
     pub(super) incompatible: Option<u64>,
-    pub(super) asked: Option<Asked>,
+    /// Its questions without an answer yet.
+    pub(super) asked: VecDeque<Asked>,
     /// Whether it is proven to be there; and whether it must be asked once it is
     /// ([`super::peer_proof`]).
     pub(super) is_proven: bool,
@@ -190,7 +196,7 @@ pub(super) struct AirPeer {
     /// no others count.
     pub(super) is_sealed: bool,
     pub(super) wants_asking: bool,
-    /// Whether it has sent a Hello.
+    /// Whether a Hello of it named our instance, which no other host knows.
     pub(super) has_spoken: bool,
     /// Buffer for packets of its host out of order.
     pub(super) memory: ReorderMemory,
@@ -229,6 +235,18 @@ impl AirPeer {
         true
     }
 
+    /// Notes its question, for an answer. False if there are too many.
+    pub(super) fn note_question(&mut self, asked: Asked) -> bool {
+        if self.asked.contains(&asked) {
+            return true;
+        }
+        let has_room = self.asked.len() < ASKED_MAX;
+        if has_room {
+            self.asked.push_back(asked);
+        }
+        has_room
+    }
+
     /// Whether an answer carries a question: one that is due, or was sent before.
     pub(super) fn asks_with_answer(&mut self, now: Time) -> bool {
         let is_due = |asking: Asking| asking.tries > 0 || asking.again_at <= now;
@@ -246,7 +264,7 @@ impl AirPeer {
             local,
             range,
             source_index,
-            users: Vec::new(),
+            users: BTreeSet::new(),
             agreed: None,
             known: None,
             long_payload: 0,
@@ -263,7 +281,7 @@ impl AirPeer {
             asks_once_more: false,
             asked_by_hello: None,
             incompatible: None,
-            asked: None,
+            asked: VecDeque::new(),
             is_proven: false,
             is_sealed: false,
             wants_asking: false,
@@ -279,6 +297,11 @@ impl AirPeer {
             pings: VecDeque::new(),
             pong: None,
         }
+    }
+
+    /// Its address, and ours.
+    pub(super) fn ends(&self) -> Ends {
+        (self.address, self.local)
     }
 
     pub(super) fn rtt(&self) -> Duration {
@@ -470,7 +493,7 @@ impl AirPeer {
         if self.users.is_empty() {
             return None;
         }
-        if self.asked.is_some() {
+        if !self.asked.is_empty() {
             return Some(Time::ZERO);
         }
         let again_at = self.asking.map(|asking| asking.again_at);
@@ -480,6 +503,11 @@ impl AirPeer {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Whether it needs a call now.
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.due().is_some_and(|due| due <= now)
     }
 
     /// Whether the next report must be a ping.

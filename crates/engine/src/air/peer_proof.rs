@@ -48,9 +48,9 @@ impl Air {
         if self.unproven == 0 {
             return;
         }
-        for index in 0..self.peers.len() {
-            let peer = &self.peers[index];
-            if peer.is_proven || (peer.address, peer.local) != (remote, local) {
+        for index in self.directory.between((remote, local)) {
+            let peer = &self.peers[index.place()];
+            if peer.is_proven {
                 continue;
             }
             let users = peer.users.clone();
@@ -63,7 +63,7 @@ impl Air {
                 })
             });
             if has_answered {
-                self.prove(AirIndex::from_place(index), now);
+                self.prove(index, now);
             }
         }
     }

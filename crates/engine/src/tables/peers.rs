@@ -26,7 +26,7 @@ use crate::config::{WINDOW_BYTES_MAX, Window};
 use crate::index::{AirIndex, PeerIndex, QpIndex};
 use airdma_transport::Time;
 use airdma_wire::Neighbour;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 const WINDOW_BYTES_START: u32 = 64 * 1024;
@@ -38,13 +38,17 @@ const PROBE: u32 = 1;
 /// The peers of one worker. A peer exists while a queue pair is connected to it.
 pub(crate) struct Peers {
     peers: Vec<Peer>,
+    /// Those with users, by address and rate controller: any host can be one, in any number.
+    places: BTreeMap<(Neighbour, Option<AirIndex>), PeerIndex>,
+    /// Places of those without.
+    free: Vec<PeerIndex>,
     /// The window of peers that connect from now on.
     window: Window,
 }
 
 struct Peer {
     address: Neighbour,
-    /// Queue pairs connected to it; 0 marks a free entry.
+    /// Queue pairs connected to it.
     users: u32,
     window: u32,
     slow_start: bool,
@@ -65,6 +69,8 @@ impl Peers {
     pub(crate) fn new(window: Window) -> Self {
         Peers {
             peers: Vec::new(),
+            places: BTreeMap::new(),
+            free: Vec::new(),
             window,
         }
     }
@@ -83,30 +89,37 @@ impl Peers {
 
     /// How many have users.
     pub(crate) fn count(&self) -> usize {
-        self.peers.iter().filter(|peer| peer.users > 0).count()
+        self.places.len()
     }
 
     /// A queue pair connects to `address`; `paced`: the window is that of a rate controller, which
     /// has this number.
     pub(crate) fn join(&mut self, address: Neighbour, paced: Option<AirIndex>) -> PeerIndex {
-        let is_it = |peer: &Peer| peer.users > 0 && peer.address == address && peer.paced == paced;
-        let known = self.peers.iter().position(is_it);
-        let free = || self.peers.iter().position(|peer| peer.users == 0);
-        let index = known.or_else(free).unwrap_or(self.peers.len());
-        let (window, window_max) = (self.window, self.window_max());
-        let fresh = || Peer {
-            granted: (window == Window::Unlimited).then_some(u64::MAX),
-            ..Peer::new(address, paced, window_max)
+        let index = match self.places.get(&(address, paced)) {
+            Some(&index) => index,
+            None => self.add(address, paced),
         };
-        if index == self.peers.len() {
-            let peer = fresh();
-            self.peers.push(peer);
-        }
-        if self.peers[index].users == 0 {
-            self.peers[index] = fresh();
-        }
-        self.peers[index].users += 1;
-        PeerIndex::from_place(index)
+        self.peer(index).users += 1;
+        index
+    }
+
+    fn add(&mut self, address: Neighbour, paced: Option<AirIndex>) -> PeerIndex {
+        let peer = Peer {
+            granted: (self.window == Window::Unlimited).then_some(u64::MAX),
+            ..Peer::new(address, paced, self.window_max())
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                *self.peer(index) = peer;
+                index
+            }
+            None => {
+                self.peers.push(peer);
+                PeerIndex::from_place(self.peers.len() - 1)
+            }
+        };
+        self.places.insert((address, paced), index);
+        index
     }
 
     /// Removes a queue pair with `in_flight` bytes in flight.
@@ -115,6 +128,11 @@ impl Peers {
         peer.users -= 1;
         peer.in_flight -= u64::from(in_flight);
         peer.blocked.retain(|&other| other != queue_pair);
+        if peer.users == 0 {
+            let name = (peer.address, peer.paced);
+            self.places.remove(&name);
+            self.free.push(index);
+        }
     }
 
     /// Bytes of new data that a queue pair may send now, unless it `waits` in line.

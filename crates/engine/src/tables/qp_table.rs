@@ -66,6 +66,8 @@ pub(crate) struct QpSlot {
     pub(crate) waits: bool,
     /// Whether the queue pair sent all that the pacer allowed, and has more to send.
     pub(crate) hungry: bool,
+    /// Whether the queue pair is among those that owe their peer a report.
+    pub(crate) owes_report: bool,
     /// The limit of the rate of its requests, if it has one.
     pub(crate) limit: Option<Box<RateLimit>>,
     /// What other ports than the peer's have shown.
@@ -120,9 +122,18 @@ pub(crate) struct Connection {
     pub(crate) source_port: u32,
     /// No router is in between.
     pub(crate) on_link: bool,
+    /// Range of the peer's queue pair number.
+    pub(crate) range: u8,
     /// The process at the other end, if more than RoCEv2 is offered to it; the host, if the rate to
     /// it is controlled.
     pub(crate) air: Option<AirIndex>,
+}
+
+impl Connection {
+    /// The peer's address, and ours.
+    pub(crate) fn ends(&self) -> (Neighbour, Neighbour) {
+        (self.remote, self.local)
+    }
 }
 
 impl QpSlot {
@@ -136,6 +147,7 @@ impl QpSlot {
             blocked: false,
             waits: false,
             hungry: false,
+            owes_report: false,
             limit: None,
             cut_above: usize::MAX,
             delays_acks: false,

@@ -1,26 +1,35 @@
-//! When which queue pair wants to be called: a binary heap with at most one entry for each.
+//! When which queue pair, or which peer, wants to be called: a binary heap with at most one entry
+//! for each.
 //!
 //! A deadline that moves later (every acknowledgement does that) costs nothing: the entry stays,
 //! comes up early, and is put back at the deadline that then holds. One that moves earlier is moved
-//! within the heap, which therefore knows where each queue pair's entry is.
+//! within the heap, which therefore knows where each entry is.
 
-use crate::index::QpIndex;
+use crate::index::{Place, QpIndex};
 use airdma_transport::Time;
 
-/// The deadlines of all queue pairs, by their index in the table.
-#[derive(Default)]
-pub(crate) struct Timers {
+/// The deadlines of all queue pairs, or of others, by their index in their table.
+pub(crate) struct Timers<I = QpIndex> {
     /// A binary heap, earliest first: the children of `n` are `2n + 1` and `2n + 2`.
-    heap: Vec<(Time, QpIndex)>,
-    /// Where in the heap the entry of each queue pair is, or [`NOWHERE`].
+    heap: Vec<(Time, I)>,
+    /// Where in the heap the entry of each is, or [`NOWHERE`].
     positions: Vec<u32>,
 }
 
 const NOWHERE: u32 = u32::MAX;
 
-impl Timers {
-    /// Takes note of the deadline that queue pair `index` has now.
-    pub(crate) fn set(&mut self, index: QpIndex, deadline: Option<Time>) {
+impl<I> Default for Timers<I> {
+    fn default() -> Self {
+        Timers {
+            heap: Vec::new(),
+            positions: Vec::new(),
+        }
+    }
+}
+
+impl<I: Place> Timers<I> {
+    /// Takes note of the deadline that `index` has now.
+    pub(crate) fn set(&mut self, index: I, deadline: Option<Time>) {
         let Some(deadline) = deadline else {
             return;
         };
@@ -33,9 +42,9 @@ impl Timers {
         self.sift_up(at);
     }
 
-    /// The next queue pair whose entry is due at `now`; the entry is gone. Its deadline may have
+    /// The next one whose entry is due at `now`; the entry is gone. Its deadline may have
     /// moved since.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<QpIndex> {
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<I> {
         let &(time, index) = self.heap.first()?;
         if time > now {
             return None;
@@ -44,8 +53,8 @@ impl Timers {
         Some(index)
     }
 
-    /// Forgets a queue pair.
-    pub(crate) fn remove(&mut self, index: QpIndex) {
+    /// Forgets one.
+    pub(crate) fn remove(&mut self, index: I) {
         let Some(at) = self.position(index) else {
             return;
         };
@@ -68,12 +77,12 @@ impl Timers {
         self.heap.first().map(|&(time, _)| time)
     }
 
-    fn position(&self, index: QpIndex) -> Option<usize> {
+    fn position(&self, index: I) -> Option<usize> {
         let &at = self.positions.get(index.place())?;
         (at != NOWHERE).then_some(at as usize)
     }
 
-    fn push(&mut self, index: QpIndex, deadline: Time) -> usize {
+    fn push(&mut self, index: I, deadline: Time) -> usize {
         if self.positions.len() <= index.place() {
             self.positions.resize(index.place() + 1, NOWHERE);
         }
@@ -131,7 +140,7 @@ mod tests {
 
     #[test]
     fn later_deadlines_come_up_early_and_earlier_ones_in_time() {
-        let mut timers = Timers::default();
+        let mut timers = Timers::<QpIndex>::default();
         for nanos in 10..1000 {
             timers.set(qp(4), Some(at(nanos)));
         }
@@ -151,7 +160,7 @@ mod tests {
     /// Against a table that is searched from end to end.
     #[test]
     fn any_sequence_of_calls_keeps_one_entry_each_and_their_order() {
-        let mut timers = Timers::default();
+        let mut timers = Timers::<QpIndex>::default();
         let mut model = [None::<u64>; 40];
         let mut seed = 7u64;
         let mut random = |bound: u64| {

@@ -2,6 +2,7 @@
 
 use super::state::WorkerState;
 use crate::index::{QpIndex, SrqIndex};
+use crate::sharing::steering::range_of;
 use crate::tables::cq_table::Overrun;
 use crate::tables::qp_table::{Connection, Source};
 use crate::{AttrMask, Error, QpAttributes, QpState};
@@ -84,6 +85,7 @@ impl WorkerState {
             source_index: path.sgid_index,
             source_port: 0,
             on_link,
+            range: range_of(slot.qp.attributes().dest_qpn),
             air: None,
         });
     }

@@ -124,6 +124,7 @@ impl WorkerState {
                 + self.qps.wait_for_keys()
                 + self.qps.wait_for_their_rate(),
             peers: self.scheduler.peers.count(),
+            air_peers: self.air.count(),
             ring_bytes: 0,
         }
     }

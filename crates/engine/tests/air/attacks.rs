@@ -207,6 +207,71 @@ fn asked(wires: &Wires) -> usize {
     hellos(wires).iter().filter(|hello| hello.asks).count()
 }
 
+/// The right host's question, as a third one can forge it: with a nonce of its own.
+fn question(wires: &Wires, nonce: u64) -> [u8; MAD_LEN] {
+    let question = Hello {
+        asks: true,
+        features: feature::SELECTIVE | feature::SACK,
+        sender: range_of_right(wires),
+        instance: 0x6666 + nonce,
+        nonce,
+        ..Hello::default()
+    };
+    hello(&question, range_of(wires, 0))
+}
+
+#[test]
+fn a_forged_question_behind_a_genuine_one_takes_no_answer() {
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let before = hellos(&wires).len();
+    let nonces = [1, 2, 3];
+    for nonce in nonces {
+        inject(&wires, &question(&wires, nonce));
+    }
+    wires.quietly(MS);
+    let answered = hellos(&wires).split_off(before);
+    let answered: Vec<_> = answered.iter().map(|answer| answer.echo).collect();
+    assert!(
+        nonces.iter().all(|nonce| answered.contains(nonce)),
+        "{answered:?}"
+    );
+}
+
+/// It is RoCEv2 that answers nothing.
+#[test]
+fn a_forged_question_does_not_keep_a_plain_peer_in_the_books() {
+    let mut wires = Wires::new([true, false], LEN);
+    wires.quietly(1_000 * MS);
+    assert_eq!(wires.hosts[0].device.inventory().air_peers, 0);
+    inject(&wires, &question(&wires, 1));
+    wires.quietly(MS);
+    assert_eq!(wires.hosts[0].device.inventory().air_peers, 1);
+    wires.quietly(1_000 * MS);
+    assert_eq!(wires.hosts[0].device.inventory().air_peers, 0);
+}
+
+#[test]
+fn forged_callers_hide_no_genuine_one() {
+    let mut wires = Wires::new([true, false], LEN);
+    wires.quietly(1_000 * MS);
+    wires.hosts[1].device.offer_air(RateControl::Buffers);
+    reset(&wires.ends[1]);
+    wires.ends[1].connect(&wires.ends[0]);
+    let forged = Hello {
+        asks: true,
+        sender: range_of_right(&wires) ^ 1 << 24,
+        instance: 1,
+        ..Hello::default()
+    };
+    for _ in 0..10_000 {
+        inject(&wires, &hello(&forged, 0));
+        wires.quietly(MS / 10);
+    }
+    let agreed = wires.hosts.each_ref().map(|host| host.count("air_agreed"));
+    assert_eq!(agreed, [1, 1]);
+}
+
 /// An on-path host, or a peer with a fault: all but the number is right.
 #[test]
 fn a_report_number_far_ahead_does_not_silence_later_ones() {

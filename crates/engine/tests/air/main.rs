@@ -10,6 +10,7 @@ mod congestion;
 #[path = "../common/fragile.rs"]
 mod fragile;
 mod long_payload;
+mod many_peers;
 mod narrow;
 mod peer_proof;
 mod peers;

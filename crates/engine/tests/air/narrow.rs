@@ -165,6 +165,27 @@ fn a_narrow_path_is_remembered_and_tried_again() {
     assert!(sent.clone().any(|(_, bytes)| bytes.len() == LONG));
 }
 
+/// The peer is plain after that for lack of an answer, and still knows what was agreed.
+#[test]
+fn long_packets_go_in_pieces_after_an_outage_without_answers() {
+    for on_air in [false, true] {
+        let mut wires = wires(on_air);
+        let data = pattern(LEN, 5);
+        wires.ends[0].memory.fill(0, &data);
+        let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+        wires.ends[0].qp.post_send(&write).unwrap();
+        while wires.hosts[0].count("air_narrow_paths") == 0 {
+            wires.pass(MS, &mut is_wide);
+        }
+        wires.pass(800 * MS, &mut |_, _| true);
+        for _ in 0..40 {
+            wires.pass(100 * MS, &mut is_wide);
+        }
+        wires.ends[0].ok();
+        assert!(wires.ends[1].memory.bytes(0, LEN) == data);
+    }
+}
+
 #[test]
 fn a_peer_that_is_silent_for_long_is_no_narrow_path() {
     let mut wires = wires(false);
