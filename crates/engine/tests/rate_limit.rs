@@ -31,6 +31,9 @@ struct Net {
     now: Duration,
     /// When how many bytes left the first host in one go.
     sent: Vec<(Duration, u64)>,
+    /// Numbers of the first host's packets that are lost.
+    lost: std::ops::Range<usize>,
+    packets: usize,
 }
 
 impl Net {
@@ -40,6 +43,8 @@ impl Net {
             b: host("b", RIGHT),
             now: Duration::ZERO,
             sent: Vec::new(),
+            lost: 0..0,
+            packets: 0,
         }
     }
 
@@ -66,7 +71,10 @@ impl Net {
             let mut bytes = 0;
             while let Some(frame) = self.a.carrier.take() {
                 bytes += frame.bytes.len() - ICRC;
-                self.b.carrier.give(frame);
+                if !self.lost.contains(&self.packets) {
+                    self.b.carrier.give(frame);
+                }
+                self.packets += 1;
             }
             self.b.device.run(self.now);
             let mut answered = false;
@@ -158,6 +166,63 @@ fn a_slow_limit_causes_no_retransmission() {
     assert!((30..=40).contains(&took), "{took} s");
     assert_eq!(net.counter("retransmits"), 0);
     assert_eq!(net.counter("timeouts"), 0);
+}
+
+/// Each ACK says what is missing, so all of it is repaired at once.
+#[test]
+fn repairs_of_many_lost_packets_keep_to_the_limit() {
+    for kbps in [20_000, 80_000] {
+        let mut net = Net::new();
+        for host in [&net.a, &net.b] {
+            host.device.offer_sack();
+        }
+        let (left, right) = net.pair(QpType::Rc, 1 << 18);
+        net.settle();
+        assert_eq!(net.counter("air_agreed"), 1);
+        write_all(&left, &right, 1, 60 * 1024);
+        net.a.device.run(net.now);
+        let mut frames = Vec::new();
+        while let Some(frame) = net.a.carrier.take() {
+            frames.push(frame);
+        }
+        assert!(frames.len() > 40, "{}", frames.len());
+        left.qp.limit_rate(kbps, 0).unwrap();
+        for frame in frames.drain(frames.len() - 2..) {
+            net.b.carrier.give(frame);
+        }
+        net.b.device.run(net.now);
+        while let Some(frame) = net.b.carrier.take() {
+            net.a.carrier.give(frame);
+        }
+        net.sent.clear();
+        net.pass(Duration::from_secs(2), || left.try_complete().is_some());
+        assert_within(&net.sent, u64::from(kbps));
+        assert!(net.counter("retransmits") >= 38);
+        assert!(net.now < Duration::from_millis(u64::from(1_000_000 / kbps)));
+    }
+}
+
+#[test]
+fn a_slow_limit_repairs_without_giving_up() {
+    for offers in [false, true] {
+        let mut net = Net::new();
+        for host in [&net.a, &net.b] {
+            if offers {
+                host.device.offer_sack();
+            }
+        }
+        let (left, right) = net.pair(QpType::Rc, 1 << 16);
+        net.settle();
+        net.lost = net.packets + 10..net.packets + 16;
+        left.qp.limit_rate(8, 0).unwrap();
+        write_all(&left, &right, 1, 40_000);
+        let mut completion = None;
+        net.pass(Duration::from_secs(400), || {
+            completion = left.try_complete();
+            completion.is_some()
+        });
+        assert_eq!(completion.unwrap().status, Status::Success, "{offers}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Packets waiting to leave, written once, in place.
 
 use airdma_wire::bundle::{BUNDLE_HEADER_LEN, bundle_header};
-use airdma_wire::{ICRC_LEN, Neighbour, Qpn};
+use airdma_wire::{Bth, ICRC_LEN, Neighbour, Qpn};
 
 use crate::Capabilities;
 use crate::icrc::{CONGESTION_AT, Flow, IcrcCache};
@@ -204,11 +204,25 @@ impl TransmitBatch {
         Some(&mut self.buffer[start..start + len_max])
     }
 
+    /// Whether there is room for `packets` packets of up to `len_max` bytes each (BTH to pad).
+    pub fn has_room(&mut self, packets: usize, len_max: usize) -> bool {
+        let needed = packets * (len_max + self.headroom + ICRC_LEN);
+        let fits = |batch: &Self| {
+            batch.buffer.len() - batch.tail >= needed
+                && batch.entries.len() + packets <= batch.entries_max
+        };
+        if !fits(self) {
+            self.compact();
+        }
+        fits(self)
+    }
+
     /// Makes the first `len` bytes of the reserved slice the next packet. `len` counts BTH to pad.
     ///
     /// # Panics
-    /// If nothing is reserved, `len` exceeds the reservation, or `len` is not a multiple of 4 (the
-    /// pad is missing).
+    /// If nothing is reserved, `len` exceeds the reservation, `len` is not a multiple of 4 (the pad
+    /// is missing), or it is less than a BTH: such a datagram ends the kernel of a peer with rxe of
+    /// Linux 6.1.
     pub fn commit(&mut self, len: usize, destination: Destination) {
         self.push(len, Some(destination));
     }
@@ -227,7 +241,7 @@ impl TransmitBatch {
     #[inline]
     fn push(&mut self, len: usize, destination: Option<Destination>) {
         assert!(
-            len <= self.reserved && len > 0,
+            (Bth::LEN..=self.reserved).contains(&len),
             "commit of {len} bytes, reserved were {}",
             self.reserved
         );
@@ -294,7 +308,7 @@ impl TransmitBatch {
         assert!(!self.is_empty(), "there is no packet before this run");
         let each = len + ICRC_LEN;
         assert!(
-            packets * each <= self.reserved && len.is_multiple_of(4),
+            packets * each <= self.reserved && len >= Bth::LEN && len.is_multiple_of(4),
             "commit of {packets} packets of {len} bytes, reserved were {} bytes",
             self.reserved
         );

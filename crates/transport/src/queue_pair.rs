@@ -505,6 +505,17 @@ impl QueuePair {
         }
     }
 
+    /// Whether a reliable connection next sends a request packet again that the peer misses.
+    pub fn repairs(&self) -> bool {
+        match &self.service {
+            Service::Connected {
+                requester,
+                responder,
+            } => responder.owes_nothing() && requester.wants_repair(),
+            Service::Unreliable { .. } | Service::Datagram(_) => false,
+        }
+    }
+
     fn is_draining(&self) -> bool {
         self.attributes.state == QpState::SendQueueDrain
     }

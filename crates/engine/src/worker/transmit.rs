@@ -277,8 +277,8 @@ impl WorkerState {
             });
             if is_limited {
                 let left = limited_credit(admitted, sent.limited, path_mtu);
-                // A service without acknowledgements has no responses to send.
-                if left == 0 && qp.qp_type() == QpType::Uc {
+                // What is left are responses, which a service without acknowledgements has not.
+                if left == 0 && (qp.qp_type() == QpType::Uc || qp.repairs()) {
                     break TurnEnd::NothingToSend;
                 }
                 credit = credit.min(left);
@@ -295,6 +295,9 @@ impl WorkerState {
                     full = false;
                     continue;
                 }
+            }
+            if cut_above != usize::MAX && !has_room_for_pieces(batch, cut_above) {
+                break TurnEnd::BatchFull;
             }
             let Some(out) = batch.reserve(SEALED_LEN_MAX) else {
                 break TurnEnd::BatchFull;
@@ -337,9 +340,8 @@ impl WorkerState {
                 if let Some(air) = admitted.air {
                     destination.tos = self.air.traffic_class(air, destination.tos);
                 }
-                if !commit_pieces(batch, whole, cut_above, destination) {
-                    break TurnEnd::BatchFull;
-                }
+                let had_room = commit_pieces(batch, whole, cut_above, destination);
+                debug_assert!(had_room);
                 last_path = None;
             } else if last_path == Some(transmit.path) {
                 batch.commit_another(transmit.len);
@@ -498,8 +500,20 @@ fn fill_run(
     Some(run)
 }
 
+/// Number of pieces, none longer than `len_max`, for the content of a packet behind its BTH.
+fn pieces(body: usize, len_max: usize) -> usize {
+    body.div_ceil(len_max - PIECE_HEADER_LEN)
+}
+
+/// Whether the batch has room for any packet in pieces. A packet without room for the last of them
+/// would be lost.
+#[cold]
+fn has_room_for_pieces(batch: &mut TransmitBatch, len_max: usize) -> bool {
+    batch.has_room(pieces(SEALED_LEN_MAX - Bth::LEN, len_max), len_max + 3)
+}
+
 /// Adds a packet to the batch in pieces of equal length, each no longer than `len_max`. Returns
-/// whether all of it has room; if not, the peer misses it.
+/// whether all of it had room, as [`has_room_for_pieces`] tells.
 #[cold]
 fn commit_pieces(
     batch: &mut TransmitBatch,
@@ -508,7 +522,7 @@ fn commit_pieces(
     destination: Destination,
 ) -> bool {
     let body = packet.len() - Bth::LEN;
-    let count = body.div_ceil(len_max - PIECE_HEADER_LEN);
+    let count = pieces(body, len_max);
     let bytes = body.div_ceil(count).next_multiple_of(4);
     let mut next = Some(0);
     while let Some(offset) = next {
@@ -538,4 +552,42 @@ fn seal_packet(
         (None, None) => None,
     };
     session?.seal(out, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_in_pieces_has_room_or_waits() {
+        let destination = Destination {
+            address: Neighbour::from([192, 0, 2, 2]),
+            source_index: 0,
+            tos: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            bundles: false,
+        };
+        let packet = [7; SEALED_LEN_MAX / 4 * 4];
+        let (mut whole, mut held) = (0, 0);
+        for (bytes, packets_max) in [(16 * 1024, 8), (16 * 1024, 64)] {
+            for len_max in [316, 700, 1_100] {
+                for waiting in 0..64 {
+                    let mut batch = TransmitBatch::with_capacity(bytes, packets_max);
+                    for _ in 0..waiting {
+                        if batch.reserve(256).is_some() {
+                            batch.commit(256, destination);
+                        }
+                    }
+                    if has_room_for_pieces(&mut batch, len_max) {
+                        assert!(commit_pieces(&mut batch, &packet, len_max, destination));
+                        whole += 1;
+                    } else if batch.reserve(SEALED_LEN_MAX).is_some() {
+                        held += 1;
+                    }
+                }
+            }
+        }
+        assert!(whole > 0 && held > 0, "{whole}, {held}");
+    }
 }

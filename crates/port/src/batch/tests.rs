@@ -39,6 +39,26 @@ fn a_packet_may_be_shorter_than_its_reservation() {
     assert_eq!((batch.len(), batch.bytes()), (2, 124));
 }
 
+/// rxe of Linux 6.1 reads a BTH from any datagram, and its kernel panics without one.
+#[test]
+fn nothing_shorter_than_a_bth_leaves() {
+    for len in [0, 4, 8, 12] {
+        let committed = std::panic::catch_unwind(|| {
+            let mut batch = TransmitBatch::with_capacity(400, 4);
+            batch.reserve(100).unwrap().fill(9);
+            batch.commit(len, to(0));
+        });
+        assert_eq!(committed.is_ok(), len == 12, "{len} bytes");
+        let committed = std::panic::catch_unwind(|| {
+            let mut batch = TransmitBatch::with_capacity(400, 4);
+            assert!(add(&mut batch, 16, 9, to(0)));
+            batch.reserve_run(len, 2);
+            batch.commit_run(len, 2);
+        });
+        assert_eq!(committed.is_ok(), len == 12, "a run of {len} bytes");
+    }
+}
+
 #[test]
 fn the_last_send_has_room_until_it_is_full_or_ends() {
     let mut batch = TransmitBatch::with_capacity(200_000, 200);
