@@ -174,7 +174,8 @@ impl Core {
         };
         let mut core = Self::new(info, config, Clock::running(), Random::Kernel)?;
         // Where a sandbox forbids it, the device is what it was when it was opened.
-        core.link_monitor = LinkMonitor::new(core.info.interface_index).ok();
+        let monitor = LinkMonitor::new(core.info.interface_index);
+        core.link_monitor = LinkMonitor::unless_forbidden(monitor)?;
         if core.link_monitor.is_some() {
             // What changed before we listened.
             core.refresh(&mut core.state());

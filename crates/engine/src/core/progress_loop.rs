@@ -282,9 +282,9 @@ impl watcher::Device for Core {
         [everyone.fd(), thread.alarm.fd(), thread.packets.fd()]
     }
 
-    fn monitor(&self) -> Option<Box<dyn Monitor>> {
-        let monitor = LinkMonitor::of_all().ok()?;
-        Some(Box::new(monitor))
+    fn monitor(&self) -> std::io::Result<Option<Box<dyn Monitor>>> {
+        let monitor = LinkMonitor::unless_forbidden(LinkMonitor::of_all())?;
+        Ok(monitor.map(|monitor| Box::new(monitor) as Box<dyn Monitor>))
     }
 
     fn interface(&self) -> Option<u32> {

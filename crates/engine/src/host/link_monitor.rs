@@ -40,6 +40,24 @@ impl LinkMonitor {
         Ok(news)
     }
 
+    /// The monitor, or none where a sandbox forbids it.
+    ///
+    /// # Errors
+    /// A shortage of descriptors or memory, which passes: a device without a monitor stays so.
+    pub(crate) fn unless_forbidden(monitor: io::Result<Self>) -> io::Result<Option<Self>> {
+        let is_shortage = |error: &io::Error| {
+            matches!(
+                error.raw_os_error(),
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)
+            )
+        };
+        match monitor {
+            Ok(monitor) => Ok(Some(monitor)),
+            Err(error) if is_shortage(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
     fn socket() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: plain integers.
@@ -172,5 +190,25 @@ fn check(result: libc::c_int) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_no_sandbox() {
+        let without = |errno| {
+            let refused = Err(io::Error::from_raw_os_error(errno));
+            LinkMonitor::unless_forbidden(refused).map(|monitor| monitor.is_some())
+        };
+        for errno in [libc::EPERM, libc::EACCES, libc::EAFNOSUPPORT] {
+            assert!(!without(errno).expect("a device without a monitor"));
+        }
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS] {
+            let error = without(errno).expect_err("it passes");
+            assert_eq!(error.raw_os_error(), Some(errno));
+        }
     }
 }

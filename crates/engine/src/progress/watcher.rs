@@ -18,13 +18,13 @@ use crate::progress::poll_set::PollSet;
 use crate::progress::progress_thread::without_signals;
 use crate::progress::slice::shorten;
 use airdma_preload::PerProcess;
-use roster::{Idle, Roster, Token};
+use roster::{Idle, NotStarted, Roster, Token};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 /// Pause before the next attempt to start devices' threads, if the system refuses them. The watcher
@@ -45,7 +45,10 @@ pub(crate) trait Device: Send + Sync {
     /// packets.
     fn descriptors(&self) -> [RawFd; 3];
     /// A monitor of all interfaces; none in a sandbox that forbids it.
-    fn monitor(&self) -> Option<Box<dyn Monitor>>;
+    ///
+    /// # Errors
+    /// A shortage of descriptors or memory.
+    fn monitor(&self) -> io::Result<Option<Box<dyn Monitor>>>;
     /// The interface that it follows, if it follows one.
     fn interface(&self) -> Option<u32>;
     /// The interface may have changed.
@@ -86,6 +89,10 @@ struct Shared {
     set: PollSet,
     wake: EventFd,
     exit: AtomicBool,
+    /// Held by the watcher's thread while it runs devices for want of threads.
+    serving: Mutex<()>,
+    /// That thread.
+    thread: OnceLock<ThreadId>,
     /// The monitor of all interfaces; none in a sandbox that forbids it.
     monitor: Option<Box<dyn Monitor>>,
 }
@@ -121,9 +128,28 @@ impl Idle for Member {
         }
     }
 
-    fn start(&self, token: Token) -> io::Result<JoinHandle<()>> {
+    fn start(
+        &self,
+        token: Token,
+        former: Option<JoinHandle<()>>,
+    ) -> Result<JoinHandle<()>, NotStarted<JoinHandle<()>>> {
         let device = Arc::clone(&self.device);
-        spawn("airdma-helper", move || device.serve(token))
+        let former = Arc::new(Mutex::new(former));
+        let take = |former: &Mutex<Option<_>>| {
+            let mut former = former.lock().unwrap_or_else(PoisonError::into_inner);
+            former.take()
+        };
+        let its = Arc::clone(&former);
+        let started = spawn("airdma-helper", move || {
+            if let Some(former) = take(&its) {
+                join(former);
+            }
+            device.serve(token);
+        });
+        started.map_err(|error| NotStarted {
+            error,
+            former: take(&former),
+        })
     }
 }
 
@@ -137,7 +163,7 @@ pub(crate) fn enter(device: Arc<dyn Device>, namespace: u64) -> io::Result<Token
     let watcher = match table.watchers.get(&namespace) {
         Some(watcher) => Arc::clone(&watcher.shared),
         None => {
-            let watcher = Watcher::start(device.monitor())?;
+            let watcher = Watcher::start(device.monitor()?)?;
             let shared = Arc::clone(&watcher.shared);
             table.watchers.insert(namespace, watcher);
             shared
@@ -172,6 +198,7 @@ pub(crate) fn leave(token: Token) {
     if let Some(thread) = thread {
         join(thread);
     }
+    member.watcher.wait_for_served();
     end(ended);
 }
 
@@ -210,6 +237,8 @@ impl Watcher {
             set: PollSet::out_of_sight()?,
             wake: EventFd::nonblocking()?,
             exit: AtomicBool::new(false),
+            serving: Mutex::default(),
+            thread: OnceLock::new(),
             monitor,
         });
         shared.set.add_as(shared.wake.fd(), ITSELF)?;
@@ -225,8 +254,23 @@ impl Watcher {
     }
 }
 
+impl Shared {
+    fn serving(&self) -> MutexGuard<'_, ()> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the watcher has let go of the devices that it runs for want of threads: a closed
+    /// one would keep its sockets until then.
+    fn wait_for_served(&self) {
+        if self.thread.get() != Some(&std::thread::current().id()) {
+            drop(self.serving());
+        }
+    }
+}
+
 /// The watcher's thread.
 fn watch(shared: &Shared) {
+    shared.thread.get_or_init(|| std::thread::current().id());
     while !shared.exit.load(Ordering::SeqCst) {
         let Ok(tokens) = shared.set.wait() else {
             // The program has closed descriptors that are not its own, say.
@@ -234,6 +278,7 @@ fn watch(shared: &Shared) {
             continue;
         };
         let mut refused = Vec::new();
+        let serving = shared.serving();
         {
             let mut table = TABLE.lock();
             for token in tokens {
@@ -245,10 +290,12 @@ fn watch(shared: &Shared) {
             }
         }
         // Their descriptors stay ready until they have threads, or nothing more to do.
-        if !refused.is_empty() {
-            for device in refused {
-                device.serve_once();
-            }
+        let is_refused = !refused.is_empty();
+        for device in refused {
+            device.serve_once();
+        }
+        drop(serving);
+        if is_refused {
             std::thread::sleep(PAUSE);
         }
     }

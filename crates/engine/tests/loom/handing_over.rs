@@ -3,7 +3,7 @@
 
 use crate::bounded;
 use crate::eventfd::{EventFd, poll};
-use crate::roster::{Idle, Roster, Token};
+use crate::roster::{Idle, NotStarted, Roster, Token};
 use crate::world::{SOON, World};
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -43,10 +43,19 @@ impl Idle for Device {
         self.0.watched.clear();
     }
 
-    fn start(&self, token: Token) -> io::Result<JoinHandle<()>> {
+    fn start(
+        &self,
+        token: Token,
+        former: Option<JoinHandle<()>>,
+    ) -> Result<JoinHandle<()>, NotStarted<JoinHandle<()>>> {
         let hands_over = self.0.starts.fetch_add(1, Ordering::Relaxed) == 0;
         let process = Arc::clone(&self.0);
-        Ok(thread::spawn(move || process.serve(token, hands_over)))
+        Ok(thread::spawn(move || {
+            if let Some(former) = former {
+                former.join().unwrap();
+            }
+            process.serve(token, hands_over);
+        }))
     }
 }
 

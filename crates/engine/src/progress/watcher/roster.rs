@@ -23,8 +23,20 @@ pub(crate) trait Idle {
     fn watch(&self, token: Token) -> io::Result<()>;
     /// Removes it.
     fn unwatch(&self);
-    /// Starts the device's own thread.
-    fn start(&self, token: Token) -> io::Result<Self::Thread>;
+    /// Starts the device's own thread, which first waits for the end of its `former` one: that
+    /// holds on to the device until then.
+    fn start(
+        &self,
+        token: Token,
+        former: Option<Self::Thread>,
+    ) -> Result<Self::Thread, NotStarted<Self::Thread>>;
+}
+
+/// The system refuses a thread.
+pub(crate) struct NotStarted<T> {
+    pub(crate) error: io::Error,
+    /// The former thread.
+    pub(crate) former: Option<T>,
 }
 
 /// The devices of a process.
@@ -65,7 +77,7 @@ impl<D: Idle> Roster<D> {
         let server = if is_watched(&device, token) {
             Server::Watcher(None)
         } else {
-            Server::Own(device.start(token)?)
+            Server::Own(device.start(token, None).map_err(|refused| refused.error)?)
         };
         self.entries.insert(token, Entry { device, server });
         Ok(token)
@@ -96,15 +108,21 @@ impl<D: Idle> Roster<D> {
         let Some(entry) = self.entries.get_mut(&token) else {
             return Ok(());
         };
-        if matches!(entry.server, Server::Watcher(_)) {
-            let Ok(thread) = entry.device.start(token) else {
-                return Err(&entry.device);
-            };
-            entry.device.unwatch();
-            entry.device.wake_up();
-            entry.server = Server::Own(thread);
+        let Server::Watcher(former) = &mut entry.server else {
+            return Ok(());
+        };
+        match entry.device.start(token, former.take()) {
+            Ok(thread) => {
+                entry.device.unwatch();
+                entry.device.wake_up();
+                entry.server = Server::Own(thread);
+                Ok(())
+            }
+            Err(refused) => {
+                *former = refused.former;
+                Err(&entry.device)
+            }
         }
-        Ok(())
     }
 
     /// All devices.
@@ -138,4 +156,77 @@ fn is_watched(device: &impl Idle, token: Token) -> bool {
         device.wake_up();
     }
     watched
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// A thread that holds on to its device until it is joined.
+    struct Thread {
+        running: Rc<Cell<u32>>,
+        former: Option<Box<Thread>>,
+    }
+
+    impl Thread {
+        fn join(self) {
+            self.running.set(self.running.get() - 1);
+            if let Some(former) = self.former {
+                former.join();
+            }
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Sleeper {
+        running: Rc<Cell<u32>>,
+        is_refused: Rc<Cell<bool>>,
+    }
+
+    impl Idle for Sleeper {
+        type Thread = Thread;
+
+        fn fall_asleep(&self) -> bool {
+            self.running.get() > 0
+        }
+
+        fn wake_up(&self) {}
+
+        fn watch(&self, _: Token) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn unwatch(&self) {}
+
+        fn start(&self, _: Token, former: Option<Thread>) -> Result<Thread, NotStarted<Thread>> {
+            if self.is_refused.get() {
+                let error = io::ErrorKind::WouldBlock.into();
+                return Err(NotStarted { error, former });
+            }
+            self.running.set(self.running.get() + 1);
+            Ok(Thread {
+                running: Rc::clone(&self.running),
+                former: former.map(Box::new),
+            })
+        }
+    }
+
+    #[test]
+    fn all_threads_of_a_device_have_ended_when_it_is_gone() {
+        let (mut roster, device) = (Roster::default(), Sleeper::default());
+        let token = roster.enter(device.clone()).expect("a thread");
+        for refuses in [false, true, false] {
+            assert!(roster.hand_over(token));
+            device.is_refused.set(refuses);
+            assert_eq!(roster.wake(token).is_err(), refuses);
+            device.is_refused.set(false);
+            assert!(roster.wake(token).is_ok());
+        }
+        assert_eq!(device.running.get(), 4);
+        let (_, thread) = roster.remove(token).expect("it is there");
+        thread.expect("a thread of its own").join();
+        assert_eq!(device.running.get(), 0, "none is left alone");
+    }
 }
