@@ -91,6 +91,7 @@ pub(crate) fn names() -> &'static [&'static str] {
 fn user_name(name: &'static str) -> &'static str {
     match name {
         "rx_bad_icrc" => "drop_bad_icrc",
+        "rx_unasked_probes" => "drop_probe",
         "rx_short" => "drop_short",
         "rx_truncated" => "drop_oversized",
         "rx_bad_bundle" => "drop_bad_bundle",

@@ -44,6 +44,9 @@ counters! {
     /// Those of `rx_packets` that came through memory from a process of this host
     /// ([`crate::local`]).
     rx_local,
+    /// Probes of the same host ([`airdma_wire::local_probe`]) that no process of this host asked
+    /// for: forged, or late.
+    rx_unasked_probes,
     /// Datagrams dropped because they are shorter than a BTH and an ICRC.
     rx_short,
     /// Datagrams dropped because they did not fit the receive buffer.

@@ -315,6 +315,7 @@ impl<P: SharedPort> Port for LocalPort<P> {
         counters.rx_packets += self.counters.received;
         counters.rx_bytes += self.counters.received_bytes;
         counters.rx_local += self.counters.received;
+        counters.rx_unasked_probes += self.inlets.unasked;
         counters
     }
 

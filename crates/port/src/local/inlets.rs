@@ -53,6 +53,8 @@ pub(super) struct Inlets {
     requests: Vec<(Secret, OwnedFd)>,
     probes: Vec<Arrived>,
     next_id: RingId,
+    /// Probes that no process has asked for.
+    pub(super) unasked: u64,
     /// The ring to look at first, so that a busy one cannot starve the others.
     next: usize,
     swept: Duration,
@@ -147,14 +149,26 @@ impl Inlets {
 
     /// Makes the rings whose probes have arrived.
     pub(super) fn answer_probes(&mut self, meeting: &Meeting, bell: &Bell) {
+        let mut is_current = false;
         for arrived in std::mem::take(&mut self.probes) {
-            self.take_requests(meeting);
             let token = arrived.probe.token;
-            let asked = self.requests.iter().position(|(other, _)| *other == token);
-            let Some(asked) = asked else { continue };
+            let mut asked = self.find_request(token);
+            if asked.is_none() && !std::mem::replace(&mut is_current, true) {
+                // A request is sent before its probe.
+                self.take_requests(meeting);
+                asked = self.find_request(token);
+            }
+            let Some(asked) = asked else {
+                self.unasked += 1;
+                continue;
+            };
             let (_, connection) = self.requests.swap_remove(asked);
             self.open(&arrived, connection, bell);
         }
+    }
+
+    fn find_request(&self, token: Secret) -> Option<usize> {
+        self.requests.iter().position(|(other, _)| *other == token)
     }
 
     /// Accepts connections, and reads their requests.

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::time::Duration;
 
 use airdma_wire::{Gid, Neighbour};
 
@@ -23,8 +24,12 @@ use super::unix;
 /// Processes that are asked for one address. More than one has it only if the address exists in
 /// several network namespaces, or several processes share it.
 const CANDIDATES_MAX: usize = 16;
+/// Names that are tried for that: any number may be those of dead processes.
+const TRIED_MAX: usize = 32;
 /// Names of other processes that a new one looks at.
 const SWEPT_MAX: usize = 256;
+/// Age at which a socket that never got its name is that of a dead process.
+const NEW_MAX: Duration = Duration::from_secs(60);
 
 const PREFIX: &str = "local-";
 const PREFIX_NEW: &str = "new-local-";
@@ -89,25 +94,23 @@ impl Meeting {
         }
     }
 
-    /// Connects to the processes that have this address in some network namespace.
-    pub(super) fn candidates(&self, address: Neighbour) -> Vec<OwnedFd> {
+    /// Connects to up to `most` of the processes that have this address in some network namespace.
+    pub(super) fn candidates(&self, address: Neighbour, most: usize) -> Vec<OwnedFd> {
         let wanted = digits(address);
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.directory)
+        let entries = fs::read_dir(&self.directory)
             .into_iter()
             .flatten()
-            .flatten()
-        {
-            let name = entry.file_name();
-            if !matches!(parts(&name), Some((_, Some(of))) if of == wanted) {
-                continue;
+            .flatten();
+        let has_it = |name: &OsStr| matches!(parts(name), Some((_, Some(of))) if of == wanted);
+        let named = entries.filter(|entry| has_it(&entry.file_name()));
+        for entry in named.take(TRIED_MAX) {
+            if found.len() >= most.min(CANDIDATES_MAX) {
+                break;
             }
             match self.connect(&entry.path()) {
                 Ok(connection) => found.push(connection),
-                Err(error) => remove_if_dead(&self.directory, &name, &error),
-            }
-            if found.len() == CANDIDATES_MAX {
-                break;
+                Err(error) => remove_if_dead(&self.directory, &entry.file_name(), &error),
             }
         }
         found
@@ -172,11 +175,26 @@ impl Drop for Meeting {
 
 /// Removes names of processes that were killed.
 fn sweep(directory: &Path) {
+    remove_unnamed(directory);
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sockets = entries.filter(|entry| matches!(parts(&entry.file_name()), Some((_, None))));
     for entry in sockets.take(SWEPT_MAX) {
         if let Err(error) = unix::connect(&entry.path()) {
             remove_if_dead(directory, &entry.file_name(), &error);
+        }
+    }
+}
+
+/// Removes sockets of processes that were killed before they had named them.
+fn remove_unnamed(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_unnamed = |name: &OsStr| name.to_str().is_some_and(|it| it.starts_with(PREFIX_NEW));
+    let unnamed = entries.filter(|entry| is_unnamed(&entry.file_name()));
+    for entry in unnamed.take(SWEPT_MAX) {
+        let made = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = made.ok().and_then(|made| made.elapsed().ok());
+        if age.is_some_and(|age| age >= NEW_MAX) {
+            let _ = fs::remove_file(entry.path());
         }
     }
 }

@@ -26,6 +26,8 @@ use crate::Destination;
 const ROUTES_MAX: usize = 4096;
 /// Rings that this process may write to at once.
 const OUTLETS_MAX: usize = 128;
+/// Connections to processes that were asked and have not answered.
+const ASKED_MAX: usize = 128;
 /// Time for the answer to a request.
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 /// Shortest time between two searches for answers.
@@ -227,7 +229,7 @@ impl Outlets {
         now: Duration,
     ) {
         let connections = if self.open + self.asked < OUTLETS_MAX {
-            meeting.candidates(to.address)
+            meeting.candidates(to.address, ASKED_MAX.saturating_sub(self.waiting()))
         } else {
             Vec::new()
         };
@@ -253,6 +255,18 @@ impl Outlets {
             nonce,
         };
         self.probes.push(ProbeToSend { probe, to });
+    }
+
+    /// Connections to processes that have not answered yet.
+    fn waiting(&self) -> usize {
+        let connections = |route: &Route| match &route.state {
+            State::Asked(asked) => asked.connections.len(),
+            State::Network { .. } | State::Open(_) => 0,
+        };
+        match self.asked {
+            0 => 0,
+            _ => self.routes.iter().map(connections).sum(),
+        }
     }
 
     /// Prepares for the packets of a batch: takes the answers that have come, and makes room.

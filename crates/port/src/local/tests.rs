@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use airdma_shm::{Block, PACKET_RING_BYTES};
+use airdma_wire::Gid;
 
 use super::messages::{Grant, Request};
 use super::*;
@@ -534,6 +535,8 @@ fn probes_without_a_request_make_nothing() {
         assert_eq!(receive(&mut right), Vec::<Vec<u8>>::new());
     }
     assert!(right.inlets.is_empty());
+    let counted = right.counters().rx_unasked_probes;
+    assert!((8..=100).contains(&counted), "{counted}");
 }
 
 #[test]
@@ -567,6 +570,95 @@ fn rings_and_requests_have_limits() {
     drop(kept);
     inlets.sweep_sometimes(Duration::from_secs(1000), &meeting, &bell);
     assert!(inlets.is_empty());
+}
+
+#[test]
+fn unasked_probes_are_counted_and_others_answered() {
+    let folder = Folder::new();
+    let meeting = Meeting::open(&folder.0).unwrap();
+    let socket = fs::read_dir(&folder.0).unwrap().next().unwrap().unwrap();
+    let bell = Bell::new().unwrap();
+    let mut inlets = Inlets::default();
+    let ask = |token: u8| {
+        let connection = unix::connect(&socket.path()).unwrap();
+        let request = Request { token: [token; 16] };
+        unix::send(&connection, &request.to_bytes(), &[]).unwrap();
+        connection
+    };
+    let _asked = [ask(3), ask(4)];
+    for token in [1, 2, 3, 4] {
+        assert!(inlets.take_probe(&arrived(&probe([token; 16]))));
+    }
+    inlets.answer_probes(&meeting, &bell);
+    assert_eq!((inlets.counts(), inlets.unasked), ((2, 0), 2));
+}
+
+/// Names of an address at which no process listens.
+fn dead_names(folder: &Folder, count: u32) {
+    let digits = format!(
+        "{:032x}",
+        u128::from_be_bytes(Gid::from(neighbour(RIGHT)).0)
+    );
+    for id in 0..count {
+        let name = folder.0.join(format!("local-{id:016x}-{digits}"));
+        drop(std::os::unix::net::UnixDatagram::bind(&name).unwrap());
+        let socket = folder.0.join(format!("local-{id:016x}"));
+        fs::rename(&name, &socket).unwrap();
+        fs::hard_link(&socket, &name).unwrap();
+    }
+}
+
+#[test]
+fn of_very_many_names_some_are_tried() {
+    let folder = Folder::new();
+    let meeting = Meeting::open(&folder.0).unwrap();
+    dead_names(&folder, 100);
+    let before = folder.names();
+    assert!(meeting.candidates(neighbour(RIGHT), 16).is_empty());
+    let tried = (before - folder.names()) / 2;
+    assert!((1..=32).contains(&tried), "{tried}");
+}
+
+#[test]
+fn a_socket_that_never_got_its_name_is_removed() {
+    let folder = Folder::new();
+    let [old, new] = ["new-local-0011223344556677", "new-local-7766554433221100"];
+    for name in [old, new] {
+        fs::write(folder.0.join(name), []).unwrap();
+    }
+    let file = fs::File::options()
+        .write(true)
+        .open(folder.0.join(old))
+        .unwrap();
+    let hour = Duration::from_secs(3600);
+    file.set_modified(std::time::SystemTime::now() - hour)
+        .unwrap();
+    drop(Meeting::open(&folder.0).unwrap());
+    assert!(!folder.0.join(old).exists());
+    assert!(folder.0.join(new).exists(), "it may be named yet");
+}
+
+/// Sixteen processes have the address, and none answers.
+#[test]
+fn routes_that_are_asked_for_hold_few_descriptors() {
+    let folder = Folder::new();
+    let (left, _right) = sockets();
+    let mut left = local(left, LEFT, &folder.0);
+    let mut others: Vec<_> = (0..16).map(|_| Meeting::open(&folder.0).unwrap()).collect();
+    for other in &mut others {
+        other.set_address(0, Some(neighbour(RIGHT)));
+    }
+    for range in 0..64_u8 {
+        let mut bytes = packet(0);
+        (bytes[5], bytes[6]) = (range >> 4, range << 4);
+        send(&mut left, RIGHT, &[bytes]);
+        others
+            .iter()
+            .for_each(|other| while other.accept().is_some() {});
+    }
+    let mut held = Vec::new();
+    left.outlets.lifelines(&mut held);
+    assert!((1..=128).contains(&held.len()), "{}", held.len());
 }
 
 #[test]
