@@ -30,7 +30,7 @@ use crate::{
 use airdma_cm::{Accept, Connect, ConnectionId, ListenerId, Resolve, SidrAnswer, SidrId, Takes};
 use airdma_port::RawSocket;
 use airdma_shm::{RingConsumer, RingProducer};
-use airdma_transport::RecordConfig;
+use airdma_transport::{RecordConfig, ReliableConfig};
 use airdma_wire::cm::{RejReason, ServiceId};
 use std::sync::Arc;
 
@@ -218,6 +218,9 @@ values! {
         15 EnableRecords { config: RecordConfig },
         /// Closes the open record that writes the byte at `va`. Reply: whether there is one.
         16 CloseRecord { rkey: Rkey, va: u64 },
+        /// Lets a datagram queue pair repeat what it sends from now on, where a request asks for
+        /// it.
+        17 EnableReliable { config: ReliableConfig },
     }
 }
 

@@ -52,6 +52,8 @@ pub mod corrupt;
 pub mod cqe;
 pub mod doorbell_queue;
 pub mod doorbells;
+#[cfg(not(loom))]
+pub mod held;
 pub mod indices;
 #[cfg(not(loom))]
 mod memory_file;
@@ -76,6 +78,8 @@ pub use cqe::Cqe;
 pub use doorbell_queue::{DoorbellProducer, DoorbellQueue};
 #[cfg(not(loom))]
 pub use doorbells::{DOORBELLS_MAX, Doorbells};
+#[cfg(not(loom))]
+pub use held::HeldSlots;
 #[cfg(not(loom))]
 pub use memory_file::memory_file;
 #[cfg(not(loom))]

@@ -207,6 +207,12 @@ impl RingConsumer {
         unsafe { SlotRef::new(self.memory.slot(number), self.memory.stride) }
     }
 
+    /// Bytes of a slot.
+    #[must_use]
+    pub fn stride(&self) -> u32 {
+        self.memory.stride
+    }
+
     /// The `n`-th published slot ahead, counted from 0, without taking it. `None` when fewer are
     /// published.
     #[must_use]

@@ -103,6 +103,17 @@ impl SlotRef<'_> {
         }
     }
 
+    pub(crate) fn stride(&self) -> u32 {
+        self.words.stride
+    }
+
+    /// Copies out word `index`; `None` beyond the slot.
+    pub(crate) fn word_at(&self, index: usize) -> Option<u64> {
+        let is_inside = self.words.holds(index * WORD, WORD);
+        // SAFETY: the word lies within the slot.
+        is_inside.then(|| unsafe { self.words.word(index) }.load(Ordering::Relaxed))
+    }
+
     /// Copies out the header (or the whole slot, for a [`crate::Cqe`]).
     ///
     /// # Panics

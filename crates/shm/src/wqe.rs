@@ -93,6 +93,8 @@ impl SendWqe {
     pub const FENCE: u8 = 4;
     /// Flag: the message lies in the slot; there is no gather list.
     pub const INLINE: u8 = 8;
+    /// Flag: a datagram is repeated until its target has it.
+    pub const RELIABLE: u8 = 16;
 
     /// Bytes of a send queue's slot with room for `max_sge` entries or `max_inline` bytes,
     /// whichever takes more.

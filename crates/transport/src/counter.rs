@@ -75,7 +75,8 @@ counters! {
     RecordsWhole = "records_whole",
     /// Records of which a part arrived.
     RecordsPartial = "records_partial",
-    /// Messages without the packet at their end, where that is required.
+    /// Messages without the packet at their end, where that is required, and acknowledged SENDs
+    /// that ended early.
     RecordsLost = "records_lost",
     /// Packets of messages that were closed before.
     DropRecordLate = "drop_record_late",

@@ -22,6 +22,27 @@ pub unsafe fn send(
     list: *mut abi::ibv_send_wr,
     bad: *mut *mut abi::ibv_send_wr,
 ) -> Result<(), Errno> {
+    // SAFETY: the caller's.
+    unsafe { send_with(qp, list, bad, SendFlags::empty()) }
+}
+
+/// `airdma_rd_send`: as [`send`], for datagrams that are repeated until their target has them.
+pub unsafe fn send_reliable(
+    qp: *mut abi::ibv_qp,
+    list: *mut abi::ibv_send_wr,
+    bad: *mut *mut abi::ibv_send_wr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's.
+    unsafe { send_with(qp, list, bad, SendFlags::RELIABLE) }
+}
+
+#[inline(always)] // into both
+unsafe fn send_with(
+    qp: *mut abi::ibv_qp,
+    list: *mut abi::ibv_send_wr,
+    bad: *mut *mut abi::ibv_send_wr,
+    more: SendFlags,
+) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair.
     let qp = unsafe { Qp::of(qp) }?;
     let qp_type = qp.engine().qp_type();
@@ -30,7 +51,7 @@ pub unsafe fn send(
     // SAFETY: the caller's list ends in NULL.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: the members that the operation names are the ones the caller filled.
-        let pushed = unsafe { send_request(wr, qp_type) }
+        let pushed = unsafe { send_request(wr, qp_type, more) }
             .and_then(|request| post.push(&request).map_err(Errno::from));
         if let Err(errno) = pushed {
             // SAFETY: the caller's pointer.
@@ -89,8 +110,15 @@ unsafe fn report<T>(bad: *mut *mut T, wr: *mut T) {
 }
 
 #[inline]
-unsafe fn send_request(wr: &abi::ibv_send_wr, qp_type: QpType) -> Result<SendWr<'_>, Errno> {
-    let flags = SendFlags::from_bits(wr.send_flags).ok_or(Errno::INVALID)?;
+unsafe fn send_request(
+    wr: &abi::ibv_send_wr,
+    qp_type: QpType,
+    more: SendFlags,
+) -> Result<SendWr<'_>, Errno> {
+    let flags = SendFlags::from_bits(wr.send_flags)
+        .filter(|flags| !flags.contains(SendFlags::RELIABLE))
+        .ok_or(Errno::INVALID)?
+        | more;
     // SAFETY: the caller filled the members that the service and the operation name.
     let (datagram, operation, sges) = unsafe {
         let datagram = match qp_type {
@@ -259,7 +287,7 @@ mod tests {
     fn a_datagram_without_address_handle_is_refused() {
         let wr = request(abi::IBV_WR_SEND);
         // SAFETY: the handle is NULL, and nothing else is followed.
-        let refused = unsafe { send_request(&wr, QpType::Ud) };
+        let refused = unsafe { send_request(&wr, QpType::Ud, SendFlags::empty()) };
         assert_eq!(refused.err(), Some(Errno::INVALID));
     }
 
@@ -290,7 +318,7 @@ mod tests {
         let mut wr = request(abi::IBV_WR_SEND);
         wr.send_flags = 1 << 9;
         // SAFETY: refused before anything is followed.
-        let refused = unsafe { send_request(&wr, QpType::Rc) };
+        let refused = unsafe { send_request(&wr, QpType::Rc, SendFlags::empty()) };
         assert_eq!(refused.err(), Some(Errno::INVALID));
     }
 }

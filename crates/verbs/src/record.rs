@@ -6,8 +6,8 @@ use std::slice;
 use std::time::Duration;
 
 use airdma_engine::{
-    Datagram, Gid, Operation, Qkey, QpType, Qpn, Record, RecordConfig, RecordHandle, Rkey,
-    SendFlags, SendWr,
+    Datagram, Gid, Operation, Qkey, QpType, Qpn, Record, RecordConfig, RecordHandle,
+    ReliableConfig, Rkey, SendFlags, SendWr,
 };
 
 use crate::abi;
@@ -22,6 +22,8 @@ use crate::queue_pair::Qp;
 const STRICT_LAST: u32 = 1;
 /// `AIRDMA_RECORD_WITH_IMM`.
 const WITH_IMM: u32 = 1;
+/// `AIRDMA_RECORD_RELIABLE`.
+const RELIABLE: u32 = 2;
 /// `AIRDMA_RECORD_OPEN`.
 const OPEN: u32 = 255;
 
@@ -59,6 +61,18 @@ pub struct RecordWr {
     reserved: u32,
 }
 
+/// `struct airdma_rd_attr`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RdAttr {
+    messages_max: u32,
+    share_max: u32,
+    destinations_max: u32,
+    silence_us: u32,
+    not_ready_us: u32,
+    reserved: [u32; 3],
+}
+
 /// `struct airdma_record`.
 #[repr(C, align(8))]
 #[derive(Debug)]
@@ -79,9 +93,40 @@ pub struct RecordView {
 
 const _: () = {
     assert!(size_of::<RecordAttr>() == 32);
+    assert!(size_of::<RdAttr>() == 32);
     assert!(size_of::<RecordWr>() == 64 && offset_of!(RecordWr, imm_data) == 52);
     assert!(size_of::<RecordView>() == 64 && offset_of!(RecordView, ended) == 56);
 };
+
+/// A field of an attribute: 0 stands for the default.
+fn or(value: u32, usual: u32) -> u32 {
+    if value == 0 { usual } else { value }
+}
+
+/// As [`or`], in microseconds.
+fn micros(value: u32, usual: Duration) -> Duration {
+    if value == 0 {
+        return usual;
+    }
+    Duration::from_micros(value.into())
+}
+
+impl RdAttr {
+    fn config(&self) -> Result<ReliableConfig, Errno> {
+        if self.reserved != [0; 3] {
+            return Err(Errno::INVALID);
+        }
+        let usual = ReliableConfig::default();
+        let messages_max = or(self.messages_max, usual.messages_max);
+        Ok(ReliableConfig {
+            messages_max,
+            share_max: or(self.share_max, usual.share_max.min(messages_max)),
+            destinations_max: or(self.destinations_max, usual.destinations_max),
+            silence: micros(self.silence_us, usual.silence),
+            not_ready: micros(self.not_ready_us, usual.not_ready),
+        })
+    }
+}
 
 impl RecordAttr {
     fn config(&self) -> Result<RecordConfig, Errno> {
@@ -89,14 +134,6 @@ impl RecordAttr {
             return Err(Errno::INVALID);
         }
         let usual = RecordConfig::default();
-        let or = |value: u32, usual: u32| if value == 0 { usual } else { value };
-        let micros = |value: u32, usual: Duration| {
-            if value == 0 {
-                usual
-            } else {
-                Duration::from_micros(value.into())
-            }
-        };
         Ok(RecordConfig {
             open_max: or(self.open_max, usual.open_max),
             closed_max: or(self.closed_max, usual.closed_max),
@@ -115,6 +152,14 @@ pub unsafe fn enable(qp: *mut abi::ibv_qp, attr: *const RecordAttr) -> Result<()
     let (qp, attr) = unsafe { (Qp::of(qp)?, attr.as_ref()) };
     let config = attr.map_or(Ok(RecordConfig::default()), RecordAttr::config)?;
     Ok(qp.engine().enable_records(config)?)
+}
+
+/// `airdma_rd_enable`.
+pub unsafe fn enable_reliable(qp: *mut abi::ibv_qp, attr: *const RdAttr) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair and struct.
+    let (qp, attr) = unsafe { (Qp::of(qp)?, attr.as_ref()) };
+    let config = attr.map_or(Ok(ReliableConfig::default()), RdAttr::config)?;
+    Ok(qp.engine().enable_reliable(config)?)
 }
 
 /// `airdma_record_reg`.
@@ -137,7 +182,10 @@ pub unsafe fn register(
 pub unsafe fn post(qp: *mut abi::ibv_qp, wr: *const RecordWr) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair and request.
     let (qp, wr) = unsafe { (Qp::of(qp)?, wr.as_ref().ok_or(Errno::INVALID)?) };
-    if qp.engine().qp_type() != QpType::Ud || wr.flags & !WITH_IMM != 0 || wr.reserved != 0 {
+    if qp.engine().qp_type() != QpType::Ud
+        || wr.flags & !(WITH_IMM | RELIABLE) != 0
+        || wr.reserved != 0
+    {
         return Err(Errno::INVALID);
     }
     let (va, rkey, imm) = (wr.remote_addr, Rkey(wr.rkey), wr.imm_data);
@@ -153,11 +201,13 @@ pub unsafe fn post(qp: *mut abi::ibv_qp, wr: *const RecordWr) -> Result<(), Errn
             Ah::of(wr.ah)?.path(),
         )
     };
+    let mut flags = SendFlags::from_bits(wr.send_flags).ok_or(Errno::INVALID)?;
+    flags.set(SendFlags::RELIABLE, wr.flags & RELIABLE != 0);
     let request = SendWr {
         wr_id: wr.wr_id,
         operation,
         sges,
-        flags: SendFlags::from_bits(wr.send_flags).ok_or(Errno::INVALID)?,
+        flags,
         datagram: Some(Datagram {
             path,
             qpn: Qpn::new(wr.remote_qpn),

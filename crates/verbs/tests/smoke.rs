@@ -34,6 +34,16 @@ fn records_go_between_two_hosts_and_say_what_was_lost() {
 }
 
 #[test]
+fn datagrams_are_repeated_until_they_are_there_from_c() {
+    program::run("reliable");
+}
+
+#[test]
+fn reliable_datagrams_between_two_hosts_lose_nothing() {
+    program::run_after("reliable_hosts", TWO_HOSTS);
+}
+
+#[test]
 fn work_requests_that_are_built_call_by_call() {
     program::run("work_requests");
 }

@@ -13,6 +13,7 @@
 //! | [`contract`] | completions: order, number, status, contents; asynchronous events; every request ends |
 //! | [`events`] | completion events |
 //! | [`records`] | Write-Records: what is declared valid is right and stays, a record ends once |
+//! | [`reliable`] | reliable datagrams: a message arrives once, before its request succeeds |
 //!
 //! Time is counted in steps: the driver increments it with every action. If the moment of an event
 //! is uncertain, the judge knows an earliest and a latest step, and permits what either order
@@ -27,6 +28,7 @@ pub mod events;
 pub mod grants;
 pub mod memory;
 pub mod records;
+pub mod reliable;
 pub mod request;
 
 pub use contract::{Contract, Life, QueuePair};

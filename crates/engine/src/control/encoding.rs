@@ -17,14 +17,14 @@ use crate::{
 use airdma_cm::{
     Accept, Connect, ConnectionId, ListenerId, Resolve, Route, SidrAnswer, SidrId, Takes,
 };
-use airdma_transport::RecordConfig;
+use airdma_transport::{RecordConfig, ReliableConfig};
 use airdma_wire::cm::{IpAddressing, RejReason, ServiceId, SidrStatus, TransportService};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 /// First byte of each message. It rises with each change of [`Control`](super::Control),
 /// [`Reply`](super::Reply), or what they are made of.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Longest message. Private data has 224 bytes at most; the rest is numbers, and words of the
 /// system about a path.
@@ -198,6 +198,7 @@ structs! {
     RegionChange { translation, access }
     CqOptions { timestamps, ignore_overrun }
     RecordConfig { open_max, closed_max, units_max, sources_max, idle, age, strict_last }
+    ReliableConfig { messages_max, share_max, destinations_max, silence, not_ready }
     QpCaps { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline }
     Path { gid, sgid_index, traffic_class, hop_limit, flow_label }
     QpAttributes {

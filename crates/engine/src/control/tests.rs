@@ -228,6 +228,9 @@ fn queue_pairs() -> Vec<QueuePairControl> {
                 ..RecordConfig::default()
             },
         },
+        QueuePairControl::EnableReliable {
+            config: ReliableConfig::default(),
+        },
         QueuePairControl::CloseRecord {
             rkey: Rkey(7),
             va: 0x7010,
@@ -544,7 +547,7 @@ fn requests_have_the_bytes_of_this_version() {
     };
     #[rustfmt::skip]
     let expected = [
-        2, 1, 0, // version, memory, register
+        3, 1, 0, // version, memory, register
         2, 0, 0, 0, 0, 0, 0, 0,
         0, 0x10, 0, 0, 0, 0, 0, 0,
         16, 0, 0, 0, 0, 0, 0, 0,

@@ -18,6 +18,7 @@ use crate::{
 };
 use airdma_shm::{RecvWqe, RingProducer, SendWqe, SlotMut};
 use airdma_transport::{Extent, WORD_LEN};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A list of send work requests being posted; the queue is locked for other threads meanwhile.
@@ -270,8 +271,12 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
         }
         (QpType::Ud, Some(Datagram { path, .. })) if wr.operation.is_of_service(QpType::Ud) => {
             check_posted_path(qp.core(), path)?;
-            if qp.shared.seals_datagrams && path.gid.to_ip().is_multicast() {
+            let is_group = path.gid.to_ip().is_multicast();
+            if qp.shared.seals_datagrams && is_group {
                 return Err(NO_SEALED_GROUP);
+            }
+            if wr.flags.contains(SendFlags::RELIABLE) {
+                check_reliable(qp, is_group)?;
             }
         }
         (QpType::RawPacket, None) if wr.operation.is_of_service(QpType::RawPacket) => {}
@@ -283,8 +288,23 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
         (QpType::Ud, Some(_)) => return Err(Error::Invalid("a datagram queue pair can only send")),
         (QpType::Ud, None) => return Err(Error::Invalid("a datagram needs an address handle")),
     }
+    if wr.flags.contains(SendFlags::RELIABLE) && qp.shared.qp_type != QpType::Ud {
+        return Err(Error::Invalid("only datagrams are repeated on request"));
+    }
     if wr.flags.contains(SendFlags::INLINE) && wr.operation.lands() {
         return Err(Error::Invalid("READ and atomics cannot be inline"));
+    }
+    Ok(())
+}
+
+fn check_reliable(qp: &Qp, is_group: bool) -> Result<(), Error> {
+    if !qp.shared.is_reliable.load(Ordering::Relaxed) {
+        return Err(Error::Invalid(
+            "the queue pair repeats no datagrams: airdma_rd_enable lets it",
+        ));
+    }
+    if is_group {
+        return Err(Error::Invalid("datagrams to a group are not repeated"));
     }
     Ok(())
 }

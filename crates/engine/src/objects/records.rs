@@ -1,7 +1,7 @@
 //! Records of a datagram queue pair, as the caller reads and frees them.
 
 use crate::control::{QueuePairControl, Reply, WRONG_REPLY};
-use crate::{Error, Qp, Record, RecordConfig, RecordHandle, Rkey};
+use crate::{Error, Qp, Record, RecordConfig, RecordHandle, ReliableConfig, Rkey};
 
 impl Qp {
     /// Lets a datagram queue pair take records: peers write messages to memory that was registered
@@ -16,6 +16,19 @@ impl Qp {
     pub fn enable_records(&self, config: RecordConfig) -> Result<(), Error> {
         self.core().check_process()?;
         self.ask(QueuePairControl::EnableRecords { config })?;
+        Ok(())
+    }
+
+    /// Lets a datagram queue pair repeat SENDs and Write-Records with the flag
+    /// [`RELIABLE`](crate::SendFlags::RELIABLE) until their target has them. They complete one by
+    /// one, in any order. The target has called [`Qp::enable_records`].
+    ///
+    /// # Errors
+    /// `EINVAL` for another type of queue pair, one that does so already, or a limit out of range;
+    /// `ENODEV` in a child after fork.
+    pub fn enable_reliable(&self, config: ReliableConfig) -> Result<(), Error> {
+        self.core().check_process()?;
+        self.ask(QueuePairControl::EnableReliable { config })?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use crate::queues::record_shared::RecordShared;
 use crate::queues::urgency::Urgency;
 use crate::{QpCaps, QpState, QpType, Qpn};
 use airdma_shm::RingProducer;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 pub(crate) struct QpShared {
@@ -25,6 +25,8 @@ pub(crate) struct QpShared {
     pub(crate) application_buffer: ApplicationBuffer,
     pub(crate) send: Mutex<RingProducer>,
     pub(crate) recv: Mutex<RingProducer>,
+    /// Whether it repeats datagrams, where a request asks for it.
+    pub(crate) is_reliable: AtomicBool,
     /// Its records, once it takes some.
     pub(crate) records: OnceLock<Arc<RecordShared>>,
 }
@@ -51,6 +53,7 @@ impl QpShared {
             application_buffer: ApplicationBuffer::new(),
             send: Mutex::new(send),
             recv: Mutex::new(recv),
+            is_reliable: AtomicBool::new(false),
             records: OnceLock::new(),
         }
     }

@@ -66,7 +66,7 @@ pub(crate) fn decode(
         solicited: wqe.flags & SendWqe::SOLICITED != 0,
         fence: wqe.flags & SendWqe::FENCE != 0,
         datagram: is_datagram.then(|| datagram(&wqe)),
-        reliable: false,
+        reliable: is_datagram && wqe.flags & SendWqe::RELIABLE != 0,
         srqn: wqe.srqn,
     })
 }
@@ -121,6 +121,7 @@ fn encode_flags(flags: SendFlags) -> u8 {
         (SendFlags::SOLICITED, SendWqe::SOLICITED),
         (SendFlags::FENCE, SendWqe::FENCE),
         (SendFlags::INLINE, SendWqe::INLINE),
+        (SendFlags::RELIABLE, SendWqe::RELIABLE),
     ];
     pairs
         .into_iter()

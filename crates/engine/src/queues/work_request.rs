@@ -16,6 +16,8 @@ bitflags! {
         const SOLICITED = 4;
         /// Copy the data now: no key is checked, and the buffers are free when the call returns.
         const INLINE = 8;
+        /// Repeat the datagram until its target has it ([`Qp::enable_reliable`](crate::Qp)).
+        const RELIABLE = 1 << 16;
     }
 }
 

@@ -11,12 +11,12 @@ use crate::tables::counters::Counters;
 use crate::tables::device_tables::DeviceTables;
 use crate::tables::srq_table::Held;
 use crate::{Access, AsyncEvent, LIMITS};
-use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
+use airdma_shm::{Corrupt, HeldSlots, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
-    AtomicOperation, Bind, Completion, Counter, Host, LocalFault, QpEvent, Receive, RecordHost,
-    RemoteAccess, RemoteFault, Slot, Spread, Status,
+    AtomicOperation, Bind, Completion, CompletionOpcode, Counter, Host, LocalFault, QpEvent,
+    Receive, RecordHost, RemoteAccess, RemoteFault, Slot, Spread, Status,
 };
-use airdma_wire::{Neighbour, Rkey};
+use airdma_wire::{GRH_LEN, Neighbour, Rkey};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,8 +26,10 @@ pub(crate) struct QpSide {
     pub(crate) send: RingConsumer,
     pub(crate) recv: RingConsumer,
     pub(crate) receives: Receives,
-    /// Receives taken from a shared queue.
+    /// Receives taken from a shared queue, or for SENDs over reliable datagrams.
     pub(crate) held: Held,
+    /// Reliable datagrams that were posted and have not completed.
+    pub(crate) held_sends: Option<Box<HeldSlots>>,
     /// Its protection domain. For the target of an extended connection that of the shared receive
     /// queue which the packet in hand names (IBTA A14.2.4).
     pub(crate) pd: PdIndex,
@@ -153,22 +155,7 @@ impl Spans {
 impl Host for QpHost<'_> {
     fn gather(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
         let slot = self.side.send.slot(slot.0);
-        let header: SendWqe = slot.read_header();
-        if header.flags & SendWqe::INLINE != 0 {
-            return slot
-                .copy_inline::<SendWqe>(offset, out)
-                .map_err(|_: Corrupt| LocalFault);
-        }
-        let pd = self.side.pd;
-        let list = InSlot::<SendWqe>::new(slot);
-        let pieces = Pieces::new(list, u32::from(header.sge_count), offset, out.len());
-        for piece in pieces {
-            let (place, range) = piece?.at(pd);
-            self.device
-                .memory
-                .read(place, Access::empty(), &mut out[range])?;
-        }
-        Ok(())
+        gather(&self.device.memory, self.side.pd, slot, offset, out)
     }
 
     fn gather_run(
@@ -355,6 +342,33 @@ impl Host for QpHost<'_> {
         self.finish_send(completion);
     }
 
+    fn hold_send(&mut self, slot: Slot) -> Option<Slot> {
+        let held = self.side.held_sends.as_mut()?;
+        let index = held.hold(self.side.send.slot(slot.0))?;
+        self.side.send.release(1);
+        Some(Slot(index))
+    }
+
+    fn gather_held(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
+        let held = self.side.held_sends.as_ref().ok_or(LocalFault)?;
+        let (memory, pd) = (&self.device.memory, self.side.pd);
+        gather(memory, pd, held.slot(slot.0), offset, out)
+    }
+
+    fn complete_held_send(&mut self, slot: Slot, completion: Option<Completion>) {
+        if let Some(held) = &mut self.side.held_sends {
+            if let Some(counters) = &self.side.completion_counters {
+                let status = completion.map_or(Status::Success, |completion| completion.status);
+                counters.count_send(held.slot(slot.0), status);
+            }
+            held.release(slot.0);
+        }
+        if let Some(completion) = completion {
+            let cq = self.side.send_cq;
+            self.device.cqs.push(cq, &completion, self.counters);
+        }
+    }
+
     fn complete_receive(&mut self, slot: Slot, completion: Completion) {
         if self.side.completion_counters.is_some() {
             return self.complete_counted_receive(slot, completion);
@@ -406,6 +420,86 @@ impl RecordHost for QpHost<'_> {
     fn count_record(&mut self, counter: Counter) {
         self.counters.count_transport(counter);
     }
+
+    fn take_message(&mut self) -> Option<Receive> {
+        match self.side.receives {
+            Receives::Own => {
+                let number = self.side.recv.take()?;
+                let slot = self.side.recv.slot(number);
+                let receive = self.side.held.hold_own(slot, self.side.pd);
+                self.side.recv.release(1);
+                Some(receive)
+            }
+            Receives::Shared(number) => self.device.srqs.slot(number)?.take(&mut self.side.held),
+            Receives::Domain(_) => None,
+        }
+    }
+
+    fn place_header(&mut self, receive: Slot, header: &[u8]) {
+        self.place_held(receive, 0, header);
+    }
+
+    fn place_message(&mut self, receive: Slot, offset: u32, data: &[u8]) -> bool {
+        match offset.checked_add(GRH_LEN as u32) {
+            Some(offset) => self.place_held(receive, offset, data),
+            None => false,
+        }
+    }
+
+    fn complete_message(&mut self, receive: Slot, completion: Completion) {
+        if let Some(counters) = &self.side.completion_counters {
+            counters.count_receive(completion.status, completion.byte_len);
+        }
+        let named = self.side.held.get(receive).and_then(|held| held.cq);
+        let cq = named.unwrap_or(self.side.recv_cq);
+        self.side.held.release(receive);
+        self.device.cqs.push(cq, &completion, self.counters);
+    }
+
+    fn flush_message(&mut self, receive: Receive) {
+        let completion = Completion::with_status(
+            receive.wr_id,
+            CompletionOpcode::Receive,
+            Status::WrFlushError,
+            self.side.shared.number,
+        );
+        self.complete_message(receive.slot, completion);
+    }
+}
+
+impl QpHost<'_> {
+    /// Places data in a held receive; false if its memory is gone.
+    fn place_held(&self, receive: Slot, offset: u32, data: &[u8]) -> bool {
+        let Some(held) = self.side.held.get(receive) else {
+            return false;
+        };
+        let pieces = Pieces::new(&held.sges[..], held.sges.len() as u32, offset, data.len());
+        data.is_empty() || scatter(&self.device.memory, held.pd, pieces, data).is_ok()
+    }
+}
+
+/// Copies part of the message of the send request in `slot`.
+#[inline(always)] // as before there was another kind of slot
+fn gather(
+    memory: &MemoryTable,
+    pd: PdIndex,
+    slot: SlotRef<'_>,
+    offset: u32,
+    out: &mut [u8],
+) -> Result<(), LocalFault> {
+    let header: SendWqe = slot.read_header();
+    if header.flags & SendWqe::INLINE != 0 {
+        return slot
+            .copy_inline::<SendWqe>(offset, out)
+            .map_err(|_: Corrupt| LocalFault);
+    }
+    let list = InSlot::<SendWqe>::new(slot);
+    let pieces = Pieces::new(list, u32::from(header.sge_count), offset, out.len());
+    for piece in pieces {
+        let (place, range) = piece?.at(pd);
+        memory.read(place, Access::empty(), &mut out[range])?;
+    }
+    Ok(())
 }
 
 fn scatter<L: List>(

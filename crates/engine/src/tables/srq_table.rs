@@ -123,12 +123,15 @@ impl SrqSlot {
     }
 }
 
-/// Receives that a queue pair took from a shared queue and has not completed: a copy, since others
+/// Receives that a queue pair took and has not completed: a copy, since others, or other messages,
 /// take the next ones and complete them earlier. A handful at most, so they are searched.
 #[derive(Default)]
 pub(crate) struct Held {
     receives: Vec<HeldReceive>,
 }
+
+/// No shared queue has this id.
+const NO_QUEUE: u64 = u64::MAX;
 
 #[derive(Default)]
 pub(crate) struct HeldReceive {
@@ -165,6 +168,11 @@ impl Held {
             wr_id: header.wr_id,
             length: u32::try_from(length).unwrap_or(u32::MAX),
         }
+    }
+
+    /// Holds a receive of the queue pair's own queue.
+    pub(crate) fn hold_own(&mut self, slot: SlotRef<'_>, pd: PdIndex) -> Receive {
+        self.hold(slot, (NO_QUEUE, pd, None))
     }
 
     /// A shared queue is gone: what was taken from it has no memory any more, and completes

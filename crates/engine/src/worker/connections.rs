@@ -49,6 +49,9 @@ impl WorkerState {
                 slot.side.send.discard();
                 slot.side.recv.discard();
                 slot.side.held.clear();
+                if let Some(held) = &mut slot.side.held_sends {
+                    held.clear();
+                }
                 slot.limit = None;
                 self.forget_records(index);
                 self.disconnect(index, now);

@@ -12,7 +12,8 @@ use airdma_wire::padded::PADDED_VERSION;
 use airdma_wire::piece::{PIECE_OPCODE, Piece};
 use airdma_wire::sealed::is_sealed;
 use airdma_wire::{
-    Bth, Opcode, Packet, ParseError, Qpn, RECORD_OPCODE, RecordPacket, split_middle,
+    Bth, Opcode, Packet, ParseError, Qpn, RECORD_ACK_OPCODE, RECORD_OPCODE, RecordAck,
+    RecordPacket, split_middle,
 };
 
 /// Packets that arrive together. When the guard goes out of scope, the queue pair that took the
@@ -74,6 +75,9 @@ impl Receiving<'_> {
                 return self.receive_piece(received);
             }
             Err(ParseError::UnknownOpcode(RECORD_OPCODE)) => return self.receive_record(received),
+            Err(ParseError::UnknownOpcode(RECORD_ACK_OPCODE)) => {
+                return self.receive_answer(received);
+            }
             Err(error) => return self.drop_malformed(error),
         };
         let arrival = arrival(received);
@@ -178,6 +182,15 @@ impl Receiving<'_> {
                 match RecordPacket::parse(received.bytes) {
                     Ok(packet) if packet.headers.deth.src_qpn == sender => {
                         self.deliver_record(index, received, &packet);
+                    }
+                    Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
+                    Err(error) => self.drop_malformed(error),
+                }
+            }
+            Err(ParseError::UnknownOpcode(RECORD_ACK_OPCODE)) => {
+                match RecordAck::parse(received.bytes) {
+                    Ok(answer) if answer.deth.src_qpn == sender => {
+                        self.deliver_answer(index, received, &answer);
                     }
                     Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
                     Err(error) => self.drop_malformed(error),

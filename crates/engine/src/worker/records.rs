@@ -10,12 +10,18 @@ use crate::queues::record_shared::RecordShared;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::QpSlot;
 use airdma_port::Received;
+use airdma_shm::HeldSlots;
 use airdma_transport::{
-    Arrival, Completion, CompletionOpcode, QpType, RecordConfig, RecordTarget, Status, Time,
+    Arrival, Completion, CompletionOpcode, Path, QpType, RecordConfig, RecordTarget,
+    ReliableConfig, Status, Time,
 };
-use airdma_wire::{Psn, Qpn, RecordPacket, Rkey};
+use airdma_wire::{Gid, Psn, Qpn, RecordAck, RecordPacket, Rkey};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// ECN bits of a traffic class.
+const ECN_MASK: u8 = 0b11;
 
 /// When a record is told again of which the completion queue had no room.
 const AGAIN: Duration = Duration::from_millis(1);
@@ -43,11 +49,41 @@ impl WorkerState {
         }
         let target = RecordTarget::new(config, key)
             .map_err(|_| Error::Invalid("a limit of the records is out of range"))?;
+        slot.qp.reserve_answers();
         let shared = Arc::new(RecordShared::new(target));
         // It was empty, since the slot has none.
         slot.side.shared.records.set(Arc::clone(&shared)).ok();
         slot.records = Some(shared);
         self.record_takers.push(index);
+        Ok(())
+    }
+
+    /// Lets a datagram queue pair repeat what it sends.
+    ///
+    /// # Errors
+    /// `EINVAL` for another queue pair, one that does so already, or a limit out of range.
+    pub(super) fn enable_reliable(
+        &mut self,
+        index: QpIndex,
+        config: ReliableConfig,
+    ) -> Result<(), Error> {
+        let key = [(); 2]
+            .map(|()| u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32()));
+        let Some(slot) = self.qps.slot(index) else {
+            return Err(Error::Gone("the queue pair"));
+        };
+        if slot.qp.qp_type() != QpType::Ud {
+            return Err(Error::Invalid("only datagrams are repeated on request"));
+        }
+        if slot.qp.is_reliable() {
+            return Err(Error::Invalid("the queue pair repeats datagrams already"));
+        }
+        slot.qp
+            .enable_reliable(config, key)
+            .map_err(|_| Error::Invalid("a limit of reliable datagrams is out of range"))?;
+        let held = HeldSlots::new(config.messages_max, slot.side.send.stride());
+        slot.side.held_sends = Some(Box::new(held));
+        slot.side.shared.is_reliable.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -107,11 +143,37 @@ impl WorkerState {
         packet: &RecordPacket<'_>,
     ) {
         let taken = self.with_records(index, now, |qp, target, host| {
-            qp.handle_record(now, arrival, packet, target, host);
+            qp.handle_record(now, arrival, packet, target, host)
         });
-        if taken.is_none() {
-            self.counters.count(EngineCounter::DropUnknownOpcode);
+        match taken {
+            Some(Some(answer)) => self.owe_answer(index, now, arrival, answer),
+            Some(None) => {}
+            None => self.counters.count(EngineCounter::DropUnknownOpcode),
         }
+    }
+
+    /// Answers a packet, from the address that it was sent to.
+    fn owe_answer(&mut self, index: QpIndex, now: Time, arrival: &Arrival, answer: RecordAck) {
+        let rows = &self.device.rows;
+        let row = rows
+            .iter()
+            .position(|row| *row == Some(arrival.destination));
+        let Some(sgid_index) = row.and_then(|row| u8::try_from(row).ok()) else {
+            return;
+        };
+        let path = Path {
+            gid: Gid::from(arrival.source),
+            sgid_index,
+            traffic_class: arrival.tos & !ECN_MASK,
+            ..Path::default()
+        };
+        self.change(index, now)
+            .call(|qp, _| qp.owe_answer(answer, path));
+    }
+
+    /// A queue pair is in the error state: the receives that its messages took are flushed.
+    pub(super) fn flush_records(&mut self, index: QpIndex, now: Time) {
+        self.with_records(index, now, |_, target, host| target.flush_receives(host));
     }
 
     /// Closes the messages whose time is over.
@@ -187,6 +249,41 @@ impl Receiving<'_> {
             return self.state.counters.count(reason);
         }
         self.deliver_record(index, received, &packet);
+    }
+
+    /// Takes an answer to a reliable datagram in the clear.
+    #[inline(never)] // as above
+    pub(super) fn receive_answer(&mut self, received: &Received<'_>) {
+        let answer = match RecordAck::parse(received.bytes) {
+            Ok(answer) => answer,
+            Err(error) => return self.drop_malformed(error),
+        };
+        let number = answer.bth.dest_qpn;
+        let Some(index) = self.state.qps.find(number) else {
+            return self.receive_unknown(self.now, received, number);
+        };
+        let Some(slot) = self.state.qps.slot(index) else {
+            return;
+        };
+        if !slot.knows(received) {
+            let reason = slot.why_not_plain();
+            return self.state.counters.count(reason);
+        }
+        self.deliver_answer(index, received, &answer);
+    }
+
+    /// Gives an answer to the queue pair that it is for.
+    pub(super) fn deliver_answer(
+        &mut self,
+        index: QpIndex,
+        received: &Received<'_>,
+        answer: &RecordAck,
+    ) {
+        let arrival = super::receive::arrival(received);
+        let now = self.now;
+        self.state
+            .change(index, now)
+            .call(|qp, host| qp.handle_answer(now, &arrival, answer, host));
     }
 
     /// Gives a packet to the queue pair that it is for.

@@ -198,9 +198,11 @@ impl WorkerState {
             return;
         };
         if slot.records.is_some() {
-            // A datagram queue pair has no other timers.
-            return self.expire_records(index, now);
+            self.expire_records(index, now);
         }
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
         let is_due = slot.qp.poll_timeout().is_some_and(|due| due <= now);
         let is_raw = is_sending_raw(&slot.qp);
         let mut change = self.change(index, now);
@@ -309,6 +311,7 @@ impl WorkerState {
             // A receive whose poster did not see the state is seen here, and a send that a rate
             // limit left in the ring.
             self.take_posted(index, now);
+            self.flush_records(index, now);
         }
     }
 

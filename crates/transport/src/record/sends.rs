@@ -24,7 +24,7 @@ impl RecordTarget {
         let length = u64::from(packet.headers.reth.length) + GRH_LEN as u64;
         if length > receive.length.into() {
             self.spares.push_front(receive);
-            self.sources.note_refused(row, packet.headers.rceth.id);
+            self.sources.note_too_long(row, packet.headers.rceth.id);
             return Err(Refused::TooLong);
         }
         let payload = packet.payload.len() + usize::from(packet.headers.bth.pad);

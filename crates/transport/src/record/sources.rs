@@ -40,6 +40,8 @@ struct Row {
     closed: [u32; CLOSED_MAX],
     /// Bit `k`: all of `closed[k]` arrived.
     whole: u32,
+    /// Bit `k`: `closed[k]` was longer than its receive.
+    too_long: u32,
     count: usize,
     /// Its messages are acknowledged: it is remembered for [`RELIABLE_MEMORY`] at least.
     is_reliable: bool,
@@ -52,6 +54,8 @@ struct Row {
 pub(super) enum Fate {
     /// It was closed when all of it had arrived.
     Whole,
+    /// It was longer than its receive.
+    TooLong,
     /// It was closed before, or is too old to tell.
     Late,
 }
@@ -69,25 +73,31 @@ impl Row {
 
     fn fate(&self, id: u32) -> Option<Fate> {
         if let Some(at) = self.closed().iter().position(|&closed| closed == id) {
-            let is_whole = self.whole >> at & 1 != 0;
-            return Some(if is_whole { Fate::Whole } else { Fate::Late });
+            let has = |bits: u32| bits >> at & 1 != 0;
+            return Some(match (has(self.whole), has(self.too_long)) {
+                (true, _) => Fate::Whole,
+                (false, true) => Fate::TooLong,
+                (false, false) => Fate::Late,
+            });
         }
         self.ahead(id).is_none().then_some(Fate::Late)
     }
 
-    fn set(&mut self, at: usize, id: u32, is_whole: bool) {
+    fn set(&mut self, at: usize, id: u32, fate: Fate) {
         self.closed[at] = id;
-        self.whole = self.whole & !(1 << at) | u32::from(is_whole) << at;
+        let bit = |is_set: bool| u32::from(is_set) << at;
+        self.whole = self.whole & !(1 << at) | bit(fate == Fate::Whole);
+        self.too_long = self.too_long & !(1 << at) | bit(fate == Fate::TooLong);
     }
 
     /// Remembers a closed message. If there are too many, the one with the lowest number is
     /// forgotten: it and all behind it are late from now on.
-    fn close(&mut self, id: u32, is_whole: bool) {
+    fn close(&mut self, id: u32, fate: Fate) {
         let Some(ahead) = self.ahead(id) else {
             return;
         };
         if self.count < CLOSED_MAX {
-            self.set(self.count, id, is_whole);
+            self.set(self.count, id, fate);
             self.count += 1;
             return;
         }
@@ -98,7 +108,7 @@ impl Row {
             self.floor = id;
             return;
         };
-        self.set(at, id, is_whole);
+        self.set(at, id, fate);
         self.floor = lowest;
     }
 }
@@ -215,6 +225,7 @@ impl Sources {
             floor: id.wrapping_sub(BEHIND_FIRST),
             closed: [0; CLOSED_MAX],
             whole: 0,
+            too_long: 0,
             count: 0,
             is_reliable,
             touched: now,
@@ -288,13 +299,13 @@ impl Sources {
     /// An open message is closed.
     pub(super) fn note_closed(&mut self, row: u32, id: u32, is_whole: bool) {
         let source = &mut self.rows[row as usize];
-        source.close(id, is_whole);
+        source.close(id, if is_whole { Fate::Whole } else { Fate::Late });
         self.addresses[source.address as usize].open -= 1;
     }
 
-    /// A message without an entry is refused for good.
-    pub(super) fn note_refused(&mut self, row: u32, id: u32) {
-        self.rows[row as usize].close(id, false);
+    /// A message without an entry is longer than its receive.
+    pub(super) fn note_too_long(&mut self, row: u32, id: u32) {
+        self.rows[row as usize].close(id, Fate::TooLong);
     }
 
     /// The entry of a closed message is free again.

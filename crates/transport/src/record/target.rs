@@ -239,7 +239,8 @@ impl RecordTarget {
         {
             return Err(match fate {
                 Fate::Whole if is_reliable => Refused::Whole,
-                Fate::Whole | Fate::Late => Refused::Late,
+                Fate::TooLong if is_reliable => Refused::TooLong,
+                Fate::Whole | Fate::TooLong | Fate::Late => Refused::Late,
             });
         }
         let Reth { va, rkey, length } = headers.reth;

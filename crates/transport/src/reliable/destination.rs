@@ -42,8 +42,6 @@ pub(super) struct Destination {
     pub(super) in_flight: u32,
     rtt: Rtt,
     backoff: u32,
-    /// When packets in flight are given up.
-    pub(super) timeout: Option<Time>,
     /// When the first packet left since the last answer.
     pub(super) silent_since: Option<Time>,
     /// The window shrinks once for the packets that left before this time.
@@ -70,7 +68,6 @@ impl Destination {
             in_flight: 0,
             rtt: Rtt::new(),
             backoff: 0,
-            timeout: None,
             silent_since: None,
             shrunk_until: Time::ZERO,
             sample: None,
@@ -108,7 +105,8 @@ impl Destination {
         self.window.saturating_sub(self.in_flight)
     }
 
-    fn timer(&self) -> Duration {
+    /// How long a packet that asks waits for its answer.
+    pub(super) fn timer(&self) -> Duration {
         let measured = self.rtt.smoothed();
         let plain = measured.map_or(TIMEOUT_FIRST, |mean| mean + 4 * self.rtt.deviation());
         (plain.max(TIMEOUT_MIN) * (1 << self.backoff)).min(TIMEOUT_MAX)
@@ -117,9 +115,6 @@ impl Destination {
     pub(super) fn note_sent(&mut self, now: Time) {
         self.in_flight += 1;
         self.silent_since.get_or_insert(now);
-        if self.timeout.is_none() {
-            self.timeout = Some(now + self.timer());
-        }
     }
 
     /// The destination answered.
@@ -133,11 +128,9 @@ impl Destination {
         self.backoff = 0;
     }
 
-    /// After what an answer said: the timer begins anew, if anything is in flight.
-    pub(super) fn restart_timer(&mut self, now: Time) {
-        let waits = self.in_flight > 0;
-        self.timeout = waits.then(|| now + self.timer());
-        self.silent_since = waits.then_some(now);
+    /// After what an answer said: the silence begins anew, if anything is in flight.
+    pub(super) fn restart_silence(&mut self, now: Time) {
+        self.silent_since = (self.in_flight > 0).then_some(now);
     }
 
     /// Packets arrived.
@@ -164,13 +157,11 @@ impl Destination {
         self.window = self.threshold;
     }
 
-    /// Nothing that is in flight was answered.
-    pub(super) fn handle_silence(&mut self, now: Time) {
+    /// What was in flight of a message was not answered.
+    pub(super) fn handle_timeout(&mut self) {
         self.threshold = (self.window / 2).max(WINDOW_MIN);
         self.window = WINDOW_MIN;
-        self.in_flight = 0;
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
         self.sample = None;
-        self.timeout = Some(now + self.timer());
     }
 }

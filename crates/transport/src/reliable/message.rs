@@ -40,6 +40,8 @@ pub(super) struct Message {
     rounds: [u8; UNITS_IN_FLIGHT_MAX as usize],
     /// Packets since the last one that asked.
     unasked: u8,
+    /// When what is in flight of it is given up.
+    pub(super) deadline: Option<Time>,
     /// Nothing of it leaves before: the target was not ready.
     pub(super) waits_until: Option<Time>,
     not_ready_since: Option<Time>,
@@ -71,6 +73,7 @@ impl Message {
             round: 0,
             rounds: [0; UNITS_IN_FLIGHT_MAX as usize],
             unasked: 0,
+            deadline: None,
             waits_until: None,
             not_ready_since: None,
             not_ready_wait: NOT_READY_FIRST,
@@ -186,6 +189,7 @@ impl Message {
     pub(super) fn handle_silence(&mut self) {
         self.missing = self.sent_mask() & !self.arrived;
         self.unasked = 0;
+        self.deadline = None;
     }
 
     /// The target is not ready. False if it has not been for `most`.

@@ -329,6 +329,7 @@ impl ReliableRequester {
             imm: message.imm,
         };
         destination.note_sent(repeat.now);
+        message.deadline = Some(repeat.now + destination.timer());
         if asks && destination.sample.is_none() {
             destination.sample = Some((index, round, repeat.now));
         }
@@ -348,7 +349,7 @@ impl ReliableRequester {
         }
         let len = end + usize::from(headers.bth.pad);
         out[end..len].fill(0);
-        self.note_due(row);
+        self.note_due(row, index);
         Some(Transmit {
             len,
             path: datagram.path,
@@ -414,15 +415,16 @@ impl ReliableRequester {
         }
         let after = message.in_flight();
         destination.in_flight = destination.in_flight + after - before;
+        message.deadline = (after > 0).then(|| now + destination.timer());
         if let Some(status) = ended {
             if status != Status::Success {
                 host.count(Counter::NaksReceived);
             }
             self.finish(row, index, status, qpn, host);
         }
-        self.destinations[row as usize].restart_timer(now);
+        self.destinations[row as usize].restart_silence(now);
         self.make_ready(row);
-        self.note_due(row);
+        self.note_due(row, index);
     }
 
     /// Completes a message.
@@ -434,7 +436,7 @@ impl ReliableRequester {
         }
         destination.messages -= 1;
         if destination.messages == 0 {
-            (destination.timeout, destination.silent_since) = (None, None);
+            destination.silent_since = None;
             self.busy.remove(row);
             self.unused.push(row);
         }
@@ -457,21 +459,25 @@ impl ReliableRequester {
         self.due
     }
 
-    fn note_due(&mut self, row: u32) {
-        if let Some(due) = self.due_of(row) {
-            self.due = Some(self.due.map_or(due, |before| before.min(due)));
-        }
+    /// The timers of a message, which may have ended, and of its destination may be due earlier.
+    fn note_due(&mut self, row: u32, index: u32) {
+        let message = &self.messages[index as usize];
+        let dues = [message.deadline, message.waits_until, self.given_up_at(row)];
+        self.due = self.due.into_iter().chain(dues.into_iter().flatten()).min();
+    }
+
+    fn given_up_at(&self, row: u32) -> Option<Time> {
+        let since = self.destinations[row as usize].silent_since?;
+        Some(since + self.config.silence)
     }
 
     fn due_of(&self, row: u32) -> Option<Time> {
-        let destination = &self.destinations[row as usize];
-        let given_up = destination
-            .silent_since
-            .map(|since| since + self.config.silence);
-        let waits = destination.active().iter();
-        let waits = waits.filter_map(|&index| self.messages[index as usize].waits_until);
-        let own = [destination.timeout, given_up];
-        own.into_iter().flatten().chain(waits).min()
+        let active = self.destinations[row as usize].active().iter();
+        let dues = active.flat_map(|&index| {
+            let message = &self.messages[index as usize];
+            [message.deadline, message.waits_until]
+        });
+        dues.chain([self.given_up_at(row)]).flatten().min()
     }
 
     /// Handles the timers that are due; an early call does nothing.
@@ -497,21 +503,21 @@ impl ReliableRequester {
         if silent.is_some_and(|since| since + self.config.silence <= now) {
             return self.give_up(row, Status::RetryExceeded, qpn, host);
         }
-        let mut wakes = false;
+        let (mut wakes, mut timed_out) = (false, false);
         for at in 0..destination.active().len() {
             let message = &mut self.messages[destination.active()[at] as usize];
             wakes |= message.waits_until.take_if(|until| *until <= now).is_some();
-        }
-        if destination.timeout.is_some_and(|timeout| timeout <= now) {
-            host.count(Counter::Timeouts);
-            for at in 0..destination.active().len() {
-                let index = destination.active()[at];
-                self.messages[index as usize].handle_silence();
+            if message.deadline.is_some_and(|deadline| deadline <= now) {
+                destination.in_flight -= message.in_flight();
+                message.handle_silence();
+                timed_out = true;
             }
-            destination.handle_silence(now);
-            wakes = true;
         }
-        if wakes {
+        if timed_out {
+            host.count(Counter::Timeouts);
+            destination.handle_timeout();
+        }
+        if wakes || timed_out {
             self.make_ready(row);
         }
     }
@@ -533,8 +539,7 @@ impl ReliableRequester {
             }
             self.finish(row, index, status, qpn, host);
         }
-        let destination = &mut self.destinations[row as usize];
-        (destination.timeout, destination.silent_since) = (None, None);
+        self.destinations[row as usize].silent_since = None;
     }
 
     /// Forgets all messages, without a word.

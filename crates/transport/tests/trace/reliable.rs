@@ -507,13 +507,24 @@ fn a_send_waits_for_a_receive_and_gives_up_in_time() {
 #[test]
 fn a_receive_too_short_serves_the_next_message() {
     let mut world = World::new(1);
-    world.targets[0].host.post(10);
-    world.post_send(0, &[1; 11]);
-    world.post_send(0, &[2; 10]);
+    world.targets[0].host.post(600);
+    world.post_send(0, &[1; 700]);
+    let packets = world.sends();
+    world.arrives(&packets[0]);
+    world.targets[0].host.post(700);
+    let answer = world.arrives(&packets[2]).unwrap();
+    assert_eq!(answer.answer, RecordAnswer::TooLong);
+    world.answered(0, &answer);
+    world.post_send(0, &[2; 600]);
     world.settle();
     let expected = [(0, Status::RemoteInvalidRequest), (1, Status::Success)];
     assert_eq!(world.host.completed, expected);
-    assert_eq!(world.targets[0].host.message(0), [2; 10]);
+    assert_eq!(world.targets[0].host.message(0), [2; 600]);
+    // What is late of the first message takes no receive.
+    for packet in &packets {
+        world.arrives(packet);
+    }
+    assert_eq!(world.targets[0].host.completed.len(), 1);
 }
 
 #[test]

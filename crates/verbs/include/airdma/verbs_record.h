@@ -14,6 +14,9 @@
  *     airdma_record_read(qp, wc.wr_id, &record);
  *     airdma_record_free(qp, wc.wr_id);
  *
+ * Reliable datagrams (airdma_rd_enable()) are SENDs and records that are repeated until their
+ * target has them.
+ *
  * Functions that return int return 0 or an errno value, which they also store in errno.
  */
 #ifndef AIRDMA_VERBS_RECORD_H
@@ -69,6 +72,8 @@ struct airdma_record_attr {
 enum {
 	/* imm_data is sent. */
 	AIRDMA_RECORD_WITH_IMM = 1 << 0,
+	/* The message is repeated until its target has it: see airdma_rd_enable(). */
+	AIRDMA_RECORD_RELIABLE = 1 << 1,
 };
 
 struct airdma_record_wr {
@@ -114,6 +119,37 @@ struct ibv_mr *airdma_record_reg(struct ibv_pd *pd, void *addr, size_t length,
 /* Posts one message of 1 byte to 2 GiB - 1. It completes (AIRDMA_WC_RECORD_SENT, if
  * IBV_SEND_SIGNALED) when its last packet was handed over: nothing is promised beyond. */
 int airdma_record_post(struct ibv_qp *qp, const struct airdma_record_wr *wr) AIRDMA_RECORD_WEAK;
+
+/* What a queue pair may repeat. 0 stands for the default of a field. */
+struct airdma_rd_attr {
+	uint32_t messages_max;     /* posted and not completed: 1024, at most 65536; others wait */
+	uint32_t share_max;        /* of those, to one destination: 128, or messages_max; beyond, all later
+	                              requests wait */
+	uint32_t destinations_max; /* with such messages: 256, at most 16384 */
+	uint32_t silence_us;       /* after that long without an answer a destination is given up: 1,000,000, at
+	                              most 4,000,000 */
+	uint32_t not_ready_us;     /* a message is repeated that long to a target without a receive, or without
+	                              room: 1,000,000 */
+	uint32_t reserved[3];      /* 0 */
+};
+
+/* Lets a UD queue pair repeat messages from now on, once: those of airdma_rd_send(), and records
+ * with AIRDMA_RECORD_RELIABLE; attr may be NULL. The target's queue pair is in RTS and has called
+ * airdma_record_enable(), also for SENDs. A message arrives there once, or not at all, and messages
+ * arrive and complete in any order. A completion with success says that the target's process has
+ * all of the message; the others concern one message each, and the queue pair stays usable:
+ *     IBV_WC_RETRY_EXC_ERR      the destination does not answer; the message may have arrived
+ *     IBV_WC_RNR_RETRY_EXC_ERR  it has no receive posted, or no room
+ *     IBV_WC_REM_INV_REQ_ERR    the receive is too short; it serves the next message
+ *     IBV_WC_REM_ACCESS_ERR     key or range of a record is not allowed, or it has too many packets
+ *     IBV_WC_REM_OP_ERR         the target ended the message, or its memory is gone
+ *     IBV_WC_LOC_PROT_ERR       the memory of the message is not registered any more
+ * EINVAL: another type of queue pair, one that repeats messages, a field out of range. */
+int airdma_rd_enable(struct ibv_qp *qp, const struct airdma_rd_attr *attr) AIRDMA_RECORD_WEAK;
+
+/* As ibv_post_send(), for SENDs of up to 2 GiB - 1 that are repeated. The receive has 40 bytes for
+ * the header in front of the message, as for any datagram. */
+int airdma_rd_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr) AIRDMA_RECORD_WEAK;
 
 /* Reads a record that a completion named. ENOENT: there is none, or it was freed. */
 int airdma_record_read(struct ibv_qp *qp, uint64_t handle, struct airdma_record *record) AIRDMA_RECORD_WEAK;

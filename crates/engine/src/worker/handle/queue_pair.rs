@@ -55,6 +55,7 @@ impl Worker {
             recv: recv_side,
             receives,
             held: Held::default(),
+            held_sends: None,
             pd: init.pd,
             serial: init.serial,
             send_cq,
@@ -159,6 +160,11 @@ impl Worker {
             QueuePairControl::EnableRecords { config } => {
                 self.state.qps.live(qp)?;
                 self.state.enable_records(qp.index, config)?;
+                Ok(Reply::Done)
+            }
+            QueuePairControl::EnableReliable { config } => {
+                self.state.qps.live(qp)?;
+                self.state.enable_reliable(qp.index, config)?;
                 Ok(Reply::Done)
             }
             QueuePairControl::CloseRecord { rkey, va } => {
