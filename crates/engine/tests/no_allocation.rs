@@ -56,6 +56,7 @@ fn nothing_allocates_after_warm_up() {
     unreliable_connections();
     datagrams();
     records();
+    reliable_datagrams();
     shared_receives();
     receivers_that_are_late();
     completion_events();
@@ -259,6 +260,50 @@ fn records() {
             left.ok();
             let record = RecordHandle(right.ok().wr_id);
             assert!(right.qp.free_record(record));
+        }
+    });
+}
+
+fn reliable_datagrams() {
+    let (left, right) = sockets("127.0.0.27", "127.0.0.28");
+    let [left, right] = [&left, &right].map(|device| End::new(device, QpType::Ud, 1 << 16));
+    for end in [&left, &right] {
+        datagram_to_rts(&end.qp, Qkey(5));
+    }
+    left.qp.enable_reliable(ReliableConfig::default()).unwrap();
+    right.qp.enable_records(RecordConfig::default()).unwrap();
+    let va = right.memory.address();
+    let region = right.pd.reg_record_mr(va, 1 << 16, None).unwrap();
+    let record = Operation::Record {
+        va,
+        rkey: region.rkey(),
+    };
+    let datagram = Datagram {
+        path: right.path(),
+        qpn: right.qp.number(),
+        qkey: Qkey(5),
+    };
+    let post = |operation, length| {
+        let sges = [left.memory.sge(0, length)];
+        let wr = SendWr {
+            wr_id: 7,
+            operation,
+            sges: &sges,
+            flags: SendFlags::SIGNALLED | SendFlags::RELIABLE,
+            datagram: Some(datagram),
+            srqn: 0,
+        };
+        left.qp.post_send(&wr).unwrap();
+        left.ok();
+    };
+    measure("reliable datagrams", || {
+        for length in [8, 1024, 20_000] {
+            post(record, length);
+            let record = RecordHandle(right.ok().wr_id);
+            assert!(right.qp.free_record(record));
+            right.recv(1, 0, 40 + length);
+            post(Operation::Send, length);
+            right.ok();
         }
     });
 }
