@@ -33,8 +33,8 @@ RENAMED = re.compile(r'"(\w+)" => "(drop_\w+)"')
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 ROFF = re.compile(r'^\.(?:BI|nf|fi|PP|B)\b *"?', re.MULTILINE)
 QUOTE = re.compile(r'" | "|"')
-PROTOTYPE = re.compile(r"(?:int|struct ibv_mr \*)\s*airdma_record_\w+\([^)]*\)")
-STRUCTURE = re.compile(r"struct (airdma_record\w*) \{\n(.*?)\n\};", re.DOTALL)
+PROTOTYPE = re.compile(r"(?:int|struct ibv_mr \*)\s*airdma_\w+\([^)]*\)")
+STRUCTURE = re.compile(r"struct (airdma_\w+) \{\n(.*?)\n\};", re.DOTALL)
 ANCHOR = re.compile(r'<a (?:id|name)="([^"]+)"')
 
 
