@@ -420,10 +420,12 @@ impl MemoryTable {
             }
             Backing::Null => return Ok(()),
         }
-        self.copying.guard(to, data.len(), || {
+        // What is written to memory that the program has unmapped is lost, as with a NIC.
+        let written = self.copying.guard(to, data.len(), || {
             // SAFETY: as in `read`; the region was registered for writing, which `right` demanded.
             unsafe { ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
-        })
+        });
+        written.or(Ok(()))
     }
 
     /// Whether a peer may access `length` bytes. A length of zero touches nothing, and its key is

@@ -1,4 +1,5 @@
-//! Registered memory is unmapped: an error completion, and the program continues.
+//! Registered memory is unmapped: what is written there is lost, what is read from there is an
+//! error completion, and the program continues.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -96,8 +97,16 @@ fn accesses(va: u64, rkey: Rkey) -> Vec<(Operation, usize)> {
     ]
 }
 
+fn wanted(index: usize) -> Status {
+    let is_write = matches!(accesses(0, Rkey(0))[index].0, Operation::Write { .. });
+    match is_write {
+        true => Status::Success,
+        false => Status::RemoteAccessError,
+    }
+}
+
 #[test]
-fn what_a_peer_accesses_in_unmapped_memory_is_refused() {
+fn of_unmapped_memory_a_peer_reads_nothing_and_writes_are_lost() {
     let (one, other) = wired();
     for index in 0..accesses(0, Rkey(0)).len() {
         let (left, right) = pair_on(&one, &other, 8192);
@@ -113,7 +122,7 @@ fn what_a_peer_accesses_in_unmapped_memory_is_refused() {
         if length <= 64 {
             assert_eq!(access(holed.hole() - 64).0, Status::Success, "{index}");
         }
-        assert_eq!(access(holed.hole()).0, Status::RemoteAccessError, "{index}");
+        assert_eq!(access(holed.hole()).0, wanted(index), "{index}");
         assert!(!holed.is_mapped(), "{index}");
     }
 }
@@ -138,33 +147,33 @@ fn what_is_sent_from_unmapped_memory_fails_here() {
 }
 
 #[test]
-fn a_response_to_unmapped_memory_fails_here() {
+fn a_response_to_unmapped_memory_is_lost() {
     let (left, right) = pair(8192);
     let holed = Holed::new(&left.pd);
     let (va, rkey) = (right.memory.address(), right.memory.mr.rkey());
     holed.unmap();
-    let to = holed.sge(holed.hole(), 64);
+    let to = holed.sge(holed.hole(), 6000);
     let read = signalled(Operation::Read { va, rkey }, to);
     left.qp.post_send(&read).unwrap();
-    assert_eq!(left.complete().status, Status::LocalProtectionError);
+    left.ok();
+    assert!(!holed.is_mapped());
 }
 
 #[test]
-fn a_message_to_unmapped_memory_fails_at_both_ends() {
+fn a_message_to_unmapped_memory_is_lost_and_completes() {
     let (left, right) = pair(256);
     let holed = Holed::new(&right.pd);
-    let sges = [holed.sge(holed.hole(), 64)];
-    right
-        .qp
-        .post_recv(&RecvWr {
-            wr_id: 3,
-            sges: &sges,
-        })
-        .unwrap();
+    let sges = [holed.sge(holed.hole() - 4, 64)];
+    let receive = RecvWr {
+        wr_id: 3,
+        sges: &sges,
+    };
+    right.qp.post_recv(&receive).unwrap();
     holed.unmap();
     left.send(Operation::Send, 0, 8);
-    assert_eq!(left.complete().status, Status::RemoteOperationError);
-    assert_eq!(right.complete().status, Status::LocalProtectionError);
+    left.ok();
+    assert_eq!(right.ok().byte_len, 8);
+    assert!(!holed.is_mapped());
 }
 
 /// A handler that the engine has set up must not hide the faults of the program itself.
@@ -172,11 +181,9 @@ fn a_message_to_unmapped_memory_fails_at_both_ends() {
 fn what_the_program_itself_accesses_there_ends_it() {
     let (left, right) = pair(256);
     let holed = Holed::new(&right.pd);
-    left.send(write_to(&holed), 0, 64);
-    left.ok();
     holed.unmap();
     left.send(write_to(&holed), 0, 64);
-    assert_eq!(left.complete().status, Status::RemoteAccessError);
+    left.ok();
     // SAFETY: the child touches nothing but the page that is not there.
     let child = unsafe { libc::fork() };
     if child == 0 {

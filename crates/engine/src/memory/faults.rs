@@ -2,8 +2,9 @@
 //! (`SIGSEGV`). With a NIC, which has pinned the pages, the program would go on.
 //!
 //! Each copy says where it copies ([`Copying`]). A handler of `SIGSEGV` lends a missing page of it
-//! to the copy, which then ends, takes the page back and is refused. So an access to unmapped
-//! memory is an error, as with on-demand regions, and costs a copy four instructions otherwise.
+//! to the copy, which then ends and takes the page back. What was written there is lost: with a NIC
+//! it would be in pages that nothing has mapped. What was read there is void, so reads and atomics
+//! are refused, as with on-demand regions. A copy without a fault has four instructions more.
 //!
 //! All other faults are the program's: its own handler is called, or the program ends as it would
 //! have. Memory that is mapped but protected is the program's, too: its handler may permit the

@@ -13,7 +13,7 @@
 //! process's list of mappings tells which it is. Only where that cannot be read does a program have
 //! the benefit of the doubt.
 //!
-//! Nothing is pinned: an access to memory that is unmapped while it is registered is an error
+//! Nothing is pinned: memory that is unmapped while it is registered swallows what is written there
 //! ([`super::faults`]); memory that is protected meanwhile is a program's mistake that ends in a
 //! fault, as any use of it would, unless the program handles it.
 
