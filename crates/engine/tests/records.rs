@@ -127,10 +127,7 @@ fn messages_of_many_sizes(records: &Records) {
         };
         assert_eq!(seen, whole);
         assert_eq!(records.to.memory.bytes(0, length), data);
-        assert_eq!(
-            records.to.memory.byte(length),
-            records.to.memory.byte(length)
-        );
+        assert_eq!(records.to.memory.byte(length), 0, "behind the message");
     }
     assert_eq!(records.counted("records_whole"), sizes.len() as u64);
 }
@@ -144,7 +141,13 @@ fn a_message_of_any_size_arrives_without_a_receive() {
 #[test]
 fn messages_go_through_sockets() {
     let (left, right) = sockets("127.0.0.61", "127.0.0.62");
-    messages_of_many_sizes(&ready(&left, &right, config()));
+    // The thread that sends may be preempted in the middle of a message.
+    let config = RecordConfig {
+        idle: Duration::from_secs(10),
+        age: Duration::from_secs(20),
+        ..config()
+    };
+    messages_of_many_sizes(&ready(&left, &right, config));
     assert!(counter(&left, "tx_segmented_sends") > 0, "in few sends");
 }
 
