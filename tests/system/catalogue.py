@@ -25,6 +25,7 @@ import packet_port
 import planted_journal
 import processes
 import queue_service
+import records
 import replayed_packets
 import scenarios
 import sealed
@@ -91,6 +92,7 @@ SUITES = (
     _on(Net.PROGRAMS, traffic_class, lambda lab, tally, _: traffic_class.run(lab, tally)),
     _on(Net.PROGRAMS, sealed, sealed.run),
     _on(Net.PROGRAMS, one_host, lambda lab, tally, _: one_host.run(lab, tally)),
+    _on(Net.PROGRAMS, records, records.run),
     _on(Net.PROGRAMS, packet_port, lambda lab, tally, _: packet_port.run(lab, tally)),
     Suite("programs", table, Net.PROGRAMS, lambda lab, tally, at: running.run(lab, tally, table.ready_lines(), at)),
     _on(Net.FILES, file_transfer, lambda lab, tally, _: file_transfer.run(lab, tally)),

@@ -405,7 +405,7 @@ impl MemoryTable {
     }
 
     /// Copies into registered memory.
-    #[inline]
+    #[inline(always)] // for each packet of a WRITE
     pub(crate) fn write(&self, place: Place, right: Access, data: &[u8]) -> Result<(), Refused> {
         if data.is_empty() {
             return Ok(());

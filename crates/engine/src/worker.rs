@@ -9,6 +9,7 @@ mod posted;
 mod rate_limit;
 mod raw_frames;
 mod receive;
+mod record_rate;
 mod records;
 mod scheduler;
 pub(crate) mod source_port;

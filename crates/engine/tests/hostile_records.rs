@@ -6,7 +6,7 @@ mod common;
 
 use airdma_engine::*;
 use airdma_port::{Destination, Port, TransmitBatch, sim};
-use airdma_wire::{Bth, Deth, Opcode, RECORD_OPCODE, Rceth, RecordHeaders, Reth};
+use airdma_wire::{Bth, Deth, Opcode, RECORD_OPCODE, Rceth, RecordEcho, RecordHeaders, Reth};
 use common::*;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -293,4 +293,87 @@ fn records_that_are_never_freed_cost_no_other_service() {
     let opcodes: Vec<_> = (0..5).map(|_| siege.end.ok().opcode).collect();
     assert_eq!(opcodes[..4], [CompletionOpcode::ReceiveRecord; 4]);
     assert_eq!(opcodes[4], CompletionOpcode::Receive);
+}
+
+/// The answers that the device has sent to this host.
+fn answers(siege: &mut Siege) -> Vec<RecordEcho> {
+    let mut answers = Vec::new();
+    let mut take = |received: airdma_port::Received<'_>| {
+        answers.extend(RecordEcho::parse(received.bytes));
+    };
+    siege.port.receive(64, &mut take).unwrap();
+    answers
+}
+
+#[test]
+fn only_a_sender_with_the_right_to_write_is_answered() {
+    let mut siege = Siege::new();
+    let mut asked = siege.headers();
+    asked.bth.ack_request = true;
+    let mut unasked = siege.headers();
+    unasked.rceth.offset = 0;
+    let mut wrong_key = asked;
+    wrong_key.reth.rkey.0 ^= 1;
+    wrong_key.rceth.id = 77;
+    let mut wrong_qkey = asked;
+    wrong_qkey.deth.qkey = Qkey(0x1235);
+    let mut beyond = asked;
+    beyond.reth.va -= 1;
+    beyond.rceth.id = 78;
+    for headers in [&wrong_key, &wrong_qkey, &beyond, &unasked] {
+        let bytes = siege.bytes(headers, &[0xee; 16]);
+        siege.send(&bytes);
+    }
+    siege.counts("drop_record_refused", 2);
+    siege.counts("drop_bad_qkey", 1);
+    assert_eq!(answers(&mut siege), []);
+    // One in time, one that comes again.
+    for _ in 0..2 {
+        let bytes = siege.bytes(&asked, &[0xee; 16]);
+        siege.send(&bytes);
+        let mut seen = Vec::new();
+        wait_until("an answer", || {
+            siege.end.cq.poll(0, |_| ()).unwrap();
+            seen.append(&mut answers(&mut siege));
+            !seen.is_empty()
+        });
+        let [echo] = seen[..] else {
+            panic!("{seen:?}");
+        };
+        assert_eq!(
+            (echo.dest_qpn, echo.src_qpn),
+            (Qpn::new(0x4321), siege.end.qp.number())
+        );
+        assert_eq!((echo.instance, echo.qkey), (Psn::new(9), QKEY));
+        assert_eq!((echo.id, echo.offset), (0, 16));
+        assert!(echo.socket_bytes_max > 0);
+    }
+}
+
+#[test]
+fn answers_that_nobody_asked_for_change_nothing() {
+    let mut siege = Siege::new();
+    let forged = RecordEcho {
+        dest_qpn: siege.end.qp.number(),
+        instance: Psn::new(9),
+        qkey: QKEY,
+        src_qpn: Qpn::new(0x4321),
+        id: 0,
+        offset: 0,
+        socket_bytes: u32::MAX,
+        socket_bytes_max: 1,
+    };
+    siege.send(&forged.to_bytes());
+    siege.counts("drop_ghost", 1);
+    let to_nobody = RecordEcho {
+        dest_qpn: Qpn::new(0x77_7777),
+        ..forged
+    };
+    siege.send(&to_nobody.to_bytes());
+    siege.counts("drop_unknown_qp", 1);
+    let mut longer = forged.to_bytes().to_vec();
+    longer.extend_from_slice(&[0; 4]);
+    siege.send(&longer);
+    siege.counts("drop_malformed", 1);
+    siege.alive(b"fine");
 }

@@ -373,3 +373,83 @@ fn records_and_sends_share_a_queue_pair() {
     let record = CompletionOpcode::ReceiveRecord;
     assert_eq!(opcodes, [record, CompletionOpcode::Receive, record]);
 }
+
+/// Messages of `length` bytes, at different places, 16 at once. Returns those that arrived whole.
+fn back_to_back(records: &Records, length: usize, messages: usize) -> usize {
+    // The table of the target has room for them.
+    let places = (BYTES / length).min(64);
+    let (mut posted, mut sent, mut ended, mut whole) = (0, 0, 0, 0);
+    let begun = std::time::Instant::now();
+    while ended < messages || sent < messages {
+        if posted < messages && posted - sent < 16 && posted - ended < places {
+            let va = records.to.memory.address() + (posted % places * length) as u64;
+            records.post_with(records.region.rkey(), length, |wr| {
+                let rkey = records.region.rkey();
+                wr.operation = Operation::Record { va, rkey };
+            });
+            posted += 1;
+        }
+        sent += usize::from(records.from.try_complete().is_some());
+        if let Some(completion) = records.to.try_complete() {
+            let handle = RecordHandle(completion.wr_id);
+            let is_whole = records.to.qp.record(handle, |record| {
+                record.ended == Some(Ended::Whole) && record.length == length as u32
+            });
+            whole += usize::from(is_whole == Some(true));
+            assert!(records.to.qp.free_record(handle));
+            ended += 1;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{whole} of {ended}"
+        );
+    }
+    whole
+}
+
+#[test]
+fn no_message_is_longer_than_a_socket_takes() {
+    let (left, right) = sockets("127.0.0.63", "127.0.0.64");
+    // A busy machine must not look like loss.
+    let patient = RecordConfig {
+        idle: Duration::from_secs(5),
+        age: Duration::from_secs(60),
+        ..config()
+    };
+    let records = ready(&left, &right, patient);
+    for (length, messages) in [(1, 3000), (1000, 3000), (200_000, 50), (1 << 20, 16)] {
+        let whole = back_to_back(&records, length, messages);
+        assert_eq!(whole, messages, "of {length} bytes");
+    }
+    assert_eq!(records.counted("drop_overflow"), 0);
+}
+
+#[test]
+fn a_destination_that_is_silent_delays_its_own_messages() {
+    let (left, right) = sockets("127.0.0.65", "127.0.0.66");
+    // A busy machine must not look like loss.
+    let patient = RecordConfig {
+        idle: Duration::from_secs(5),
+        age: Duration::from_secs(60),
+        ..config()
+    };
+    let records = ready(&left, &right, patient);
+    let nobody: Gid = IpAddr::from([127, 0, 0, 67]).into();
+    // They take a second, since they wait for answers that never come.
+    for _ in 0..4 {
+        records.post_with(records.region.rkey(), BYTES, |wr| {
+            wr.datagram.as_mut().unwrap().path.gid = nobody;
+        });
+    }
+    for _ in 0..3 {
+        records.post_with(records.region.rkey(), 100_000, |_| {});
+        assert_eq!(records.next().ended, Ended::Whole);
+    }
+    assert!(
+        records.from.try_complete().is_none(),
+        "completions are in order"
+    );
+    for length in [BYTES, BYTES, BYTES, BYTES, 100_000, 100_000, 100_000] {
+        assert_eq!(records.from.ok().byte_len as usize, length);
+    }
+}

@@ -1,5 +1,9 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet for each message, to any queue pair, without an
 //! answer.
+//!
+//! Requests complete in the order in which they were posted. Where a caller chooses among them by
+//! destination ([`Datagrams::next_at`]), they leave in another one: so a destination that takes no
+//! more now holds back its own.
 
 use std::collections::VecDeque;
 
@@ -32,7 +36,12 @@ pub(crate) const RECORD_PAYLOAD_MIN: u32 = PathMtu::M256.bytes();
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     port_mtu: PathMtu,
-    queue: VecDeque<SendRequest>,
+    /// Posted requests. The first one has not left entirely.
+    queue: VecDeque<Posted>,
+    /// Place of the first one: how many there were before it.
+    first: u64,
+    /// Write-Records among them.
+    records_posted: usize,
     next_psn: Psn,
     /// A receive that was taken for a datagram that did not fit; the next datagram gets it.
     spare: Option<Receive>,
@@ -53,15 +62,47 @@ struct Reliable {
     had_turn: bool,
 }
 
+/// A posted request.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    request: SendRequest,
+    progress: Progress,
+}
+
+/// How much of a request has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Nothing,
+    /// Part of a Write-Record.
+    Part {
+        /// Number of the message.
+        id: u32,
+        /// Bytes that were sent.
+        sent: u32,
+    },
+    /// All of it. It completes after the requests before it.
+    Done,
+    /// It fails after the requests before it.
+    Failed(Status),
+}
+
 /// What packets of a Write-Record say of their sender.
 #[derive(Debug)]
 struct RecordRequester {
     instance: Psn,
     interface_mtu: u32,
-    /// Number of the next message, or of the first request if part of it was sent.
+    /// Number of the next message.
     id: u32,
-    /// Bytes of the first request that were sent.
-    sent: u32,
+}
+
+/// A packet of a request that [`QueuePair::poll_datagram_at`](crate::QueuePair::poll_datagram_at)
+/// has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentDatagram {
+    /// The packet.
+    pub transmit: Transmit,
+    /// Message and offset of a packet of a Write-Record.
+    pub part: Option<(u32, u32)>,
 }
 
 impl Datagrams {
@@ -69,13 +110,14 @@ impl Datagrams {
         Datagrams {
             port_mtu,
             queue: VecDeque::new(),
+            first: 0,
+            records_posted: 0,
             next_psn: Psn::default(),
             spare: None,
             records: RecordRequester {
                 instance: Psn::default(),
                 interface_mtu: 0,
                 id: 0,
-                sent: 0,
             },
             reliable: None,
             answers: VecDeque::new(),
@@ -93,7 +135,6 @@ impl Datagrams {
             instance,
             interface_mtu,
             id: 0,
-            sent: 0,
         };
         if let Some(reliable) = &mut self.reliable {
             reliable.requester.set_interface_mtu(interface_mtu);
@@ -141,8 +182,17 @@ impl Datagrams {
         }
     }
 
+    /// What [`set_record_requester`](Self::set_record_requester) said.
+    pub(crate) fn record_instance(&self) -> Psn {
+        self.records.instance
+    }
+
     pub(crate) fn post<H: Host>(&mut self, request: SendRequest, host: &mut H) {
-        self.queue.push_back(request);
+        self.records_posted += usize::from(is_plain_record(&request));
+        self.queue.push_back(Posted {
+            request,
+            progress: Progress::Nothing,
+        });
         if request.reliable {
             self.admit(host);
         }
@@ -153,10 +203,11 @@ impl Datagrams {
         let Some(reliable) = &mut self.reliable else {
             return;
         };
-        while let Some(request) = self.queue.front()
+        while let Some(Posted { request, .. }) = self.queue.front()
             && request.reliable
             && reliable.requester.post(request, host)
         {
+            self.first += 1;
             self.queue.pop_front();
         }
     }
@@ -164,7 +215,7 @@ impl Datagrams {
     pub(crate) fn wants_transmit(&self) -> bool {
         let repeats = |reliable: &Reliable| reliable.requester.wants_transmit();
         // A reliable one waits for room.
-        let plain = self.queue.front().is_some_and(|next| self.is_plain(next));
+        let plain = (self.queue.front()).is_some_and(|next| self.is_plain(&next.request));
         plain || !self.answers.is_empty() || self.reliable.as_deref().is_some_and(repeats)
     }
 
@@ -173,8 +224,24 @@ impl Datagrams {
         !request.reliable || self.reliable.is_none()
     }
 
+    /// Whether a Write-Record that is sent once is among the requests.
+    #[inline]
+    pub(crate) fn has_records(&self) -> bool {
+        self.records_posted > 0
+    }
+
     /// Destination of the next datagram.
     pub(crate) fn next(&mut self, now: Time) -> Option<(Path, Qpn)> {
+        if let Some(next) = self.next_reliable(now) {
+            return Some(next);
+        }
+        let front = &self.queue.front()?.request;
+        let datagram = Some(front).filter(|next| self.is_plain(next))?.datagram?;
+        Some((datagram.path, datagram.qpn))
+    }
+
+    /// As [`next`](Self::next), if that is an answer or part of a reliable datagram.
+    pub(crate) fn next_reliable(&mut self, now: Time) -> Option<(Path, Qpn)> {
         if let Some((answer, path)) = self.answers.front() {
             return Some((*path, answer.bth.dest_qpn));
         }
@@ -184,12 +251,14 @@ impl Datagrams {
         {
             return Some(next);
         }
-        let datagram = self
-            .queue
-            .front()
-            .filter(|next| self.is_plain(next))?
-            .datagram?;
-        Some((datagram.path, datagram.qpn))
+        None
+    }
+
+    /// It is the turn of reliable datagrams.
+    pub(crate) fn pass_turn(&mut self) {
+        if let Some(reliable) = &mut self.reliable {
+            reliable.had_turn = false;
+        }
     }
 
     /// Whether reliable datagrams have the next turn: they take turns with others.
@@ -197,13 +266,16 @@ impl Datagrams {
         let Some(reliable) = &self.reliable else {
             return false;
         };
-        let others = self.queue.front().is_some_and(|next| !next.reliable);
+        let others = self
+            .queue
+            .front()
+            .is_some_and(|next| !next.request.reliable);
         reliable.requester.wants_transmit() && !(others && reliable.had_turn)
     }
 
     /// Writes an answer, or the next packet of a reliable datagram if it is their turn.
     #[inline(never)] // the paths of other services have no room for it on the stack
-    fn poll_reliable<H: Host>(
+    pub(crate) fn poll_reliable<H: Host>(
         &mut self,
         repeat: &Repeat<'_>,
         host: &mut H,
@@ -254,6 +326,26 @@ impl Datagrams {
         }
     }
 
+    /// See [`QueuePair::next_datagram_at`](crate::QueuePair::next_datagram_at).
+    pub(crate) fn next_at(&self, place: u64) -> Option<(u64, Path, Qpn)> {
+        let skipped = place.saturating_sub(self.first);
+        let rest = self.queue.iter().enumerate().skip(skipped as usize);
+        for (at, posted) in rest {
+            match posted.progress {
+                Progress::Done => {}
+                // It waits for room.
+                _ if !self.is_plain(&posted.request) => return None,
+                // Nothing behind it leaves, as if it had been sent in order.
+                Progress::Failed(_) if at > 0 => return None,
+                Progress::Nothing | Progress::Part { .. } | Progress::Failed(_) => {
+                    let datagram = posted.request.datagram?;
+                    return Some((self.first + at as u64, datagram.path, datagram.qpn));
+                }
+            }
+        }
+        None
+    }
+
     /// Sends the next datagram. An error is the status of the oldest request.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
@@ -273,22 +365,98 @@ impl Datagrams {
                 return Ok(Some(transmit));
             }
         }
-        let Some(request) = self.queue.front().copied() else {
+        let Some(posted) = self.queue.front().copied() else {
             return Ok(None);
         };
-        if request.reliable {
+        if posted.request.reliable {
             // It waits for room, or for a queue pair that repeats.
             return match self.reliable {
                 Some(_) => Ok(None),
                 None => Err(Status::LocalQpOperationError),
             };
         }
-        let datagram = request.datagram.ok_or(Status::LocalQpOperationError)?;
-        if request.operation.is_record() {
-            return self
-                .send_record(&request, &datagram, attributes, qpn, host, out)
-                .map(Some);
+        if posted.request.operation.is_record() {
+            let sent = self.poll_at(self.first, false, attributes, qpn, host, out)?;
+            return Ok(sent.map(|sent| sent.transmit));
         }
+        let transmit = self.send(&posted.request, attributes, qpn, host, out)?;
+        self.queue.pop_front();
+        self.first += 1;
+        self.complete(&posted.request, qpn, host);
+        self.complete_done(qpn, host);
+        Ok(Some(transmit))
+    }
+
+    /// Sends the next packet of the request at `place`, which is done when the last one has left.
+    /// An error is the status of the oldest request.
+    #[inline(never)] // the paths of other services have no room for it on the stack
+    pub(crate) fn poll_at<H: Host>(
+        &mut self,
+        place: u64,
+        asks: bool,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Result<Option<SentDatagram>, Status> {
+        let at = place.wrapping_sub(self.first) as usize;
+        let Some(posted) = self.queue.get(at).copied() else {
+            return Ok(None);
+        };
+        let is_record = posted.request.operation.is_record();
+        let sent = match posted.progress {
+            Progress::Done => return Ok(None),
+            Progress::Failed(status) => Err(status),
+            // None is repeated here.
+            _ if posted.request.reliable => Err(Status::LocalQpOperationError),
+            Progress::Nothing | Progress::Part { .. } if is_record => {
+                self.send_record(&posted, asks, attributes, qpn, host, out)
+            }
+            Progress::Nothing | Progress::Part { .. } => self
+                .send(&posted.request, attributes, qpn, host, out)
+                .map(|transmit| {
+                    let part = None;
+                    (SentDatagram { transmit, part }, Progress::Done)
+                }),
+        };
+        let (sent, progress) = match sent {
+            Ok(sent) => sent,
+            Err(status) if at == 0 => return Err(status),
+            Err(status) => {
+                self.queue[at].progress = Progress::Failed(status);
+                return Ok(None);
+            }
+        };
+        self.queue[at].progress = progress;
+        self.pass_turn();
+        self.complete_done(qpn, host);
+        Ok(Some(sent))
+    }
+
+    /// Completes the requests that have left, in the order in which they were posted.
+    fn complete_done<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
+        while let Some(posted) = self.queue.front().copied()
+            && posted.progress == Progress::Done
+        {
+            self.queue.pop_front();
+            self.first += 1;
+            self.records_posted -= usize::from(is_plain_record(&posted.request));
+            self.complete(&posted.request, qpn, host);
+        }
+        self.admit(host);
+    }
+
+    /// Writes a datagram.
+    #[inline(always)] // in its two callers
+    fn send<H: Host>(
+        &mut self,
+        request: &SendRequest,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Result<Transmit, Status> {
+        let datagram = request.datagram.ok_or(Status::LocalQpOperationError)?;
         if request.length > self.port_mtu.bytes() {
             return Err(Status::LocalLengthError);
         }
@@ -320,38 +488,40 @@ impl Datagrams {
         let len = end + usize::from(headers.bth.pad);
         out[end..len].fill(0);
         self.next_psn = self.next_psn.add(1);
-        self.queue.pop_front();
-        self.complete(&request, qpn, host);
-        self.admit(host);
-        Ok(Some(Transmit {
+        Ok(Transmit {
             len,
             path: datagram.path,
-        }))
+        })
     }
 
-    /// Sends the next packet of a Write-Record, which is done when the last one has left.
-    #[inline(never)] // the paths of other services have no room for it on the stack
+    /// Writes the next packet of a Write-Record; `asks`: for an answer. Returns also how much of
+    /// the message has left with it.
     fn send_record<H: Host>(
         &mut self,
-        request: &SendRequest,
-        datagram: &Datagram,
+        posted: &Posted,
+        asks: bool,
         attributes: &QpAttributes,
         qpn: Qpn,
         host: &mut H,
         out: &mut [u8],
-    ) -> Result<Transmit, Status> {
+    ) -> Result<(SentDatagram, Progress), Status> {
+        let request = &posted.request;
+        let datagram = &request.datagram.ok_or(Status::LocalQpOperationError)?;
         let (va, rkey, imm) = match request.operation.record_target() {
             Some(target) if request.length > 0 => target,
             Some(_) => return Err(Status::LocalLengthError),
             None => return Err(Status::LocalQpOperationError),
         };
-        let offset = self.records.sent;
+        let (id, offset) = match posted.progress {
+            Progress::Part { id, sent } => (id, sent),
+            Progress::Nothing | Progress::Done | Progress::Failed(_) => (self.records.id, 0),
+        };
         let unit = unit_of(request.length, self.records.payload_max(&datagram.path));
         let payload_len = unit.min(request.length - offset);
-        let ends = offset + payload_len == request.length;
         let headers = RecordHeaders {
             bth: Bth {
                 solicited: request.solicited,
+                ack_request: asks,
                 pad: pad_of(payload_len),
                 dest_qpn: datagram.qpn,
                 psn: self.records.instance,
@@ -368,7 +538,7 @@ impl Datagrams {
                 length: request.length,
             },
             rceth: Rceth {
-                id: self.records.id,
+                id,
                 offset,
                 unit: unit as u16,
                 round: 0,
@@ -383,18 +553,19 @@ impl Datagrams {
             .map_err(|_| Status::LocalProtectionError)?;
         let len = end + usize::from(headers.bth.pad);
         out[end..len].fill(0);
-        if ends {
-            self.records.next();
-            self.queue.pop_front();
-            self.complete(request, qpn, host);
-            self.admit(host);
-        } else {
-            self.records.sent += payload_len;
+        if offset == 0 {
+            self.records.id = id.wrapping_add(1);
         }
-        Ok(Transmit {
-            len,
-            path: datagram.path,
-        })
+        let sent = offset + payload_len;
+        let progress = if sent == request.length {
+            Progress::Done
+        } else {
+            Progress::Part { id, sent }
+        };
+        let path = datagram.path;
+        let transmit = Transmit { len, path };
+        let part = Some((id, offset));
+        Ok((SentDatagram { transmit, part }, progress))
     }
 
     /// Completes a datagram, which is done when it has left.
@@ -415,11 +586,13 @@ impl Datagrams {
         if let Some(reliable) = &mut self.reliable {
             reliable.requester.fail(qpn, host);
         }
-        if self.records.sent > 0 {
-            // The rest of a message that failed must not be taken for the next one's.
-            self.records.next();
-        }
-        while let Some(request) = self.queue.pop_front() {
+        self.records_posted = 0;
+        while let Some(Posted { request, progress }) = self.queue.pop_front() {
+            self.first += 1;
+            if progress == Progress::Done {
+                self.complete(&request, qpn, host);
+                continue;
+            }
             let opcode = request.operation.completion_opcode();
             let completion = Completion::with_status(request.wr_id, opcode, status, qpn);
             host.complete_send(request.slot, Some(completion));
@@ -493,12 +666,11 @@ impl RecordRequester {
         let to = Neighbour::from(path.gid.to_ip());
         record_payload(self.interface_mtu, to).max(RECORD_PAYLOAD_MIN)
     }
+}
 
-    /// Begins the next message.
-    fn next(&mut self) {
-        self.id = self.id.wrapping_add(1);
-        self.sent = 0;
-    }
+/// Whether a request is a Write-Record that is sent once.
+fn is_plain_record(request: &SendRequest) -> bool {
+    request.operation.is_record() && !request.reliable
 }
 
 /// The Q_Key that a request wants sent.

@@ -38,11 +38,12 @@ pub use attributes::{
 };
 pub use completion::{Completion, CompletionOpcode, GrhHeader, Status};
 pub use counter::Counter;
+pub use datagram::SentDatagram;
 pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };
 pub use operation::{Bind, Extent, Operation, OperationFields, PackedOperation, WORD_LEN};
-pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, Transmit};
+pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, RecordAnswerOwed, Transmit};
 pub use record::{
     Ended, InvalidRecordConfig, RECORD_CLOSED_MAX, RECORD_MAP_BYTES_MAX, RECORD_OPEN_MAX,
     RECORD_SOURCES_MAX, RECORD_UNITS_MAX, Record, RecordConfig, RecordHandle, RecordHost,

@@ -5,17 +5,17 @@ mod selective;
 mod states;
 
 use airdma_wire::{
-    Bth, Deth, Neighbour, Opcode, Packet, PathMtu, Psn, Qkey, Qpn, RecordAck, RecordPacket,
-    Transport,
+    Bth, Deth, Neighbour, Opcode, Packet, PathMtu, Psn, Qkey, Qpn, RecordAck, RecordAnswer,
+    RecordPacket, Transport,
 };
 
 use crate::ack_delay::AckDelay;
 use crate::attributes::{QpAttributes, QpState, QpType};
 use crate::counter::Counter;
-use crate::datagram::Datagrams;
+use crate::datagram::{Datagrams, SentDatagram};
 use crate::host::{Host, QpEvent};
 use crate::record::{RecordHost, RecordTarget};
-use crate::reliable::{InvalidReliableConfig, ReliableConfig};
+use crate::reliable::{InvalidReliableConfig, ReliableConfig, Repeat};
 use crate::replies::Peer;
 use crate::request_packet::{DEFAULT_PKEY, request_bth};
 use crate::requester::{Loss, Requester, Turn};
@@ -92,6 +92,16 @@ enum Service {
 pub struct Progress {
     expected: Psn,
     acked: u64,
+}
+
+/// The answer to a packet of a Write-Record or of a reliable datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordAnswerOwed {
+    /// An acknowledgement of a message that is repeated, for
+    /// [`owe_answer`](QueuePair::owe_answer).
+    Ack(RecordAck),
+    /// That it arrived, as [`RecordEcho`](airdma_wire::RecordEcho).
+    Echo,
 }
 
 /// A queue pair as a state machine without I/O.
@@ -225,8 +235,7 @@ impl QueuePair {
     }
 
     /// Handles one packet of a Write-Record, or of a reliable datagram, to `records`, which are
-    /// those of this queue pair. Returns the answer that its sender gets, if any: see
-    /// [`owe_answer`](Self::owe_answer).
+    /// those of this queue pair. Returns the answer that its sender gets, if any.
     pub fn handle_record<H: RecordHost>(
         &self,
         now: Time,
@@ -234,7 +243,7 @@ impl QueuePair {
         packet: &RecordPacket<'_>,
         records: &mut RecordTarget,
         host: &mut H,
-    ) -> Option<RecordAck> {
+    ) -> Option<RecordAnswerOwed> {
         let headers = &packet.headers;
         let reason = if !self.attributes.state.receives() {
             Counter::DropBadState
@@ -249,8 +258,12 @@ impl QueuePair {
             Counter::DropBadQkey
         } else {
             let reply = records.handle_packet(now, arrival, packet, host)?;
-            let token = headers.token?;
-            return Some(RecordAck {
+            let Some(token) = headers.token else {
+                let is_refused = reply.answer == RecordAnswer::Refused;
+                let is_answered = !is_refused && !arrival.destination.is_multicast();
+                return is_answered.then_some(RecordAnswerOwed::Echo);
+            };
+            return Some(RecordAnswerOwed::Ack(RecordAck {
                 bth: Bth {
                     opcode: Opcode::UdSendOnly,
                     dest_qpn: headers.deth.src_qpn,
@@ -267,7 +280,7 @@ impl QueuePair {
                 round: headers.rceth.round,
                 base: reply.base,
                 map: reply.map,
-            });
+            }));
         };
         host.count_record(reason);
         None
@@ -680,6 +693,101 @@ impl QueuePair {
                 datagrams.next(now)
             }
             Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
+        }
+    }
+
+    /// Whether Write-Records of a datagram queue pair wait to be sent: they leave by
+    /// [`poll_datagram_at`](Self::poll_datagram_at), if the caller limits what is in flight.
+    #[inline]
+    pub fn has_records(&self) -> bool {
+        match &self.service {
+            Service::Datagram(datagrams) => datagrams.has_records(),
+            Service::Connected { .. } | Service::Unreliable { .. } => false,
+        }
+    }
+
+    /// What tells the queue pair from others that had its number
+    /// ([`set_record_requester`](Self::set_record_requester)).
+    pub fn record_instance(&self) -> Option<Psn> {
+        match &self.service {
+            Service::Datagram(datagrams) => Some(datagrams.record_instance()),
+            Service::Connected { .. } | Service::Unreliable { .. } => None,
+        }
+    }
+
+    /// The first datagram that waits to be sent, of those from a `place` on: its place, path and
+    /// queue pair. Places count all requests, in the order in which they were posted.
+    pub fn next_datagram_at(&self, place: u64) -> Option<(u64, Path, Qpn)> {
+        match &self.service {
+            Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
+                datagrams.next_at(place)
+            }
+            Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
+        }
+    }
+
+    /// Writes the next packet of the datagram at a `place`, as
+    /// [`next_datagram_at`](Self::next_datagram_at) said, into `out`. A packet of a Write-Record
+    /// `asks` for an answer or not. Those of one destination must be taken in their order; requests
+    /// complete in that of posting. `None`: it failed, and none behind it leaves.
+    pub fn poll_datagram_at<H: Host>(
+        &mut self,
+        place: u64,
+        asks: bool,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<SentDatagram> {
+        if self.attributes.state != QpState::ReadyToSend {
+            return None;
+        }
+        let Service::Datagram(datagrams) = &mut self.service else {
+            return None;
+        };
+        let qpn = self.config.qpn;
+        match datagrams.poll_at(place, asks, &self.attributes, qpn, host, out) {
+            Ok(sent) => sent,
+            Err(status) => {
+                self.stop_sending(status, host);
+                None
+            }
+        }
+    }
+
+    /// As [`next_datagram`](Self::next_datagram), if that is an answer or part of a reliable
+    /// datagram.
+    pub fn next_reliable_datagram(&mut self, now: Time) -> Option<(Path, Qpn)> {
+        match &mut self.service {
+            Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
+                datagrams.next_reliable(now)
+            }
+            Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
+        }
+    }
+
+    /// Writes the packet that [`next_reliable_datagram`](Self::next_reliable_datagram) announced.
+    pub fn poll_reliable_datagram<H: Host>(
+        &mut self,
+        now: Time,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let repeat = Repeat {
+            now,
+            attributes: &self.attributes,
+            qpn: self.config.qpn,
+        };
+        match &mut self.service {
+            Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
+                datagrams.poll_reliable(&repeat, host, out)
+            }
+            Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
+        }
+    }
+
+    /// No datagram that is sent once may leave now: reliable ones have the turn.
+    pub fn pass_turn(&mut self) {
+        if let Service::Datagram(datagrams) = &mut self.service {
+            datagrams.pass_turn();
         }
     }
 

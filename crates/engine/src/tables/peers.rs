@@ -51,6 +51,8 @@ struct Peer {
     /// Queue pairs connected to it.
     users: u32,
     window: u32,
+    /// What the window may become, by the peer's socket.
+    ceiling: u32,
     slow_start: bool,
     /// Bytes acknowledged since the last additive step.
     acked: u32,
@@ -135,6 +137,13 @@ impl Peers {
         }
     }
 
+    /// As [`Peers::leave`], for datagrams, of which any queue pair may wait.
+    pub(crate) fn leave_datagrams(&mut self, index: PeerIndex, in_flight: u32) {
+        let peer = self.peer(index);
+        peer.users -= 1;
+        peer.in_flight -= u64::from(in_flight);
+    }
+
     /// Bytes of new data that a queue pair may send now, unless it `waits` in line.
     ///
     /// The pair is the bytes that the queue pair has in flight: as last noted, and now.
@@ -179,6 +188,13 @@ impl Peers {
         if peer.paced == Some(paced) {
             peer.granted = Some(window);
         }
+    }
+
+    /// The peer's socket holds `bytes` at most. A quarter is left to other senders.
+    pub(crate) fn note_socket(&mut self, index: PeerIndex, bytes: u32) {
+        let peer = self.peer(index);
+        peer.ceiling = (bytes / 4 * 3).max(WINDOW_BYTES_MIN);
+        peer.window = peer.window.min(peer.ceiling);
     }
 
     /// Whether a peer did not answer in time, and nothing has come from it since.
@@ -228,6 +244,20 @@ impl Peers {
         self.peer(index).blocked.push_back(queue_pair);
     }
 
+    /// As [`Peers::block`], for a queue pair that may be in line already.
+    pub(crate) fn block_once(&mut self, index: PeerIndex, queue_pair: QpIndex) {
+        let peer = self.peer(index);
+        if !peer.blocked.contains(&queue_pair) {
+            peer.blocked.push_back(queue_pair);
+        }
+    }
+
+    /// A queue pair waits no more.
+    pub(crate) fn unwait(&mut self, index: PeerIndex, queue_pair: QpIndex) {
+        let peer = self.peer(index);
+        peer.blocked.retain(|&other| other != queue_pair);
+    }
+
     /// The next queue pair that the window held back and need no longer.
     pub(crate) fn unblock(&mut self, index: PeerIndex) -> Option<QpIndex> {
         let peer = self.peer(index);
@@ -249,6 +279,7 @@ impl Peer {
             paced,
             users: 0,
             window: WINDOW_BYTES_START.min(window_max),
+            ceiling: u32::MAX,
             slow_start: true,
             acked: 0,
             in_flight: 0,
@@ -269,6 +300,7 @@ impl Peer {
     }
 
     fn grow(&mut self, acked: u32, mtu: u32, window_max: u32) {
+        let window_max = window_max.min(self.ceiling);
         if self.granted.is_some() || self.in_flight < u64::from(self.window / 2) {
             return;
         }

@@ -89,6 +89,8 @@ pub(crate) struct QpSlot {
     pub(crate) datagrams: Option<Box<DatagramSeals>>,
     /// The records of a datagram queue pair that takes some.
     pub(crate) records: Option<Arc<RecordShared>>,
+    /// When the next of them times out.
+    pub(crate) records_due: Option<Time>,
 }
 
 /// Since when a connection has made no progress, as far as packets from other ports have shown.
@@ -158,6 +160,16 @@ impl QpSlot {
             seal: None,
             datagrams: None,
             records: None,
+            records_due: None,
+        }
+    }
+
+    /// When it must be called next.
+    #[inline]
+    pub(crate) fn due(&self) -> Option<Time> {
+        match (self.qp.poll_timeout(), self.records_due) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
         }
     }
 

@@ -132,6 +132,7 @@ impl WorkerState {
     pub(crate) fn remove(&mut self, index: QpIndex, now: Time) {
         self.disconnect(index, now);
         self.scheduler.forget(index);
+        self.record_peers.forget(index, &mut self.scheduler.peers);
         self.raw_frames.remove(&index);
         self.record_takers.retain(|&taker| taker != index);
         self.qps.release(index);

@@ -12,8 +12,8 @@ use airdma_wire::padded::PADDED_VERSION;
 use airdma_wire::piece::{PIECE_OPCODE, Piece};
 use airdma_wire::sealed::is_sealed;
 use airdma_wire::{
-    Bth, Opcode, Packet, ParseError, Qpn, RECORD_ACK_OPCODE, RECORD_OPCODE, RecordAck,
-    RecordPacket, split_middle,
+    Bth, Opcode, Packet, ParseError, Qpn, RECORD_ACK_OPCODE, RECORD_ECHO_OPCODE, RECORD_OPCODE,
+    RecordAck, RecordPacket, split_middle,
 };
 
 /// Packets that arrive together. When the guard goes out of scope, the queue pair that took the
@@ -77,6 +77,9 @@ impl Receiving<'_> {
             Err(ParseError::UnknownOpcode(RECORD_OPCODE)) => return self.receive_record(received),
             Err(ParseError::UnknownOpcode(RECORD_ACK_OPCODE)) => {
                 return self.receive_answer(received);
+            }
+            Err(ParseError::UnknownOpcode(RECORD_ECHO_OPCODE)) => {
+                return self.receive_record_echo(received);
             }
             Err(error) => return self.drop_malformed(error),
         };
@@ -195,6 +198,9 @@ impl Receiving<'_> {
                     Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
                     Err(error) => self.drop_malformed(error),
                 }
+            }
+            Err(ParseError::UnknownOpcode(RECORD_ECHO_OPCODE)) => {
+                self.receive_sealed_echo(index, received, sender);
             }
             Err(error) => self.drop_malformed(error),
         }

@@ -12,8 +12,8 @@ use crate::tables::qp_table::QpSlot;
 use airdma_port::Received;
 use airdma_shm::HeldSlots;
 use airdma_transport::{
-    Arrival, Completion, CompletionOpcode, Path, QpType, RecordConfig, RecordTarget,
-    ReliableConfig, Status, Time,
+    Arrival, Completion, CompletionOpcode, Path, QpType, RecordAnswerOwed, RecordConfig,
+    RecordTarget, ReliableConfig, Status, Time,
 };
 use airdma_wire::{Gid, Psn, Qpn, RecordAck, RecordPacket, Rkey};
 use std::sync::Arc;
@@ -130,26 +130,33 @@ impl WorkerState {
         tell(&mut target, qp.qpn(), &mut host);
         let again = target.has_record().then(|| now + AGAIN);
         let due = [target.poll_timeout(), again].into_iter().flatten().min();
-        self.scheduler.set_records_due(index, due);
+        drop(target);
+        let slot = self.qps.slot(index)?;
+        slot.records_due = due;
+        self.scheduler.set_due(index, slot.due());
         Some(result)
     }
 
-    /// Takes a packet for a queue pair.
+    /// Takes a packet for a queue pair. Returns whether its sender is told that it arrived.
     pub(super) fn take_record_packet(
         &mut self,
         index: QpIndex,
         now: Time,
         arrival: &Arrival,
         packet: &RecordPacket<'_>,
-    ) {
+    ) -> bool {
         let taken = self.with_records(index, now, |qp, target, host| {
             qp.handle_record(now, arrival, packet, target, host)
         });
         match taken {
-            Some(Some(answer)) => self.owe_answer(index, now, arrival, answer),
+            Some(Some(RecordAnswerOwed::Ack(answer))) => {
+                self.owe_answer(index, now, arrival, answer);
+            }
+            Some(Some(RecordAnswerOwed::Echo)) => return true,
             Some(None) => {}
             None => self.counters.count(EngineCounter::DropUnknownOpcode),
         }
+        false
     }
 
     /// Answers a packet, from the address that it was sent to.
@@ -294,7 +301,11 @@ impl Receiving<'_> {
         packet: &RecordPacket<'_>,
     ) {
         let arrival = super::receive::arrival(received);
-        self.state
-            .take_record_packet(index, self.now, &arrival, packet);
+        if self
+            .state
+            .take_record_packet(index, self.now, &arrival, packet)
+        {
+            self.state.owe_echo(index, received, packet);
+        }
     }
 }

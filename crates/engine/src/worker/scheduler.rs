@@ -71,8 +71,8 @@ impl Scheduler {
         self.timers.set(index, Some(due));
     }
 
-    /// Calls the records of a datagram queue pair at `due`.
-    pub(super) fn set_records_due(&mut self, index: QpIndex, due: Option<Time>) {
+    /// Calls a queue pair at `due`.
+    pub(super) fn set_due(&mut self, index: QpIndex, due: Option<Time>) {
         self.timers.set(index, due);
     }
 
@@ -88,6 +88,14 @@ impl Scheduler {
     #[inline]
     pub(super) fn unblock(&mut self, qps: &mut QpTable, peer: PeerIndex) {
         if let Some(index) = self.peers.unblock(peer) {
+            self.release(qps, index);
+        }
+    }
+
+    /// Releases all queue pairs that the window of `peer` holds back; those without room there go
+    /// back.
+    pub(super) fn let_all_go(&mut self, qps: &mut QpTable, peer: PeerIndex) {
+        while let Some(index) = self.peers.let_go(peer) {
             self.release(qps, index);
         }
     }
@@ -165,6 +173,9 @@ impl WorkerState {
         if let Some(gsi) = &mut self.gsi {
             gsi.expire(now);
         }
+        if self.record_peers.due().is_some_and(|due| due <= now) {
+            self.expire_record_peers(now);
+        }
         while let Some(index) = self.scheduler.timers.pop_due(now) {
             self.take_timeout(index, now);
         }
@@ -224,7 +235,14 @@ impl WorkerState {
         let management = self.gsi.as_ref().and_then(Gsi::next);
         let air = self.air.due().filter(|_| can_send);
         let keying = self.scheduler.keying.next().filter(|_| can_send);
-        let all = [self.scheduler.timers.next(), management, air, keying];
+        let records = self.record_peers.due();
+        let all = [
+            self.scheduler.timers.next(),
+            management,
+            air,
+            keying,
+            records,
+        ];
         all.into_iter().flatten().min()
     }
 
@@ -268,7 +286,7 @@ impl WorkerState {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
-        self.scheduler.timers.set(index, slot.qp.poll_timeout());
+        self.scheduler.timers.set(index, slot.due());
         let (before, after) = (slot.in_flight, slot.qp.in_flight_bytes());
         let lost = slot.qp.take_loss();
         slot.in_flight = after;

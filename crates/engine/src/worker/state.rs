@@ -10,11 +10,12 @@
 
 use super::gsi::Gsi;
 use super::raw_frames::RawFrames;
+use super::record_rate::Answer;
 use super::scheduler::Scheduler;
 use super::source_port::Candidate;
 use crate::air::Air;
 use crate::config::Window;
-use crate::index::QpIndex;
+use crate::index::{PeerIndex, QpIndex};
 use crate::inventory::Inventory;
 use crate::memory::RunSums;
 use crate::random::Random;
@@ -24,6 +25,7 @@ use crate::tables::device_tables::DeviceTables;
 use crate::tables::multicast::Multicast;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{QpSlot, QpTable};
+use crate::tables::record_peers::RecordPeers;
 use airdma_port::CopySum;
 use airdma_transport::{QueuePair, Time};
 use std::collections::BTreeMap;
@@ -54,6 +56,12 @@ pub(crate) struct WorkerState {
     pub(crate) multicast: Multicast,
     /// Queue pairs that take records.
     pub(super) record_takers: Vec<QpIndex>,
+    /// Hosts that records go to.
+    pub(super) record_peers: RecordPeers,
+    /// Answers to packets of records; empty but for the time of a round.
+    pub(super) record_answers: Vec<Answer>,
+    /// Windows that hosts left which others took the place of; empty but for the time of a call.
+    pub(super) crowded_out: Vec<PeerIndex>,
     /// Added to the counters of the device.
     pub(crate) counters: Counters,
     /// A packet came that is for another process, and the reason must be found.
@@ -83,6 +91,9 @@ impl WorkerState {
             gsi: None,
             multicast: Multicast::default(),
             record_takers: Vec::new(),
+            record_peers: RecordPeers::default(),
+            record_answers: Vec::new(),
+            crowded_out: Vec::new(),
             counters: Counters::new(),
             misrouted: false,
             unanswered: None,

@@ -21,7 +21,7 @@ use airdma_wire::{Bth, Neighbour, Opcode};
 
 /// Why a turn to transmit ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TurnEnd {
+pub(super) enum TurnEnd {
     /// All was sent that it may send.
     Used,
     /// There is nothing to send, or no room in the peer's window.
@@ -34,26 +34,37 @@ enum TurnEnd {
 }
 
 /// What a queue pair may send in its turn.
-struct Admitted {
+pub(super) struct Admitted {
     /// The peer, if its rate is controlled.
     air: Option<AirIndex>,
     /// Bytes; the last packet may go beyond.
-    allowance: i64,
+    pub(super) allowance: i64,
     /// The packets leave in bundles.
     bundles: bool,
     /// Bytes of requests that the rate limit of the queue pair permits, if it has one; the first
     /// packet may have more.
-    limit: Option<u64>,
+    pub(super) limit: Option<u64>,
+    /// Write-Records are among its requests.
+    has_records: bool,
 }
 
 /// What a queue pair sent in its turn.
 #[derive(Clone, Copy)]
-struct Sent {
-    bytes: i64,
-    packets: u64,
+pub(super) struct Sent {
+    pub(super) bytes: i64,
+    pub(super) packets: u64,
     /// Bytes of requests that count against a rate limit.
-    limited: u64,
-    end: TurnEnd,
+    pub(super) limited: u64,
+    pub(super) end: TurnEnd,
+}
+
+impl Sent {
+    pub(super) const NOTHING: Sent = Sent {
+        bytes: 0,
+        packets: 0,
+        limited: 0,
+        end: TurnEnd::NothingToSend,
+    };
 }
 
 /// Bytes that one round transmits at most, so that packets to receive do not wait: nearly two
@@ -71,7 +82,8 @@ impl WorkerState {
         let mut budget = ROUND_BYTES;
         let is_due = self.air.is_due(now)
             || self.scheduler.keying.next().is_some_and(|due| due <= now)
-            || self.gsi.as_ref().is_some_and(Gsi::has_transmits);
+            || self.gsi.as_ref().is_some_and(Gsi::has_transmits)
+            || !self.record_answers.is_empty();
         if is_due {
             match self.fill_management(now, port, batch) {
                 Some(sent) => budget -= sent,
@@ -100,8 +112,8 @@ impl WorkerState {
         true
     }
 
-    /// Adds the messages to peers in air mode, those that agree on keys, and those of queue pair 1,
-    /// and returns their bytes; `None` when the batch is full.
+    /// Adds the answers to Write-Records, the messages to peers in air mode, those that agree on
+    /// keys, and those of queue pair 1, and returns their bytes; `None` when the batch is full.
     #[inline(never)] // most rounds have none
     fn fill_management(
         &mut self,
@@ -110,6 +122,13 @@ impl WorkerState {
         batch: &mut TransmitBatch,
     ) -> Option<i64> {
         let mut bytes = 0;
+        while !self.record_answers.is_empty() {
+            let out = batch.reserve(SEALED_LEN_MAX)?;
+            if let Some((len, destination)) = self.poll_echo(port, out) {
+                batch.commit(len, destination);
+                bytes += len as i64;
+            }
+        }
         while self.air.is_due(now) {
             let out = batch.reserve(PACKET_LEN_MAX)?;
             let Some((len, destination)) =
@@ -153,7 +172,11 @@ impl WorkerState {
         self.scheduler.note_no_delayed_ack(index);
         match self.admit(index, now, budget) {
             Ok(admitted) => {
-                let mut sent = self.fill_turn(index, now, &admitted, batch);
+                let mut sent = if admitted.has_records {
+                    self.fill_records(index, now, &admitted, batch)
+                } else {
+                    self.fill_turn(index, now, &admitted, batch)
+                };
                 if admitted.limit.is_some() {
                     self.spend_limit(index, &admitted, &mut sent);
                 }
@@ -204,6 +227,7 @@ impl WorkerState {
             allowance: budget.min(slot.turn.deficit()).min(permit),
             bundles: air.is_some_and(|air| self.air.bundles(air)) && slot.qp.sends_new(),
             limit,
+            has_records: slot.qp.has_records(),
         })
     }
 
@@ -233,12 +257,7 @@ impl WorkerState {
         admitted: &Admitted,
         batch: &mut TransmitBatch,
     ) -> Sent {
-        let mut sent = Sent {
-            bytes: 0,
-            packets: 0,
-            limited: 0,
-            end: TurnEnd::NothingToSend,
-        };
+        let mut sent = Sent::NOTHING;
         let Some(slot) = self.qps.slot(index) else {
             return sent;
         };
@@ -539,7 +558,7 @@ fn commit_pieces(
 /// Seals a packet of `len` bytes with the keys of the connection, or of the `peer` of a datagram.
 /// `None`: there are no keys.
 #[inline(always)]
-fn seal_packet(
+pub(super) fn seal_packet(
     seal: &mut Option<Box<Seal>>,
     datagrams: &mut Option<Box<DatagramSeals>>,
     peer: Option<Name>,

@@ -187,9 +187,9 @@ impl RecordTarget {
                 RecordReply::without_map(refused.answer()?)
             }
         };
-        // A message that is whole now is acknowledged without being asked.
-        let is_told = headers.bth.ack_request || reply.ends;
-        (headers.token.is_some() && is_told).then_some(reply)
+        // A message that is whole now is acknowledged without being asked, if it is repeated.
+        let is_told = headers.bth.ack_request || reply.ends && headers.token.is_some();
+        is_told.then_some(reply)
     }
 
     /// The entry of a message, open or closed.

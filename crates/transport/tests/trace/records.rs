@@ -174,3 +174,101 @@ fn the_queue_pair_checks_state_partition_and_key() {
     counted(&Bench::reset(QpType::Ud).qp, &packet, Counter::DropBadState);
     counted(&b.qp, &packet, Counter::DropRecordRefused);
 }
+
+fn post_to(bench: &mut Bench, last: u8, length: u32) {
+    bench.post_with(record(), length, |request| {
+        let gid = std::net::IpAddr::from([192, 0, 2, last]).into();
+        request.datagram = Some(Datagram {
+            path: Path {
+                gid,
+                ..Path::default()
+            },
+            qpn: Qpn::new(last.into()),
+            qkey: Qkey(5),
+        });
+    });
+}
+
+/// The next packet of a destination: its place, number, offset, and whether it asks.
+fn leaves(b: &mut Bench, to: u8, asks: bool) -> Option<(u64, u32, u32)> {
+    let mut place = 0;
+    loop {
+        let (at, _, qpn) = b.qp.next_datagram_at(place)?;
+        place = at + 1;
+        if qpn != Qpn::new(to.into()) {
+            continue;
+        }
+        let mut out = [0; 4300];
+        let sent = b.qp.poll_datagram_at(at, asks, &mut b.host, &mut out)?;
+        let packet = RecordPacket::parse(&out[..sent.transmit.len]).unwrap();
+        let Rceth { id, offset, .. } = packet.headers.rceth;
+        assert_eq!(sent.part, Some((id, offset)));
+        assert_eq!(packet.headers.bth.ack_request, asks);
+        return Some((at, id, offset));
+    }
+}
+
+#[test]
+fn destinations_are_taken_apart_and_completions_stay_in_order() {
+    let mut b = requester();
+    post_to(&mut b, 1, 600);
+    post_to(&mut b, 2, 400);
+    post_to(&mut b, 1, 10);
+    post_to(&mut b, 2, 10);
+    assert!(b.qp.has_records());
+    assert_eq!(leaves(&mut b, 1, false), Some((0, 0, 0)));
+    // Messages are numbered in the order of their beginning.
+    assert_eq!(leaves(&mut b, 2, true), Some((1, 1, 0)));
+    assert_eq!(leaves(&mut b, 2, false), Some((1, 1, 200)));
+    assert_eq!(leaves(&mut b, 2, false), Some((3, 2, 0)));
+    assert_eq!(leaves(&mut b, 2, false), None);
+    assert_eq!(b.log(), [""; 0], "the first one is not done");
+    assert_eq!(leaves(&mut b, 1, false), Some((0, 0, 200)));
+    assert_eq!(leaves(&mut b, 1, true), Some((0, 0, 400)));
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
+    assert_eq!(leaves(&mut b, 1, false), Some((2, 3, 0)));
+    assert_eq!(b.log(), ["send 2 Success", "send 3 Success"]);
+    assert!(!b.qp.has_records() && b.qp.next_datagram_at(0).is_none());
+}
+
+#[test]
+fn a_request_that_fails_ahead_of_others_fails_in_its_turn() {
+    let mut b = requester();
+    post_to(&mut b, 1, 10);
+    post_to(&mut b, 2, 0);
+    post_to(&mut b, 3, 10);
+    assert_eq!(leaves(&mut b, 2, false), None);
+    // As if all had been sent in order.
+    assert_eq!(leaves(&mut b, 3, false), None);
+    assert_eq!(b.log(), [""; 0]);
+    assert_eq!(leaves(&mut b, 1, false), Some((0, 0, 0)));
+    assert_eq!(b.log(), ["send 0 Success"]);
+    assert_eq!(leaves(&mut b, 2, false), None);
+    assert_eq!(b.log(), ["send 1 LocalLengthError", "send 2 WrFlushError"]);
+}
+
+#[test]
+fn what_left_ahead_of_a_failure_succeeds() {
+    let mut b = requester();
+    for to in [1, 2, 3] {
+        post_to(&mut b, to, 10);
+    }
+    assert_eq!(leaves(&mut b, 2, false), Some((1, 0, 0)));
+    b.qp.modify(
+        &QpAttributes {
+            state: QpState::Error,
+            ..QpAttributes::default()
+        },
+        AttrMask::STATE,
+        &mut b.host,
+    )
+    .unwrap();
+    assert_eq!(
+        b.log(),
+        [
+            "send 0 WrFlushError",
+            "send 1 Success",
+            "send 2 WrFlushError"
+        ]
+    );
+}

@@ -288,7 +288,10 @@ impl World {
     fn arrives(&mut self, packet: &Flying) -> Option<RecordAck> {
         let Target { qp, records, host } = &mut self.targets[packet.to];
         let arrival = arrival(SENDER.into(), address(packet.to));
-        let answer = qp.handle_record(self.now, &arrival, &packet.record(), records, host)?;
+        let owed = qp.handle_record(self.now, &arrival, &packet.record(), records, host)?;
+        let RecordAnswerOwed::Ack(answer) = owed else {
+            panic!("{owed:?}");
+        };
         let mut bytes = [0; RECORD_ACK_LEN];
         answer.emit(&mut bytes);
         assert!(bytes.len() <= packet.bytes.len(), "no amplification");

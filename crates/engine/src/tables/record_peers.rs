@@ -1,0 +1,528 @@
+//! The hosts that Write-Records go to, and what is in flight to each.
+//!
+//! The window to a host is the one of all connections to it ([`super::peers`]): they fill one
+//! receive socket. Datagrams are not acknowledged, so some packets ask the target for an answer
+//! ([`airdma_wire::RecordEcho`]): when it comes, all that was sent before has left the path and the
+//! socket, whether it arrived or not. No count of lost packets is needed, and the target keeps
+//! nothing.
+//!
+//! | | |
+//! |---|---|
+//! | bytes of a packet | those of the packet, and [`PACKET_BYTES`] that a socket counts for it |
+//! | a question | each [`ASK_BYTES`], and when little room is left: several are in flight, so that the loss of some does no harm |
+//! | no answer | after four round trips, and [`SILENCE_MIN`] at least, all that is in flight counts as gone: so hosts that never answer get a window in that time |
+//! | a window | as that of connections: halved when answers cease, or the socket is nearly full |
+//! | hosts | [`RECORD_PEERS_MAX`]; each is forgotten after [`UNUSED_MAX`] without a packet |
+
+use crate::index::{PeerIndex, QpIndex};
+use crate::tables::peers::Peers;
+use airdma_transport::Time;
+use airdma_wire::{Neighbour, Qpn, RecordEcho};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+/// Most hosts whose windows are known at once. With more, a packet to another one makes an earlier
+/// host forgotten.
+const RECORD_PEERS_MAX: usize = 1024;
+/// Bytes that a socket counts for each packet beyond its own.
+const PACKET_BYTES: u32 = 768;
+/// Bytes after which a packet asks for an answer: four times in the smallest usual window.
+const ASK_BYTES: u32 = 16 * 1024;
+/// Room below which each packet asks.
+const ASK_ROOM: u32 = 8 * 1024;
+/// Most questions without an answer to a host; a further one takes the place of the oldest.
+const QUESTIONS_MAX: usize = 64;
+/// Shortest time without an answer after which all counts as gone: less than a target waits for a
+/// message to go on.
+const SILENCE_MIN: Duration = Duration::from_millis(10);
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Time without a packet after which a host is forgotten.
+const UNUSED_MAX: Duration = Duration::from_secs(1);
+
+/// Between which addresses packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Way {
+    pub(crate) local: Neighbour,
+    pub(crate) remote: Neighbour,
+}
+
+/// Place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordPeerIndex(u32);
+
+/// A packet that asks for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// The queue pair that it is from.
+    pub(crate) from: Qpn,
+    /// The one that it is for.
+    pub(crate) to: Qpn,
+    /// Message and offset.
+    pub(crate) part: (u32, u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    question: Question,
+    at: Time,
+    /// All bytes sent before it, and it.
+    sent: u64,
+}
+
+/// One host.
+struct RecordPeer {
+    way: Way,
+    peer: PeerIndex,
+    /// Bytes sent, and those of them that are not in flight any more.
+    sent: u64,
+    gone: u64,
+    /// Bytes sent up to the last question.
+    asked: u64,
+    questions: VecDeque<Asked>,
+    /// When the last answer came, or the first packet left since nothing was in flight.
+    since: Time,
+    used_at: Time,
+    round_trip: Option<Duration>,
+    /// Whether it has answered since the last silence.
+    answers: bool,
+}
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct RecordPeers {
+    peers: Vec<RecordPeer>,
+    by_way: HashMap<Way, u32>,
+    last: u32,
+    /// The next one to be forgotten for another one.
+    hand: usize,
+    /// When [`RecordPeers::expire`] is due.
+    due: Option<Time>,
+}
+
+impl RecordPeers {
+    /// When [`RecordPeers::expire`] is due.
+    #[inline]
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// How many hosts are known.
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// The host at the end of a way. Returns also whose window another one leaves, if it took a
+    /// place.
+    pub(crate) fn find_or_add(
+        &mut self,
+        way: Way,
+        windows: &mut Peers,
+        now: Time,
+    ) -> (RecordPeerIndex, Option<PeerIndex>) {
+        let is_last = (self.peers.get(self.last as usize)).is_some_and(|last| last.way == way);
+        if !is_last {
+            match self.by_way.get(&way) {
+                Some(&known) => self.last = known,
+                None => return self.add(way, windows, now),
+            }
+        }
+        (RecordPeerIndex(self.last), None)
+    }
+
+    #[cold]
+    fn add(
+        &mut self,
+        way: Way,
+        windows: &mut Peers,
+        now: Time,
+    ) -> (RecordPeerIndex, Option<PeerIndex>) {
+        let mut left = None;
+        if self.peers.len() == RECORD_PEERS_MAX {
+            self.hand = (self.hand + 1) % RECORD_PEERS_MAX;
+            left = Some(self.remove(self.hand, windows));
+        }
+        self.last = self.peers.len() as u32;
+        self.by_way.insert(way, self.last);
+        self.peers.push(RecordPeer {
+            way,
+            peer: windows.join(way.remote, None),
+            sent: 0,
+            gone: 0,
+            asked: 0,
+            questions: VecDeque::new(),
+            since: now,
+            used_at: now,
+            round_trip: None,
+            answers: false,
+        });
+        self.call_at(now + UNUSED_MAX);
+        (RecordPeerIndex(self.last), left)
+    }
+
+    fn remove(&mut self, at: usize, windows: &mut Peers) -> PeerIndex {
+        let peer = self.peers.swap_remove(at);
+        self.by_way.remove(&peer.way);
+        if let Some(moved) = self.peers.get(at) {
+            self.by_way.insert(moved.way, at as u32);
+        }
+        windows.leave_datagrams(peer.peer, peer.in_flight());
+        peer.peer
+    }
+
+    fn call_at(&mut self, at: Time) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Whether a packet may leave, and if so, whether it asks for an answer.
+    pub(crate) fn admit(&self, index: RecordPeerIndex, windows: &Peers) -> Option<bool> {
+        let peer = &self.peers[index.0 as usize];
+        let in_flight = peer.in_flight();
+        let room = windows.credit(peer.peer, (in_flight, in_flight), false);
+        (room > 0).then_some(room < ASK_ROOM || peer.sent - peer.asked >= u64::from(ASK_BYTES))
+    }
+
+    /// A queue pair waits for room in the window to a host.
+    pub(crate) fn wait(&self, index: RecordPeerIndex, windows: &mut Peers, queue_pair: QpIndex) {
+        windows.block_once(self.peers[index.0 as usize].peer, queue_pair);
+    }
+
+    /// A packet of `len` bytes has left, which asks for an answer or not. Returns its window.
+    pub(crate) fn note_sent(
+        &mut self,
+        index: RecordPeerIndex,
+        len: usize,
+        question: Option<Question>,
+        now: Time,
+        windows: &mut Peers,
+    ) -> PeerIndex {
+        let peer = &mut self.peers[index.0 as usize];
+        let before = peer.in_flight();
+        if before == 0 {
+            peer.since = now;
+        }
+        peer.used_at = now;
+        peer.sent += u64::from(len as u32 + PACKET_BYTES);
+        windows.update(peer.peer, before, peer.in_flight(), false, 0);
+        if let Some(question) = question {
+            peer.asked = peer.sent;
+            if peer.questions.len() == QUESTIONS_MAX {
+                peer.questions.pop_front();
+            }
+            peer.questions.push_back(Asked {
+                question,
+                at: now,
+                sent: peer.sent,
+            });
+        }
+        let (window, due) = (peer.peer, peer.due());
+        if before == 0 {
+            self.call_at(due);
+        }
+        window
+    }
+
+    /// Takes an answer. Returns the window that has more room, and whether it got smaller; `None`
+    /// if nothing was asked.
+    pub(crate) fn take_answer(
+        &mut self,
+        way: Way,
+        echo: &RecordEcho,
+        now: Time,
+        windows: &mut Peers,
+    ) -> Option<(PeerIndex, bool)> {
+        let known = *self.by_way.get(&way)?;
+        let peer = self.peers.get_mut(known as usize)?;
+        let question = Question {
+            from: echo.dest_qpn,
+            to: echo.src_qpn,
+            part: (echo.id, echo.offset),
+        };
+        let at = (peer.questions.iter()).position(|asked| asked.question == question)?;
+        let asked = peer.questions[at];
+        peer.questions.drain(..=at);
+        peer.since = now;
+        peer.answers = true;
+        peer.take_round_trip(now.duration_since(asked.at));
+        let most = echo.socket_bytes_max;
+        if most > 0 {
+            windows.note_socket(peer.peer, most);
+        }
+        let before = peer.in_flight();
+        peer.gone = peer.gone.max(asked.sent);
+        let is_full = most > 0 && echo.socket_bytes > most / 4 * 3;
+        let after = peer.in_flight();
+        windows.update(peer.peer, before, after, !is_full, PACKET_BYTES * 2);
+        Some((peer.peer, is_full && windows.lost(peer.peer, now)))
+    }
+
+    /// Gives up what was not answered in time, and forgets hosts that were not used for long. Adds
+    /// the windows that have more room to `windows_with_room`; returns how many got smaller.
+    #[cold]
+    pub(crate) fn expire(
+        &mut self,
+        now: Time,
+        windows: &mut Peers,
+        windows_with_room: &mut Vec<PeerIndex>,
+    ) -> u64 {
+        let mut smaller = 0;
+        for at in (0..self.peers.len()).rev() {
+            let peer = &mut self.peers[at];
+            if peer.due() > now {
+                continue;
+            }
+            let in_flight = peer.in_flight();
+            if in_flight == 0 {
+                windows_with_room.push(self.remove(at, windows));
+                continue;
+            }
+            let was_asked = peer.questions.iter().any(|asked| asked.sent > peer.gone);
+            peer.gone = peer.sent;
+            windows.update(peer.peer, in_flight, 0, false, 0);
+            if was_asked && std::mem::take(&mut peer.answers) {
+                smaller += u64::from(windows.lost(peer.peer, now));
+            }
+            windows_with_room.push(peer.peer);
+        }
+        self.due = self.peers.iter().map(RecordPeer::due).min();
+        smaller
+    }
+
+    /// A queue pair is gone: it waits for no window.
+    pub(crate) fn forget(&mut self, queue_pair: QpIndex, windows: &mut Peers) {
+        for peer in &self.peers {
+            windows.unwait(peer.peer, queue_pair);
+        }
+    }
+}
+
+impl RecordPeer {
+    fn in_flight(&self) -> u32 {
+        (self.sent - self.gone) as u32
+    }
+
+    fn due(&self) -> Time {
+        if self.sent == self.gone {
+            return self.used_at + UNUSED_MAX;
+        }
+        let silence = self.round_trip.map_or(SILENCE_MIN, |time| time * 4);
+        self.since + silence.clamp(SILENCE_MIN, SILENCE_MAX)
+    }
+
+    fn take_round_trip(&mut self, sample: Duration) {
+        // As TCP smooths it (RFC 6298 2.3).
+        let smoothed = (self.round_trip).map_or(sample, |known| known * 7 / 8 + sample / 8);
+        self.round_trip = Some(smoothed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::Window;
+    use airdma_wire::{Psn, Qkey};
+
+    const LEN: usize = 1468;
+
+    fn at(us: u64) -> Time {
+        Time::from_nanos(us * 1_000)
+    }
+
+    fn way(last: u16) -> Way {
+        let [high, low] = last.to_be_bytes();
+        Way {
+            local: [192, 0, 2, 1].into(),
+            remote: [198, 51, high, low].into(),
+        }
+    }
+
+    struct Bench {
+        peers: RecordPeers,
+        windows: Peers,
+        sent: u32,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Bench {
+                peers: RecordPeers::default(),
+                windows: Peers::new(Window::default()),
+                sent: 0,
+            }
+        }
+
+        /// Sends as much as may leave; returns the packets and the questions among them.
+        fn send(&mut self, way: Way, most: usize, now: Time) -> (usize, Vec<u32>) {
+            let (index, _) = self.peers.find_or_add(way, &mut self.windows, now);
+            let mut asked = Vec::new();
+            for packets in 0..most {
+                let Some(asks) = self.peers.admit(index, &self.windows) else {
+                    return (packets, asked);
+                };
+                self.sent += 1;
+                let question = asks.then(|| Question {
+                    from: Qpn::new(7),
+                    to: Qpn::new(9),
+                    part: (self.sent, 0),
+                });
+                asked.extend(asks.then_some(self.sent));
+                self.peers
+                    .note_sent(index, LEN, question, now, &mut self.windows);
+            }
+            (most, asked)
+        }
+
+        fn answer(&mut self, way: Way, id: u32, socket: [u32; 2], now: Time) -> bool {
+            let echo = RecordEcho {
+                dest_qpn: Qpn::new(7),
+                instance: Psn::new(0),
+                qkey: Qkey(0),
+                src_qpn: Qpn::new(9),
+                id,
+                offset: 0,
+                socket_bytes: socket[0],
+                socket_bytes_max: socket[1],
+            };
+            let taken = self.peers.take_answer(way, &echo, now, &mut self.windows);
+            taken.is_some()
+        }
+
+        fn expire(&mut self, now: Time) -> usize {
+            let mut room = Vec::new();
+            self.peers.expire(now, &mut self.windows, &mut room);
+            room.len()
+        }
+    }
+
+    #[test]
+    fn a_window_leaves_and_asks_several_times() {
+        let mut bench = Bench::new();
+        let (packets, asked) = bench.send(way(1), 1000, at(0));
+        // 64 KiB, of 2,236 bytes each.
+        assert_eq!(packets, 30);
+        assert!(asked.len() >= 4, "{asked:?}");
+        assert_eq!(asked.last(), Some(&30), "the last one asks");
+        assert_eq!(bench.send(way(1), 1000, at(1)).0, 0);
+        assert_eq!(
+            bench.send(way(2), 1000, at(1)).0,
+            30,
+            "another host has its own"
+        );
+    }
+
+    #[test]
+    fn an_answer_makes_room_for_all_that_was_sent_before() {
+        let mut bench = Bench::new();
+        let (_, asked) = bench.send(way(1), 1000, at(0));
+        let third = asked[2];
+        assert!(bench.answer(way(1), third, [0, 0], at(100)));
+        assert!(
+            !bench.answer(way(1), asked[0], [0, 0], at(110)),
+            "it is over"
+        );
+        let (packets, _) = bench.send(way(1), 1000, at(120));
+        assert!(packets >= third as usize, "{packets} after {third}");
+    }
+
+    #[test]
+    fn the_window_grows_with_answers_to_its_ceiling() {
+        let mut bench = Bench::new();
+        let mut most = 0;
+        for round in 0..20 {
+            let now = at(round * 200);
+            let (packets, asked) = bench.send(way(1), 1000, now);
+            most = most.max(packets);
+            assert!(bench.answer(way(1), asked[asked.len() - 1], [0, 0], now));
+        }
+        assert_eq!(
+            most,
+            (256 * 1024_usize).div_ceil(LEN + PACKET_BYTES as usize)
+        );
+    }
+
+    #[test]
+    fn no_more_is_in_flight_than_three_quarters_of_the_socket() {
+        let mut bench = Bench::new();
+        let (_, asked) = bench.send(way(1), 3, at(0));
+        assert!(asked.is_empty());
+        let (_, asked) = bench.send(way(1), 1000, at(0));
+        assert!(bench.answer(way(1), asked[asked.len() - 1], [0, 40_000], at(100)));
+        let (packets, asked) = bench.send(way(1), 1000, at(200));
+        assert_eq!(packets, 30_000_usize.div_ceil(LEN + PACKET_BYTES as usize));
+        assert!(bench.answer(way(1), asked[asked.len() - 1], [39_000, 400_000], at(300)));
+    }
+
+    #[test]
+    fn a_full_socket_halves_the_window() {
+        let mut bench = Bench::new();
+        let (_, asked) = bench.send(way(1), 1000, at(0));
+        assert!(bench.answer(way(1), asked[asked.len() - 1], [390_000, 400_000], at(200)));
+        let (packets, _) = bench.send(way(1), 1000, at(300));
+        assert!(packets < 30, "{packets}");
+    }
+
+    #[test]
+    fn a_silent_host_gets_a_window_every_ten_milliseconds() {
+        let mut bench = Bench::new();
+        for ms in (0..100).step_by(10) {
+            let (packets, _) = bench.send(way(1), 1000, at(ms * 1_000));
+            assert_eq!(packets, 30, "at {ms} ms");
+            assert_eq!(bench.expire(at(ms * 1_000 + 9_999)), 0);
+            assert_eq!(bench.peers.due(), Some(at((ms + 10) * 1_000)));
+            assert_eq!(bench.expire(at((ms + 10) * 1_000)), 1);
+        }
+    }
+
+    #[test]
+    fn one_that_ceases_to_answer_gets_less_once() {
+        let mut bench = Bench::new();
+        let (_, asked) = bench.send(way(1), 1000, at(0));
+        assert!(bench.answer(way(1), asked[asked.len() - 1], [0, 0], at(100)));
+        let before = bench.send(way(1), 1000, at(200)).0;
+        assert_eq!(bench.expire(at(10_200)), 1);
+        let after = bench.send(way(1), 1000, at(10_300)).0;
+        assert!(after <= before / 2 + 1, "{after} after {before}");
+        assert_eq!(bench.expire(at(20_300)), 1);
+        assert_eq!(bench.send(way(1), 1000, at(20_400)).0, after);
+    }
+
+    #[test]
+    fn a_long_round_trip_is_waited_for() {
+        let mut bench = Bench::new();
+        let (_, asked) = bench.send(way(1), 1000, at(0));
+        assert_eq!(bench.expire(at(10_000)), 1);
+        // The first answers come late, and are measured all the same.
+        assert!(bench.answer(way(1), asked[0], [0, 0], at(80_000)));
+        bench.send(way(1), 1000, at(80_000));
+        assert_eq!(bench.expire(at(300_000)), 0);
+        assert_eq!(bench.expire(at(400_000)), 1);
+    }
+
+    #[test]
+    fn an_unused_host_is_forgotten() {
+        let mut bench = Bench::new();
+        bench.send(way(1), 1, at(0));
+        assert_eq!(bench.windows.count(), 1);
+        assert_eq!(bench.expire(at(10_000)), 1);
+        assert_eq!(bench.send(way(1), 1000, at(10_000)).0, 30);
+        bench.expire(at(20_000));
+        bench.expire(at(1_010_000));
+        assert_eq!((bench.peers.count(), bench.windows.count()), (0, 0));
+        assert_eq!(bench.peers.due(), None);
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut bench = Bench::new();
+        for host in 0..3 * RECORD_PEERS_MAX as u16 {
+            assert_eq!(bench.send(way(host), 2, at(0)).0, 2);
+        }
+        assert_eq!(bench.peers.count(), RECORD_PEERS_MAX);
+        assert_eq!(bench.peers.by_way.len(), RECORD_PEERS_MAX);
+        assert_eq!(bench.windows.count(), RECORD_PEERS_MAX);
+        for (at, peer) in bench.peers.peers.iter().enumerate() {
+            assert_eq!(bench.peers.by_way[&peer.way] as usize, at);
+        }
+    }
+}

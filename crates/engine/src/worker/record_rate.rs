@@ -1,0 +1,390 @@
+//! The rate of Write-Records: what leaves now, by the window to each host that they go to, and the
+//! answers that open it ([`crate::tables::record_peers`]).
+//!
+//! A queue pair has many destinations. In its turn it sends the requests whose destinations have
+//! room, in the order in which they were posted; it waits for the windows of the others.
+
+use super::receive::Receiving;
+use super::state::WorkerState;
+use super::transmit::{Admitted, Sent, TurnEnd, seal_packet};
+use crate::counter_names::EngineCounter;
+use crate::index::{PeerIndex, QpIndex};
+use crate::limits::PACKET_LEN_MAX;
+use crate::memory::RunSums;
+use crate::seal::SEALED_LEN_MAX;
+use crate::seal::datagrams::{Name, Readiness};
+use crate::tables::destination::destination;
+use crate::tables::qp_host::QpHost;
+use crate::tables::qp_table::QpSlot;
+use crate::tables::record_peers::{Question, RecordPeerIndex, Way};
+use airdma_port::{Destination, Port, Received, TransmitBatch};
+use airdma_transport::{Counter, Time};
+use airdma_wire::{Qpn, RecordEcho, RecordPacket};
+
+/// Requests that one turn looks at, most of which may have no room.
+const LOOKS_MAX: usize = 256;
+/// Answers that wait to be sent; they leave in the round that asked for them.
+const ANSWERS_MAX: usize = 256;
+
+/// An answer to send.
+pub(super) struct Answer {
+    /// The queue pair that sends it.
+    from: QpIndex,
+    way: Way,
+    echo: RecordEcho,
+}
+
+/// How far a turn has looked for datagrams that may leave.
+#[derive(Default)]
+struct Look {
+    /// Those before this place may not, or have left.
+    place: u64,
+    /// How many may not.
+    refused: usize,
+}
+
+/// The next datagram of a turn.
+struct Next {
+    /// Its place in the queue; none for a reliable datagram, or an answer.
+    place: Option<u64>,
+    to: Destination,
+    name: Name,
+    /// The host whose window it takes from.
+    peer: Option<RecordPeerIndex>,
+    asks: bool,
+}
+
+impl Next {
+    fn is_reliable(&self) -> bool {
+        self.place.is_none()
+    }
+}
+
+impl WorkerState {
+    /// As `fill_turn`, for a datagram queue pair with Write-Records to send.
+    #[inline(never)] // other turns save no registers for it
+    pub(super) fn fill_records(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        admitted: &Admitted,
+        batch: &mut TransmitBatch,
+    ) -> Sent {
+        let mut sent = Sent::NOTHING;
+        let (mut look, mut window) = (Look::default(), None);
+        sent.end = loop {
+            if sent.bytes >= admitted.allowance {
+                break TurnEnd::Used;
+            }
+            if admitted.limit.is_some_and(|limit| sent.limited >= limit) {
+                break TurnEnd::NothingToSend;
+            }
+            let Some(next) = self.next_record(index, now, &mut look) else {
+                break TurnEnd::NothingToSend;
+            };
+            let Some(out) = batch.reserve(SEALED_LEN_MAX) else {
+                break TurnEnd::BatchFull;
+            };
+            let Some((clear, len)) = self.write_record(index, now, &next, &mut window, out) else {
+                if next.is_reliable() {
+                    break TurnEnd::NothingToSend;
+                }
+                continue;
+            };
+            sent.limited += clear as u64;
+            sent.bytes += len.unwrap_or(clear) as i64;
+            let Some(len) = len else {
+                continue;
+            };
+            batch.commit(len, next.to);
+            sent.packets += 1;
+        };
+        while let Some(left) = self.crowded_out.pop() {
+            self.scheduler.let_all_go(&mut self.qps, left);
+        }
+        if let Some(window) = window {
+            self.scheduler.unblock(&mut self.qps, window);
+        }
+        sent
+    }
+
+    /// The next datagram of a queue pair that may leave now. The queue pair waits for the windows
+    /// of those before it.
+    fn next_record(&mut self, index: QpIndex, now: Time, look: &mut Look) -> Option<Next> {
+        let slot = self.qps.slot(index)?;
+        loop {
+            let reliable = slot.qp.next_reliable_datagram(now);
+            let next = match reliable {
+                Some((path, number)) => Some((None, path, number)),
+                None if look.refused == LOOKS_MAX => None,
+                None => (slot.qp.next_datagram_at(look.place))
+                    .map(|(place, path, number)| (Some(place), path, number)),
+            };
+            let Some((place, path, number)) = next else {
+                // Reliable datagrams have windows of their own.
+                slot.qp.pass_turn();
+                slot.qp.next_reliable_datagram(now)?;
+                continue;
+            };
+            let rows = &self.device.rows;
+            let to = destination(&path, rows);
+            let local = rows.get(usize::from(to.source_index)).copied().flatten();
+            let way = Way {
+                local: local.unwrap_or(to.address),
+                remote: to.address,
+            };
+            let mut admitted = Some((None, false));
+            if place.is_some() {
+                let windows = &mut self.scheduler.peers;
+                let (peer, left) = self.record_peers.find_or_add(way, windows, now);
+                self.crowded_out.extend(left);
+                admitted = (self.record_peers.admit(peer, windows)).map(|asks| (Some(peer), asks));
+                if admitted.is_none() {
+                    self.record_peers.wait(peer, windows, index);
+                }
+            }
+            let name = Name {
+                local: way.local,
+                remote: way.remote,
+                number,
+            };
+            if let Some(datagrams) = slot.datagrams.as_deref_mut()
+                && admitted.is_some()
+            {
+                let (ready, due) = datagrams.prepare(name, to, now, &mut self.random);
+                self.scheduler.keying.set(index, due);
+                admitted = admitted.filter(|_| ready != Readiness::Waits);
+            }
+            match (admitted, place) {
+                (Some((peer, asks)), _) => {
+                    return Some(Next {
+                        place,
+                        to,
+                        name,
+                        peer,
+                        asks,
+                    });
+                }
+                (None, Some(place)) => {
+                    look.refused += 1;
+                    look.place = place + 1;
+                }
+                // It waits for keys.
+                (None, None) => return None,
+            }
+        }
+    }
+
+    /// Writes a packet into `out`. Returns its length in the clear, and the one to send; none if
+    /// the peer did not agree on keys. `None`: there is no packet.
+    fn write_record(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        next: &Next,
+        window: &mut Option<PeerIndex>,
+        out: &mut [u8],
+    ) -> Option<(usize, Option<usize>)> {
+        let QpSlot {
+            qp,
+            side,
+            seal,
+            datagrams,
+            ..
+        } = self.qps.slot(index)?;
+        let mut host = QpHost {
+            side,
+            device: &mut self.device,
+            counters: &mut self.counters,
+            sums: RunSums::default(),
+        };
+        let room = &mut out[..PACKET_LEN_MAX];
+        let (clear, part) = match next.place {
+            Some(place) => {
+                let sent = qp.poll_datagram_at(place, next.asks, &mut host, room)?;
+                (sent.transmit.len, sent.part)
+            }
+            None => (qp.poll_reliable_datagram(now, &mut host, room)?.len, None),
+        };
+        let mut len = clear;
+        if datagrams.is_some() {
+            let Some(sealed) = seal_packet(seal, datagrams, Some(next.name), out, clear) else {
+                host.counters.count(EngineCounter::DropUnkeyed);
+                return Some((clear, None));
+            };
+            len = sealed;
+        }
+        if let Some(peer) = next.peer {
+            let question = part.filter(|_| next.asks).map(|part| Question {
+                from: qp.qpn(),
+                to: next.name.number,
+                part,
+            });
+            let windows = &mut self.scheduler.peers;
+            let peers = &mut self.record_peers;
+            *window = Some(peers.note_sent(peer, len, question, now, windows));
+        }
+        Some((clear, Some(len)))
+    }
+
+    /// Notes that the sender of a packet gets an answer, which takes the place of an earlier one to
+    /// the same queue pair.
+    pub(super) fn owe_echo(
+        &mut self,
+        from: QpIndex,
+        received: &Received<'_>,
+        packet: &RecordPacket<'_>,
+    ) {
+        let headers = &packet.headers;
+        let way = Way {
+            local: received.destination,
+            remote: received.source,
+        };
+        let echo = RecordEcho {
+            dest_qpn: headers.deth.src_qpn,
+            instance: headers.bth.psn,
+            qkey: headers.deth.qkey,
+            src_qpn: headers.bth.dest_qpn,
+            id: headers.rceth.id,
+            offset: headers.rceth.offset,
+            socket_bytes: 0,
+            socket_bytes_max: 0,
+        };
+        let ends = |answer: &Answer| {
+            let echo = &answer.echo;
+            (answer.way, answer.from, echo.dest_qpn, echo.instance)
+        };
+        let answer = Answer { from, way, echo };
+        let answers = &mut self.record_answers;
+        match answers
+            .iter()
+            .position(|known| ends(known) == ends(&answer))
+        {
+            Some(at) => answers[at] = answer,
+            None if answers.len() < ANSWERS_MAX => answers.push(answer),
+            // It asks again.
+            None => {}
+        }
+    }
+
+    /// Writes the next answer into `out`.
+    pub(super) fn poll_echo(
+        &mut self,
+        port: &mut dyn Port,
+        out: &mut [u8],
+    ) -> Option<(usize, Destination)> {
+        while let Some(Answer {
+            from,
+            way,
+            mut echo,
+        }) = self.record_answers.pop()
+        {
+            let rows = &self.device.rows;
+            let row = rows.iter().position(|&row| row == Some(way.local));
+            let (Some(row), Some(slot)) = (row, self.qps.slot(from)) else {
+                continue;
+            };
+            let to = Destination {
+                address: way.remote,
+                source_index: row as u8,
+                tos: 0,
+                hop_limit: 0,
+                flow_label: 0,
+                bundles: false,
+            };
+            if let Some(queue) = port.receive_queue(to.source_index) {
+                let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+                echo.socket_bytes = bytes(queue.bytes);
+                echo.socket_bytes_max = bytes(queue.capacity.unwrap_or(0));
+            }
+            let bytes = echo.to_bytes();
+            out[..bytes.len()].copy_from_slice(&bytes);
+            let mut len = bytes.len();
+            if slot.datagrams.is_some() {
+                let name = Name {
+                    local: way.local,
+                    remote: way.remote,
+                    number: echo.dest_qpn,
+                };
+                let sealed = seal_packet(&mut None, &mut slot.datagrams, Some(name), out, len);
+                let Some(sealed) = sealed else {
+                    continue;
+                };
+                len = sealed;
+            }
+            return Some((len, to));
+        }
+        None
+    }
+
+    /// Gives up Write-Records that were not answered in time.
+    #[cold]
+    pub(super) fn expire_record_peers(&mut self, now: Time) {
+        let mut room: Vec<PeerIndex> = std::mem::take(&mut self.crowded_out);
+        let windows = &mut self.scheduler.peers;
+        let smaller = self.record_peers.expire(now, windows, &mut room);
+        for _ in 0..smaller {
+            self.counters.count(EngineCounter::WindowDecreases);
+        }
+        for window in room.drain(..) {
+            self.scheduler.let_all_go(&mut self.qps, window);
+        }
+        self.crowded_out = room;
+    }
+}
+
+impl Receiving<'_> {
+    /// Takes the answer to a packet of a Write-Record, in the clear.
+    #[inline(never)] // other packets save no registers for it
+    pub(super) fn receive_record_echo(&mut self, received: &Received<'_>) {
+        let echo = match RecordEcho::parse(received.bytes) {
+            Ok(echo) => echo,
+            Err(error) => return self.drop_malformed(error),
+        };
+        let Some(index) = self.state.qps.find(echo.dest_qpn) else {
+            return self.receive_unknown(self.now, received, echo.dest_qpn);
+        };
+        let Some(slot) = self.state.qps.slot(index) else {
+            return;
+        };
+        if !slot.knows(received) {
+            let reason = slot.why_not_plain();
+            return self.state.counters.count(reason);
+        }
+        self.take_record_echo(index, received, &echo);
+    }
+
+    /// Takes one that was sealed by the queue pair of this number.
+    pub(super) fn receive_sealed_echo(
+        &mut self,
+        index: QpIndex,
+        received: &Received<'_>,
+        sender: Qpn,
+    ) {
+        match RecordEcho::parse(received.bytes) {
+            Ok(echo) if echo.src_qpn == sender => self.take_record_echo(index, received, &echo),
+            Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
+            Err(error) => self.drop_malformed(error),
+        }
+    }
+
+    fn take_record_echo(&mut self, index: QpIndex, received: &Received<'_>, echo: &RecordEcho) {
+        let state = &mut *self.state;
+        let slot = state.qps.slot(index);
+        let instance = slot.and_then(|slot| slot.qp.record_instance());
+        let way = Way {
+            local: received.destination,
+            remote: received.source,
+        };
+        let windows = &mut state.scheduler.peers;
+        let taken = (instance == Some(echo.instance))
+            .then(|| (state.record_peers).take_answer(way, echo, self.now, windows));
+        let Some((window, is_smaller)) = taken.flatten() else {
+            return state.counters.count_transport(Counter::DropGhost);
+        };
+        if is_smaller {
+            state.counters.count(EngineCounter::WindowDecreases);
+        }
+        state.scheduler.unblock(&mut state.qps, window);
+    }
+}
