@@ -23,7 +23,7 @@ use crate::limits::PACKET_LEN_MAX;
 use crate::random::Random;
 use airdma_transport::{QpType, QueuePair, Time};
 use airdma_wire::air::KeyOffer;
-use airdma_wire::sealed::{SEALED_OVERHEAD, SEALED_TAG_LEN};
+use airdma_wire::sealed::{SEALED_OPCODE_LEN, SEALED_OVERHEAD, SEALED_TAG_LEN};
 use airdma_wire::{Qpn, ack_timeout};
 use session::{PrivateKey, PublicKey, Session};
 use std::time::Duration;
@@ -226,5 +226,31 @@ impl Seal {
             self.again_at = None;
         }
         Some(is_new)
+    }
+}
+
+/// The largest payload of sealed packets where plain ones have `plain`. What is encrypted, the
+/// payload and the word with the opcode, is whole blocks of AES: a part of one costs more than the
+/// bytes that are left unused.
+pub(crate) fn long_payload(plain: u32) -> u32 {
+    const BLOCK: u32 = 16;
+    let body = plain.saturating_sub((SEALED_OVERHEAD - SEALED_OPCODE_LEN) as u32);
+    (body / BLOCK * BLOCK).saturating_sub(SEALED_OPCODE_LEN as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_sealed_payloads_fill_the_room_of_plain_ones_in_blocks() {
+        for plain in (1028..=4096).step_by(4) {
+            let sealed = long_payload(plain);
+            assert!((sealed + 4).is_multiple_of(16));
+            let unused = plain - sealed - SEALED_OVERHEAD as u32;
+            assert!(unused < 16, "{unused} of {plain}");
+        }
+        assert_eq!(long_payload(1452), 1420);
+        assert_eq!(long_payload(0), 0);
     }
 }

@@ -4,6 +4,8 @@
 mod common;
 
 use airdma_engine::*;
+use airdma_port::impair::Impaired;
+use airdma_port::udp::{UdpConfig, UdpPort};
 use airdma_wire::ip::IpPseudo;
 use airdma_wire::{Bth, HEADERS_LEN_MAX, Headers, ICRC_LEN, Opcode, Reth, icrc};
 use common::*;
@@ -177,4 +179,42 @@ fn a_damaged_packet_in_the_middle_of_a_run_places_no_byte() {
             .iter()
             .all(|byte| *byte == 0)
     );
+}
+
+/// The queue pair opens the packets of a buffer one after the other.
+#[test]
+fn a_damaged_packet_among_sealed_ones_costs_itself() {
+    let open = |name, address: &str| {
+        let address: IpAddr = address.parse().unwrap();
+        let config = UdpConfig {
+            port: PORT,
+            ..UdpConfig::default()
+        };
+        let port = UdpPort::bind(&[address], 1, config).unwrap();
+        let port = Impaired::new(port, "corrupt=1%,seed=3".parse().unwrap());
+        let device = Device::with_port(info(name, address), Box::new(port)).unwrap();
+        device.share_secret(&[7; 32]).unwrap();
+        device
+    };
+    let (left, right) = (open("left", "127.0.0.29"), open("right", "127.0.0.30"));
+    let length = 1 << 18;
+    let (left, right) = pair_on(&left, &right, length);
+    for seed in 0..4 {
+        let data = pattern(length, seed);
+        left.memory.fill(0, &data);
+        left.qp.post_send(&left.write(&right, 0, length)).unwrap();
+        left.ok();
+        assert_eq!(right.memory.bytes(0, length), data);
+        left.memory.fill(0, &vec![0; length]);
+        let (va, rkey) = (right.memory.address(), right.memory.mr.rkey());
+        left.send(Operation::Read { va, rkey }, 0, length);
+        left.ok();
+        assert_eq!(left.memory.bytes(0, length), data);
+    }
+    for end in [&left, &right] {
+        let seen = |name| counter(&end.device, name);
+        assert!(seen("tx_segmented_sends") > 0 && seen("seals_agreed") > 0);
+        // Those whose first byte is damaged do not claim to be sealed.
+        assert!(seen("drop_unsealed") > seen("drop_bad_icrc"));
+    }
 }

@@ -1,6 +1,7 @@
 //! Packets waiting to leave, written once, in place.
 
 use airdma_wire::bundle::{BUNDLE_HEADER_LEN, bundle_header};
+use airdma_wire::sealed::is_sealed;
 use airdma_wire::{Bth, ICRC_LEN, Neighbour, Qpn};
 
 use crate::Capabilities;
@@ -465,7 +466,7 @@ impl TransmitBatch {
     }
 
     /// Writes the ICRC behind the `index`-th waiting packet, for the IP identification `id`. Cheap
-    /// when that is done already.
+    /// when that is done already. That of a sealed packet is 0.
     #[inline(always)]
     pub(crate) fn seal(&mut self, index: usize, flow: &Flow, id: u16, icrcs: &mut IcrcCache) {
         let entry = &mut self.entries[self.head + index];
@@ -478,7 +479,9 @@ impl TransmitBatch {
         let Some((bytes, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() else {
             return;
         };
-        let icrc = if std::mem::take(&mut entry.summed) {
+        let icrc = if is_sealed(bytes) {
+            0
+        } else if std::mem::take(&mut entry.summed) {
             icrcs.icrc_summed(flow, id, bytes, u32::from_le_bytes(*trailer))
         } else {
             icrcs.icrc(flow, id, bytes)

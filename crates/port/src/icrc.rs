@@ -15,6 +15,7 @@ mod sum;
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use airdma_wire::sealed::is_sealed;
 use airdma_wire::{Bth, ICRC_LEN, IdSpaces, IpPseudo};
 pub use sum::CopySum;
 use sum::Sum;
@@ -147,7 +148,8 @@ impl IcrcCache {
     /// Checks the ICRC at the end of `datagram`, and cuts it off.
     ///
     /// `id` is the IP identification the packet should have had. If the ICRC is wrong for it, any
-    /// other that makes it right will do (IPv4; see [`crate::udp`]).
+    /// other that makes it right will do (IPv4; see [`crate::udp`]). That of a sealed packet is not
+    /// checked: its tag is, by the queue pair that has the key.
     pub fn check<'a>(&mut self, flow: &Flow, id: u16, datagram: &'a [u8]) -> Checked<'a> {
         if datagram.len() < DATAGRAM_LEN_MIN {
             return Checked::Short;
@@ -155,6 +157,9 @@ impl IcrcCache {
         let Some((bytes, trailer)) = datagram.split_last_chunk::<ICRC_LEN>() else {
             return Checked::Short;
         };
+        if is_sealed(bytes) {
+            return Checked::Good(bytes);
+        }
         let difference = u32::from_le_bytes(*trailer) ^ self.icrc_without_id(flow, bytes);
         if difference == self.image(flow, id, bytes.len()) {
             return Checked::Good(bytes);
@@ -246,6 +251,7 @@ pub enum Checked<'a> {
 #[cfg(test)]
 mod tests {
     use airdma_wire::IdSpace;
+    use airdma_wire::sealed::SEALED_OPCODE;
 
     use super::*;
 
@@ -319,6 +325,23 @@ mod tests {
             cache.check(&flow, 5, &datagram),
             Checked::Recovered(&bytes[..])
         );
+    }
+
+    #[test]
+    fn the_icrc_of_a_sealed_packet_is_not_looked_at() {
+        let flow = flow("10.0.0.1", "10.0.0.2", 4791);
+        let mut cache = IcrcCache::new(65_536);
+        let mut bytes = packet(1036, 0, 1);
+        for (opcode, sealed) in [(SEALED_OPCODE, true), (SEALED_OPCODE ^ 1, false)] {
+            bytes[0] = opcode;
+            for icrc in [[0; ICRC_LEN], [7; ICRC_LEN]] {
+                let datagram = [&bytes[..], &icrc].concat();
+                let checked = cache.check(&flow, 0, &datagram);
+                assert_eq!(checked == Checked::Good(&bytes[..]), sealed);
+            }
+        }
+        let short = [SEALED_OPCODE; DATAGRAM_LEN_MIN - 1];
+        assert_eq!(cache.check(&flow, 0, &short), Checked::Short);
     }
 
     #[test]

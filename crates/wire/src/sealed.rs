@@ -21,11 +21,12 @@
 //!   |                                                   |
 //!   |                                                   |
 //!   +---------------------------------------------------+
-//!   |   ICRC                                            |
+//!   |   ICRC: zero                                      |
 //! ```
 //!
 //! The BTH stays readable: the queue pair in it selects one of several processes at an address, and
-//! tools show PSNs. Its byte of FECN and BECN, which routers may change, is not authenticated.
+//! tools show PSNs. Its byte of FECN and BECN, which routers may change, is not authenticated. The
+//! ICRC is neither computed nor checked, since the tag covers the same bytes.
 
 use crate::{Bth, field};
 

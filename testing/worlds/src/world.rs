@@ -32,6 +32,8 @@ use airdma_model::Contract;
 use airdma_port::sim::Frame as PortFrame;
 use airdma_sim::{Network, Random};
 use airdma_transport::Time;
+use airdma_wire::sealed::is_sealed;
+use airdma_wire::{Bth, ICRC_LEN};
 use core::time::Duration;
 use network::network;
 use std::collections::HashMap;
@@ -289,7 +291,10 @@ impl World {
             }
             self.counts.packets += 1;
             self.counts.damaged += u64::from(delivery.damaged);
-            self.hosts[to].harmed += u64::from(delivery.harmed);
+            // A queue pair finds that a sealed packet is damaged.
+            let bytes = &delivery.frame.bytes;
+            let by_port = !is_sealed(bytes) || bytes.len() < Bth::LEN + ICRC_LEN;
+            self.hosts[to].harmed += u64::from(delivery.harmed && by_port);
             let mut frame = to_port(delivery.frame);
             if frame.tos & ECN == ECT_0 && self.random.chance(MARKED) {
                 frame.tos |= ECN;

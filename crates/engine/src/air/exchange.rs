@@ -16,6 +16,7 @@ use super::{Air, AirIndex, AirView, Caller};
 use crate::config::RateControl;
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
+use crate::seal;
 use crate::sharing::steering::range_of;
 use crate::tables::qp_table::QpTable;
 use airdma_port::Port;
@@ -228,24 +229,20 @@ impl Air {
         let peer = &self.peers[index.place()];
         let ours = self.long_payload(peer.address);
         // In whole words, so that consecutive packets have no padding.
-        let both = self.offered_payload(index).min(peer.long_payload) & !3;
-        let takes_pieces = peer.takes_pieces;
+        let plain = self.offered_payload(index).min(peer.long_payload) & !3;
+        let cuts = peer.takes_pieces && plain < ours;
         let answers = peer.answers_long_reads;
         let equal = peer.takes_equal_lengths;
         let usual = PathMtu::for_interface_mtu(self.interface_mtu);
         if let Some(slot) = qps.slot(user) {
             let on_link = slot.connection.is_some_and(|connection| connection.on_link);
             let is_usual = Some(slot.qp.attributes().path_mtu) == usual;
-            let spare = slot.seal.as_ref().map_or(0, |_| SEALED_OVERHEAD as u32);
-            let both = both.saturating_sub(spare);
+            let path_mtu = slot.qp.attributes().path_mtu;
+            let (both, cut_above) = lengths(plain, slot.seal.is_some(), cuts, path_mtu);
             let sent = if on_link && is_usual { both } else { 0 };
             slot.qp.set_equal_lengths(equal);
             slot.qp.set_long_payloads(ours, sent, answers);
-            slot.cut_above = if takes_pieces && both < ours {
-                cut_above(slot.qp.attributes().path_mtu, both)
-            } else {
-                usize::MAX
-            };
+            slot.cut_above = cut_above;
         }
     }
 
@@ -630,6 +627,18 @@ fn cut_above(path_mtu: PathMtu, payload: u32) -> usize {
     Bth::LEN + IMMEDIATE_LEN + SEALED_OVERHEAD + usual.max(payload) as usize
 }
 
+/// The payload of long packets to a peer that accepts `plain` in the clear, and the length above
+/// which packets leave in pieces if the path `cuts` them.
+fn lengths(plain: u32, seals: bool, cuts: bool, path_mtu: PathMtu) -> (u32, usize) {
+    let payload = if seals {
+        seal::long_payload(plain)
+    } else {
+        plain
+    };
+    let cut_above = cuts.then(|| cut_above(path_mtu, payload));
+    (payload, cut_above.unwrap_or(usize::MAX))
+}
+
 /// Whether two ends with these features report, or else acknowledge by ACK packets with what is
 /// missing.
 fn are_reported([one, other]: [u64; 2]) -> bool {
@@ -691,4 +700,22 @@ pub(super) fn emit_message(to: Qpn, psn: Psn, mad: &[u8; MAD_LEN], out: &mut [u8
     let start = headers.emit(out);
     out[start..start + MAD_LEN].copy_from_slice(mad);
     start + MAD_LEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets that may have to be cut do not leave in runs.
+    #[test]
+    fn sealed_packets_are_cut_on_a_narrow_path_only() {
+        let of = |plain, seals, cuts| lengths(plain, seals, cuts, PathMtu::M1024);
+        assert_eq!(of(1452, false, false), (1452, usize::MAX));
+        assert_eq!(of(1452, true, false), (1420, usize::MAX));
+        let (payload, cut_above) = of(1200, true, true);
+        assert_eq!(
+            cut_above,
+            Bth::LEN + IMMEDIATE_LEN + SEALED_OVERHEAD + payload as usize
+        );
+    }
 }

@@ -12,6 +12,7 @@ use airdma_port::{Destination, Received};
 use airdma_transport::{Arrival, Time};
 use airdma_wire::air::{self, KeyOffer};
 use airdma_wire::mad::MAD_LEN;
+use airdma_wire::sealed::is_sealed;
 use airdma_wire::{Gid, Qpn};
 
 impl WorkerState {
@@ -184,24 +185,41 @@ impl Receiving<'_> {
         if !slot.accepts(received.source, received.destination) {
             return self.state.counters.count(EngineCounter::DropBadSource);
         }
-        let Some(seal) = slot.seal.as_deref_mut() else {
-            return self.state.counters.count(EngineCounter::DropUnsealed);
-        };
-        let Some(session) = seal.session() else {
-            return self.state.counters.count(EngineCounter::DropUnkeyed);
-        };
         let mut opened = std::mem::take(&mut self.state.opened);
-        let len = session.open(received.bytes, &mut opened);
-        match len {
-            Some(len) => {
-                self.state.note_authentic(index, now);
-                let bytes = &opened[..len];
-                let opened = alone(received, bytes);
-                self.receive_for(index, now, &opened);
+        let mut next = Some(received.bytes);
+        while let Some(packet) = next {
+            match self.open(index, packet, &mut opened) {
+                Ok(len) => {
+                    self.state.note_authentic(index, now);
+                    self.receive_for(index, now, &alone(received, &opened[..len]));
+                }
+                Err(reason) => self.state.counters.count(reason),
             }
-            None => self.state.counters.count(EngineCounter::DropUnsealed),
+            // Packets behind it have the same origin.
+            next = received.following.and_then(|following| {
+                let packet = following.peek().filter(|packet| is_sealed(packet));
+                let packet = packet.filter(|packet| sealed_number(packet) == Some(number))?;
+                following.take();
+                Some(packet)
+            });
         }
         self.state.opened = opened;
+    }
+
+    /// Opens a packet of a connection. Returns its length, or why it is dropped.
+    #[inline(always)]
+    fn open(
+        &mut self,
+        index: QpIndex,
+        packet: &[u8],
+        opened: &mut [u8],
+    ) -> Result<usize, EngineCounter> {
+        let slot = self.state.qps.slot(index);
+        let seal = slot.and_then(|slot| slot.seal.as_deref_mut());
+        let seal = seal.ok_or(EngineCounter::DropUnsealed)?;
+        let session = seal.session().ok_or(EngineCounter::DropUnkeyed)?;
+        let len = session.open(packet, opened);
+        len.ok_or(EngineCounter::DropUnsealed)
     }
 
     /// Takes a sealed packet for a queue pair of datagrams.

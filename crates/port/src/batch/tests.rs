@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use airdma_wire::sealed::SEALED_OPCODE;
 
 fn to(source_index: u8) -> Destination {
     Destination {
@@ -137,6 +138,24 @@ fn wire_bytes_are_contiguous_and_sealed_once_for_each_id() {
     assert_ne!(batch.wire_bytes(0, 3), first);
     batch.seal(1, &flow, 1, &mut icrcs);
     assert_eq!(batch.wire_bytes(0, 3), first);
+}
+
+#[test]
+fn a_sealed_packet_leaves_with_an_icrc_of_zero() {
+    let mut batch = TransmitBatch::with_capacity(1000, 8);
+    let address = |text: &str| text.parse().unwrap();
+    let (from, peer) = (address("192.0.2.2"), address("192.0.2.1"));
+    let flow = Flow::new(from, peer, 4791, 4791).unwrap();
+    let mut icrcs = IcrcCache::new(1000);
+    for first in [SEALED_OPCODE, SEALED_OPCODE ^ 1] {
+        batch.reserve(16).unwrap().fill(first);
+        batch.commit(16, to(0));
+    }
+    for (number, is_zero) in [(0, true), (1, false)] {
+        batch.seal(number, &flow, 3, &mut icrcs);
+        let icrc = &batch.wire_bytes(number, 1)[16..];
+        assert_eq!(icrc == [0; ICRC_LEN], is_zero);
+    }
 }
 
 #[test]
