@@ -101,7 +101,6 @@ fn records_arrive_whole_in_spite_of_loss() {
     let pair = lossy();
     records_of_many_sizes(&pair);
     assert!(counter(&pair.from.device, "retransmits") > 20);
-    assert!(counter(&pair.from.device, "timeouts") > 0);
     assert_eq!(counter(&pair.to.device, "records_partial"), 0);
 }
 
