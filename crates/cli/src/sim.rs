@@ -344,6 +344,7 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
         sealed,
         on_path,
         one_host,
+        records,
     } = plan;
     let family = if *v6 { "IPv6" } else { "IPv4" };
     let faults = if *careful { "without" } else { "with" };
@@ -370,6 +371,9 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
     }
     if *one_host {
         let _ = writeln!(log, "hosts 0 and 1 are processes of one host");
+    }
+    if *records {
+        let _ = writeln!(log, "with Write-Records");
     }
     let _ = writeln!(log, "{} actions", actions.len());
     for line in outcome.world.events() {

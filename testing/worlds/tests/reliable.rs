@@ -11,8 +11,8 @@ use airdma_sim::Random;
 use airdma_transport::{
     Arrival, AtomicOperation, AttrMask, Bind, Completion, Counter, Datagram, Ended, Host,
     LocalFault, Operation, Path, QpAttributes, QpConfig, QpEvent, QpState, QpType, QueuePair,
-    Receive, RecordConfig, RecordHost, RecordTarget, ReliableConfig, RemoteAccess, RemoteFault,
-    SendRequest, Slot, Status, Time,
+    Receive, RecordAnswerOwed, RecordConfig, RecordHost, RecordTarget, ReliableConfig,
+    RemoteAccess, RemoteFault, SendRequest, Slot, Status, Time,
 };
 use airdma_wire::{
     GRH_LEN, Gid, Neighbour, PathMtu, Psn, Qkey, Qpn, RECORD_ACK_OPCODE, RecordAck, RecordPacket,
@@ -311,7 +311,7 @@ impl World {
             .qp
             .handle_record(self.now, &arrival, &packet, records, host);
         self.read(target);
-        if let Some(answer) = answer {
+        if let Some(RecordAnswerOwed::Ack(answer)) = answer {
             let mut out = vec![0; bytes.len()];
             let len = answer.emit(&mut out);
             out.truncate(len);
