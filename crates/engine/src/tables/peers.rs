@@ -112,7 +112,10 @@ impl Peers {
         };
         let index = match self.free.pop() {
             Some(index) => {
-                *self.peer(index) = peer;
+                let place = self.peer(index);
+                // Those whose records waited for the former peer: its last user lets them go.
+                let blocked = std::mem::take(&mut place.blocked);
+                *place = Peer { blocked, ..peer };
                 index
             }
             None => {
@@ -126,22 +129,21 @@ impl Peers {
 
     /// Removes a queue pair with `in_flight` bytes in flight.
     pub(crate) fn leave(&mut self, index: PeerIndex, queue_pair: QpIndex, in_flight: u32) {
+        self.unwait(index, queue_pair);
+        self.leave_datagrams(index, in_flight);
+    }
+
+    /// As [`Peers::leave`], for datagrams, with which any queue pair may wait: the caller lets all
+    /// go ([`Peers::let_go`]).
+    pub(crate) fn leave_datagrams(&mut self, index: PeerIndex, in_flight: u32) {
         let peer = self.peer(index);
         peer.users -= 1;
         peer.in_flight -= u64::from(in_flight);
-        peer.blocked.retain(|&other| other != queue_pair);
         if peer.users == 0 {
             let name = (peer.address, peer.paced);
             self.places.remove(&name);
             self.free.push(index);
         }
-    }
-
-    /// As [`Peers::leave`], for datagrams, of which any queue pair may wait.
-    pub(crate) fn leave_datagrams(&mut self, index: PeerIndex, in_flight: u32) {
-        let peer = self.peer(index);
-        peer.users -= 1;
-        peer.in_flight -= u64::from(in_flight);
     }
 
     /// Bytes of new data that a queue pair may send now, unless it `waits` in line.
