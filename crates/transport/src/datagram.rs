@@ -67,6 +67,8 @@ struct Reliable {
 struct Posted {
     request: SendRequest,
     progress: Progress,
+    /// Number of the message of a Write-Record.
+    id: u32,
 }
 
 /// How much of a request has left.
@@ -75,8 +77,6 @@ enum Progress {
     Nothing,
     /// Part of a Write-Record.
     Part {
-        /// Number of the message.
-        id: u32,
         /// Bytes that were sent.
         sent: u32,
     },
@@ -188,10 +188,15 @@ impl Datagrams {
     }
 
     pub(crate) fn post<H: Host>(&mut self, request: SendRequest, host: &mut H) {
-        self.records_posted += usize::from(is_plain_record(&request));
+        let id = self.records.id;
+        if is_plain_record(&request) {
+            self.records_posted += 1;
+            self.records.id = id.wrapping_add(1);
+        }
         self.queue.push_back(Posted {
             request,
             progress: Progress::Nothing,
+            id,
         });
         if request.reliable {
             self.admit(host);
@@ -512,9 +517,10 @@ impl Datagrams {
             Some(_) => return Err(Status::LocalLengthError),
             None => return Err(Status::LocalQpOperationError),
         };
-        let (id, offset) = match posted.progress {
-            Progress::Part { id, sent } => (id, sent),
-            Progress::Nothing | Progress::Done | Progress::Failed(_) => (self.records.id, 0),
+        let id = posted.id;
+        let offset = match posted.progress {
+            Progress::Part { sent } => sent,
+            Progress::Nothing | Progress::Done | Progress::Failed(_) => 0,
         };
         let unit = unit_of(request.length, self.records.payload_max(&datagram.path));
         let payload_len = unit.min(request.length - offset);
@@ -553,14 +559,11 @@ impl Datagrams {
             .map_err(|_| Status::LocalProtectionError)?;
         let len = end + usize::from(headers.bth.pad);
         out[end..len].fill(0);
-        if offset == 0 {
-            self.records.id = id.wrapping_add(1);
-        }
         let sent = offset + payload_len;
         let progress = if sent == request.length {
             Progress::Done
         } else {
-            Progress::Part { id, sent }
+            Progress::Part { sent }
         };
         let path = datagram.path;
         let transmit = Transmit { len, path };
@@ -587,7 +590,10 @@ impl Datagrams {
             reliable.requester.fail(qpn, host);
         }
         self.records_posted = 0;
-        while let Some(Posted { request, progress }) = self.queue.pop_front() {
+        while let Some(Posted {
+            request, progress, ..
+        }) = self.queue.pop_front()
+        {
             self.first += 1;
             if progress == Progress::Done {
                 self.complete(&request, qpn, host);

@@ -306,7 +306,7 @@ impl QueuePair {
 
     /// Sets what a datagram queue pair needs to send Write-Records, before it sends the first:
     /// `instance`, by which targets tell it from others that had its number, and the MTU of the
-    /// interface, which its packets fill. Messages are numbered from 0.
+    /// interface, which its packets fill. Messages are numbered from 0 in the order of posting.
     pub fn set_record_requester(&mut self, instance: Psn, interface_mtu: u32) {
         if let Service::Datagram(datagrams) = &mut self.service {
             datagrams.set_record_requester(instance, interface_mtu);
