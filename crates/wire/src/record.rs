@@ -62,7 +62,7 @@ const SEND: u8 = 4;
 /// Record extended header, 12 bytes: which part of which message the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Rceth {
-    /// Number of the message. A queue pair numbers its messages in the order of their beginning.
+    /// Number of the message. A queue pair numbers its messages in the order of posting.
     pub id: u32,
     /// Bytes of the message before the payload.
     pub offset: u32,
