@@ -23,7 +23,7 @@ pub unsafe fn send(
     bad: *mut *mut abi::ibv_send_wr,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's.
-    unsafe { send_with(qp, list, bad, SendFlags::empty()) }
+    unsafe { send_with::<false>(qp, list, bad) }
 }
 
 /// `airdma_rd_send`: as [`send`], for datagrams that are repeated until their target has them.
@@ -33,15 +33,14 @@ pub unsafe fn send_reliable(
     bad: *mut *mut abi::ibv_send_wr,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's.
-    unsafe { send_with(qp, list, bad, SendFlags::RELIABLE) }
+    unsafe { send_with::<true>(qp, list, bad) }
 }
 
 #[inline(always)] // into both
-unsafe fn send_with(
+unsafe fn send_with<const RELIABLE: bool>(
     qp: *mut abi::ibv_qp,
     list: *mut abi::ibv_send_wr,
     bad: *mut *mut abi::ibv_send_wr,
-    more: SendFlags,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair.
     let qp = unsafe { Qp::of(qp) }?;
@@ -51,7 +50,7 @@ unsafe fn send_with(
     // SAFETY: the caller's list ends in NULL.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: the members that the operation names are the ones the caller filled.
-        let pushed = unsafe { send_request(wr, qp_type, more) }
+        let pushed = unsafe { send_request::<RELIABLE>(wr, qp_type) }
             .and_then(|request| post.push(&request).map_err(Errno::from));
         if let Err(errno) = pushed {
             // SAFETY: the caller's pointer.
@@ -110,15 +109,16 @@ unsafe fn report<T>(bad: *mut *mut T, wr: *mut T) {
 }
 
 #[inline]
-unsafe fn send_request(
+unsafe fn send_request<const RELIABLE: bool>(
     wr: &abi::ibv_send_wr,
     qp_type: QpType,
-    more: SendFlags,
 ) -> Result<SendWr<'_>, Errno> {
-    let flags = SendFlags::from_bits(wr.send_flags)
+    let mut flags = SendFlags::from_bits(wr.send_flags)
         .filter(|flags| !flags.contains(SendFlags::RELIABLE))
-        .ok_or(Errno::INVALID)?
-        | more;
+        .ok_or(Errno::INVALID)?;
+    if RELIABLE {
+        flags |= SendFlags::RELIABLE;
+    }
     // SAFETY: the caller filled the members that the service and the operation name.
     let (datagram, operation, sges) = unsafe {
         let datagram = match qp_type {
@@ -287,7 +287,7 @@ mod tests {
     fn a_datagram_without_address_handle_is_refused() {
         let wr = request(abi::IBV_WR_SEND);
         // SAFETY: the handle is NULL, and nothing else is followed.
-        let refused = unsafe { send_request(&wr, QpType::Ud, SendFlags::empty()) };
+        let refused = unsafe { send_request::<false>(&wr, QpType::Ud) };
         assert_eq!(refused.err(), Some(Errno::INVALID));
     }
 
@@ -318,7 +318,7 @@ mod tests {
         let mut wr = request(abi::IBV_WR_SEND);
         wr.send_flags = 1 << 9;
         // SAFETY: refused before anything is followed.
-        let refused = unsafe { send_request(&wr, QpType::Rc, SendFlags::empty()) };
+        let refused = unsafe { send_request::<false>(&wr, QpType::Rc) };
         assert_eq!(refused.err(), Some(Errno::INVALID));
     }
 }
