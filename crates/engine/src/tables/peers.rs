@@ -399,6 +399,21 @@ mod tests {
         assert_eq!(peers.room(first), u32::MAX);
     }
 
+    /// One host makes another one forgotten, whose place it takes.
+    #[test]
+    fn queue_pairs_that_waited_for_a_forgotten_host_are_let_go() {
+        let mut peers = Peers::new(Window::default());
+        let first = peers.join(Neighbour::from([192, 0, 2, 1]), None);
+        peers.block_once(first, qp(1));
+        peers.block_once(first, qp(2));
+        peers.block_once(first, qp(1));
+        peers.leave_datagrams(first, 0);
+        assert_eq!(peers.count(), 0);
+        assert_eq!(peers.join(Neighbour::from([192, 0, 2, 2]), None), first);
+        let order = std::iter::from_fn(|| peers.let_go(first));
+        assert_eq!(order.collect::<Vec<_>>(), [1, 2].map(qp));
+    }
+
     #[test]
     fn who_waits_gets_nothing_until_it_is_let_go_on() {
         let (mut peers, peer) = peers();
