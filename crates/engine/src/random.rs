@@ -29,14 +29,17 @@ impl Random {
         }
     }
 
+    /// 64 random bits.
+    pub(crate) fn next_u64(&mut self) -> u64 {
+        let (high, low) = (self.next_u32(), self.next_u32());
+        u64::from(high) << 32 | u64::from(low)
+    }
+
     /// A generator for another purpose.
     pub(crate) fn fork(&mut self) -> Random {
         match self {
             Random::Kernel => Random::Kernel,
-            Random::Seeded(_) => {
-                let (high, low) = (self.next_u32(), self.next_u32());
-                Random::Seeded(u64::from(high) << 32 | u64::from(low))
-            }
+            Random::Seeded(_) => Random::Seeded(self.next_u64()),
         }
     }
 }

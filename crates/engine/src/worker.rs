@@ -244,7 +244,7 @@ impl Worker {
             self.add_range(now);
         }
         let random = &mut self.state.random;
-        let seed = u64::from(random.next_u32()) << 32 | u64::from(random.next_u32());
+        let seed = random.next_u64();
         let id_tag = self.state.qps.first_range();
         let config = Config {
             id_tag,

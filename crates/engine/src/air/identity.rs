@@ -27,9 +27,8 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn draw(random: &mut Random) -> Self {
-        let mut word = || u64::from(random.next_u32()) << 32 | u64::from(random.next_u32());
         Identity {
-            key: [word(), word()],
+            key: [random.next_u64(), random.next_u64()],
             questions: 0,
         }
     }

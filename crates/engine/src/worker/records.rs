@@ -36,8 +36,7 @@ impl WorkerState {
         index: QpIndex,
         config: RecordConfig,
     ) -> Result<(), Error> {
-        let key = [(); 2]
-            .map(|()| u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32()));
+        let key = [(); 2].map(|()| self.random.next_u64());
         let Some(slot) = self.qps.slot(index) else {
             return Err(Error::Gone("the queue pair"));
         };
@@ -67,8 +66,7 @@ impl WorkerState {
         index: QpIndex,
         config: ReliableConfig,
     ) -> Result<(), Error> {
-        let key = [(); 2]
-            .map(|()| u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32()));
+        let key = [(); 2].map(|()| self.random.next_u64());
         let Some(slot) = self.qps.slot(index) else {
             return Err(Error::Gone("the queue pair"));
         };
