@@ -14,9 +14,9 @@ from case import Tally
 
 PORT = 18515
 HERE = Path(__file__).resolve().parent
-NOBODY = "10.77.0.77"
+ABSENT = "10.77.0.77"
 """No host of the lab has this address, nor this one of the link."""
-NOBODYS_LINK_ADDRESS = "02:00:00:00:00:77"
+ABSENT_LINK_ADDRESS = "02:00:00:00:00:77"
 
 
 def run(lab: Lab, tally: Tally, folder: Path) -> None:
@@ -25,9 +25,9 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     source = str(HERE / "verbs_records.c")
     subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, source, "-libverbs"], check=True)
     tally.attempt("records arrive whole", lambda: _whole(lab, [program]))
-    known = ["neigh", "add", NOBODY, "lladdr", NOBODYS_LINK_ADDRESS, "nud", "permanent", "dev", INTERFACE]
+    known = ["neigh", "add", ABSENT, "lladdr", ABSENT_LINK_ADDRESS, "nud", "permanent", "dev", INTERFACE]
     subprocess.run([*lab.a.inside(), "ip", *known], check=True)
-    tally.attempt("records arrive whole beside a silent target", lambda: _whole(lab, [program, "-n", NOBODY]))
+    tally.attempt("records arrive whole beside a silent target", lambda: _whole(lab, [program, "-n", ABSENT]))
 
 
 def _whole(lab: Lab, argv: list[str]) -> list[str]:

@@ -149,7 +149,7 @@ static bool source(const struct load *load)
 
 int main(int argc, char **argv)
 {
-	const char *device = NULL, *nobody = NULL;
+	const char *device = NULL, *absent = NULL;
 	const struct load *loads = USUAL;
 	int option;
 	while ((option = getopt(argc, argv, "d:g:n:b")) != -1) {
@@ -158,7 +158,7 @@ int main(int argc, char **argv)
 		else if (option == 'g')
 			gid_index = atoi(optarg);
 		else if (option == 'n')
-			nobody = optarg, loads = BESIDE;
+			absent = optarg, loads = BESIDE;
 		else if (option == 'b')
 			loads = BIG;
 		else
@@ -170,9 +170,9 @@ int main(int argc, char **argv)
 	set_up(device, loads == BIG);
 	if (client) {
 		ah = way_to(&theirs.gid);
-		if (nobody) {
+		if (absent) {
 			union ibv_gid gid = { .raw = { [10] = 0xff, 0xff } };
-			SETUP(inet_pton(AF_INET, nobody, &gid.raw[12]) == 1, "no IPv4 address: %s", nobody);
+			SETUP(inet_pton(AF_INET, absent, &gid.raw[12]) == 1, "no IPv4 address: %s", absent);
 			silent = way_to(&gid);
 		}
 	}

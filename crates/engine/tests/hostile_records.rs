@@ -351,7 +351,7 @@ fn only_a_sender_with_the_right_to_write_is_answered() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_change_nothing() {
+fn answers_without_a_question_change_nothing() {
     let mut siege = Siege::new();
     let forged = RecordEcho {
         dest_qpn: siege.end.qp.number(),
@@ -365,11 +365,11 @@ fn answers_that_nobody_asked_for_change_nothing() {
     };
     siege.send(&forged.to_bytes());
     siege.counts("drop_ghost", 1);
-    let to_nobody = RecordEcho {
+    let to_none = RecordEcho {
         dest_qpn: Qpn::new(0x77_7777),
         ..forged
     };
-    siege.send(&to_nobody.to_bytes());
+    siege.send(&to_none.to_bytes());
     siege.counts("drop_unknown_qp", 1);
     let mut longer = forged.to_bytes().to_vec();
     longer.extend_from_slice(&[0; 4]);

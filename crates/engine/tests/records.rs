@@ -434,11 +434,11 @@ fn a_destination_that_is_silent_delays_its_own_messages() {
         ..config()
     };
     let records = ready(&left, &right, patient);
-    let nobody: Gid = IpAddr::from([127, 0, 0, 67]).into();
+    let absent: Gid = IpAddr::from([127, 0, 0, 67]).into();
     // They take a second, since they wait for answers that never come.
     for _ in 0..4 {
         records.post_with(records.region.rkey(), BYTES, |wr| {
-            wr.datagram.as_mut().unwrap().path.gid = nobody;
+            wr.datagram.as_mut().unwrap().path.gid = absent;
         });
     }
     for _ in 0..3 {
