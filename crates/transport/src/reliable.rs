@@ -25,8 +25,8 @@ pub(crate) use requester::{ReliableRequester, Repeat};
 pub const RELIABLE_MESSAGES_MAX: u32 = 1 << 16;
 /// Most destinations that a queue pair may have messages for at once.
 pub const RELIABLE_DESTINATIONS_MAX: u32 = 1 << 14;
-/// Longest time without an answer after which a destination is given up: a target remembers the
-/// numbers of its messages for longer.
+/// Longest time without an answer that names more after which a destination is given up: a target
+/// remembers the numbers of its messages for longer.
 pub const RELIABLE_SILENCE_MAX: Duration = Duration::from_secs(4);
 /// How long a target waits for more of a reliable message: longer than its sender waits for an
 /// answer.
@@ -51,7 +51,7 @@ pub struct ReliableConfig {
     pub share_max: u32,
     /// Destinations with such messages, at most [`RELIABLE_DESTINATIONS_MAX`].
     pub destinations_max: u32,
-    /// Time without an answer after which a destination is given up, at most
+    /// Time after which a destination is given up of which nothing more arrives, at most
     /// [`RELIABLE_SILENCE_MAX`].
     pub silence: Duration,
     /// How long a message is repeated that the target has no room, or no receive, for.

@@ -117,8 +117,17 @@ impl Row {
 struct AddressRow {
     address: Neighbour,
     sources: u32,
+    /// Those of them that are remembered for [`RELIABLE_MEMORY`].
+    remembered: u32,
     entries: u32,
     open: u32,
+    /// Acknowledged messages among the open ones.
+    open_reliable: u32,
+}
+
+/// How many of `most` places a host may have while others have `others`: as many as it leaves.
+pub(super) fn share(most: u32, others: u32) -> u32 {
+    most.saturating_sub(others).div_ceil(2)
 }
 
 #[derive(Debug)]
@@ -127,8 +136,10 @@ pub(super) struct Sources {
     by_source: Index,
     /// Rows without entries, the one that was used longest ago first.
     unused: List,
-    /// Those of them whose messages are acknowledged.
+    /// Those of them that are remembered.
     unused_reliable: List,
+    /// Rows that are remembered.
+    remembered: u32,
     addresses: Vec<AddressRow>,
     by_address: Index,
     free_addresses: Vec<u32>,
@@ -142,6 +153,7 @@ impl Sources {
             by_source: Index::new(max, key),
             unused: List::new(max),
             unused_reliable: List::new(max),
+            remembered: 0,
             addresses: Vec::with_capacity(max as usize),
             by_address: Index::new(max, key),
             free_addresses: Vec::with_capacity(max as usize),
@@ -184,20 +196,38 @@ impl Sources {
         }
     }
 
-    /// A row without entries whose source may be forgotten.
-    fn forgettable(&self, now: Time) -> Option<u32> {
-        let old = || {
-            let row = self.unused_reliable.first()?;
-            let touched = self.rows[row as usize].touched;
-            (touched + RELIABLE_MEMORY <= now).then_some(row)
-        };
-        self.unused.first().or_else(old)
+    /// Sources that were remembered for long enough may be forgotten.
+    fn expire(&mut self, now: Time) {
+        while let Some(row) = self.unused_reliable.first()
+            && self.rows[row as usize].touched + RELIABLE_MEMORY <= now
+        {
+            self.unused_reliable.remove(row);
+            self.unused.push(row);
+            let source = &mut self.rows[row as usize];
+            source.is_reliable = false;
+            self.addresses[source.address as usize].remembered -= 1;
+            self.remembered -= 1;
+        }
+    }
+
+    /// Whether one more source at an address may be remembered. Half of the rows are for those
+    /// whose messages are not acknowledged.
+    fn may_remember(&self, address: Neighbour) -> bool {
+        let row = self.find_address(address);
+        let mine = row.map_or(0, |row| self.addresses[row as usize].remembered);
+        mine < share((self.max / 2).max(1), self.remembered - mine)
     }
 
     /// Entries that messages from an address have.
     pub(super) fn entries_of(&self, address: Neighbour) -> u32 {
         self.find_address(address)
             .map_or(0, |row| self.addresses[row as usize].entries)
+    }
+
+    /// Open acknowledged messages from an address.
+    pub(super) fn open_reliable_of(&self, address: Neighbour) -> u32 {
+        self.find_address(address)
+            .map_or(0, |row| self.addresses[row as usize].open_reliable)
     }
 
     fn find_address(&self, address: Neighbour) -> Option<u32> {
@@ -218,6 +248,10 @@ impl Sources {
         if let Some(row) = self.find(&source) {
             return Some(row);
         }
+        self.expire(now);
+        if is_reliable && !self.may_remember(source.address) {
+            return None;
+        }
         let fresh = Row {
             source,
             address: 0,
@@ -234,14 +268,19 @@ impl Sources {
             self.rows.push(fresh);
             self.rows.len() as u32 - 1
         } else {
-            let row = self.forgettable(now)?;
-            self.unused(row).remove(row);
+            let row = self.unused.first()?;
+            self.unused.remove(row);
             self.by_source.remove(row);
             self.leave_address(self.rows[row as usize].address);
             self.rows[row as usize] = fresh;
             row
         };
-        self.rows[row as usize].address = self.enter_address(source.address);
+        let address = self.enter_address(source.address);
+        self.rows[row as usize].address = address;
+        if is_reliable {
+            self.addresses[address as usize].remembered += 1;
+            self.remembered += 1;
+        }
         self.unused(row).push(row);
         let hash = self.hash(&source);
         self.by_source.insert(hash, row);
@@ -256,8 +295,10 @@ impl Sources {
         let fresh = AddressRow {
             address,
             sources: 1,
+            remembered: 0,
             entries: 0,
             open: 0,
+            open_reliable: 0,
         };
         let row = match self.free_addresses.pop() {
             Some(row) => {
@@ -284,7 +325,7 @@ impl Sources {
     }
 
     /// A message is opened.
-    pub(super) fn note_open(&mut self, row: u32) {
+    pub(super) fn note_open(&mut self, row: u32, is_reliable: bool) {
         let source = &mut self.rows[row as usize];
         source.entries += 1;
         let address = source.address;
@@ -294,13 +335,16 @@ impl Sources {
         let address = &mut self.addresses[address as usize];
         address.entries += 1;
         address.open += 1;
+        address.open_reliable += u32::from(is_reliable);
     }
 
     /// An open message is closed.
-    pub(super) fn note_closed(&mut self, row: u32, id: u32, is_whole: bool) {
+    pub(super) fn note_closed(&mut self, row: u32, id: u32, is_whole: bool, is_reliable: bool) {
         let source = &mut self.rows[row as usize];
         source.close(id, if is_whole { Fate::Whole } else { Fate::Late });
-        self.addresses[source.address as usize].open -= 1;
+        let address = &mut self.addresses[source.address as usize];
+        address.open -= 1;
+        address.open_reliable -= u32::from(is_reliable);
     }
 
     /// A message without an entry is longer than its receive.

@@ -8,7 +8,7 @@ use airdma_wire::{Neighbour, RecordAnswer, RecordHeaders, RecordPacket, Reth, Rk
 use super::index::{Index, NONE};
 use super::list::List;
 use super::reply::Refused;
-use super::sources::{Fate, Source, Sources};
+use super::sources::{Fate, Source, Sources, share};
 use super::{
     Ended, InvalidRecordConfig, Part, Record, RecordConfig, RecordHandle, RecordHost, RecordReply,
     WORD, has_unit,
@@ -252,7 +252,7 @@ impl RecordTarget {
         if self.sources.entries_of(source.address) >= self.share() {
             return Err(Refused::Full);
         }
-        if is_reliable && self.open_reliable >= (self.config.open_max / 2).max(1) {
+        if is_reliable && !self.may_open_reliable(source.address) {
             return Err(Refused::Full);
         }
         if self.open == self.config.open_max && !self.free.is_empty() {
@@ -270,7 +270,7 @@ impl RecordTarget {
             None
         };
         self.free.pop();
-        self.sources.note_open(row);
+        self.sources.note_open(row, is_reliable);
         let entry = &mut self.entries[index as usize];
         *entry = Entry {
             generation: entry.generation,
@@ -308,6 +308,13 @@ impl RecordTarget {
     /// Entries that one address may have.
     fn share(&self) -> u32 {
         (self.config.entries() / 2).max(1)
+    }
+
+    /// Whether an address may open one more acknowledged message, none of which is displaced.
+    fn may_open_reliable(&self, address: Neighbour) -> bool {
+        let mine = self.sources.open_reliable_of(address);
+        let most = (self.config.open_max / 2).max(1);
+        mine < share(most, self.open_reliable - mine)
     }
 
     /// Closes the oldest message of the address with the most open ones.
@@ -418,7 +425,8 @@ impl RecordTarget {
     /// An open message is closed: its number is remembered.
     pub(super) fn note_closed(&mut self, index: u32, is_whole: bool) {
         let entry = &self.entries[index as usize];
-        self.sources.note_closed(entry.row, entry.id, is_whole);
+        let (row, id, is_reliable) = (entry.row, entry.id, entry.is_reliable);
+        self.sources.note_closed(row, id, is_whole, is_reliable);
         if entry.is_reliable {
             self.reliable.remove(index);
             self.open_reliable -= 1;

@@ -192,7 +192,7 @@ impl Message {
         self.deadline = None;
     }
 
-    /// The target is not ready. False if it has not been for `most`.
+    /// The target is not ready. False if it has taken nothing for `most`.
     pub(super) fn handle_not_ready(&mut self, now: Time, most: Duration) -> bool {
         self.handle_silence();
         let since = *self.not_ready_since.get_or_insert(now);

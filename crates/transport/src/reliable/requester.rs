@@ -385,6 +385,8 @@ impl ReliableRequester {
         let message = &mut self.messages[index as usize];
         let before = message.in_flight();
         let mut ended = None;
+        // A target that answers and takes nothing is as silent as one that is gone.
+        let mut has_progress = true;
         match answer.answer {
             RecordAnswer::Whole => {
                 host.count(Counter::AcksReceived);
@@ -393,14 +395,15 @@ impl ReliableRequester {
             }
             RecordAnswer::Arrives => {
                 host.count(Counter::AcksReceived);
-                message.note_ready();
-                if let Some((gained, lost)) =
-                    message.handle_map(answer.base, answer.map, answer.round)
-                {
-                    destination.grow(gained);
-                    if lost {
-                        destination.shrink(now);
-                    }
+                let told = message.handle_map(answer.base, answer.map, answer.round);
+                let (gained, lost) = told.unwrap_or_default();
+                has_progress = gained > 0;
+                if has_progress {
+                    message.note_ready();
+                }
+                destination.grow(gained);
+                if lost {
+                    destination.shrink(now);
                 }
             }
             RecordAnswer::NotReady => {
@@ -422,7 +425,9 @@ impl ReliableRequester {
             }
             self.finish(row, index, status, qpn, host);
         }
-        self.destinations[row as usize].restart_silence(now);
+        if has_progress {
+            self.destinations[row as usize].restart_silence(now);
+        }
         self.make_ready(row);
         self.note_due(row, index);
     }

@@ -8,6 +8,8 @@ use airdma_wire::*;
 
 use super::record_target::Memory;
 
+mod attacks;
+
 const QKEY: Qkey = Qkey(0x1357);
 const KEY: Rkey = Rkey(7);
 const VA: u64 = 0x1000;
@@ -711,7 +713,7 @@ fn a_source_that_is_remembered_gives_no_place_away() {
     let records = RecordConfig {
         open_max: 1,
         closed_max: 1,
-        sources_max: 2,
+        sources_max: 8,
         ..RecordConfig::default()
     };
     let mut world = World::with(1, ReliableConfig::default(), records);
