@@ -2,7 +2,9 @@
 //! by its reason, no byte outside of the granted region changes, and the next message arrives.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod reliable;
 
 use airdma_engine::*;
 use airdma_port::{Destination, Port, TransmitBatch, sim};
@@ -141,9 +143,13 @@ impl Siege {
 
     /// Nothing but the first four bytes of the region changed.
     fn untouched(&self) {
+        self.untouched_but(GRANTED.start..GRANTED.start + 4);
+    }
+
+    fn untouched_but(&self, range: std::ops::Range<usize>) {
         let mut expected = pattern(BYTES, 0);
-        let first = GRANTED.start..GRANTED.start + 4;
-        expected[first].copy_from_slice(&self.end.memory.bytes(GRANTED.start, 4));
+        let bytes = self.end.memory.bytes(range.start, range.len());
+        expected[range].copy_from_slice(&bytes);
         assert_eq!(self.end.memory.bytes(0, BYTES), expected);
     }
 }
@@ -232,6 +238,69 @@ fn a_packet_after_its_record_was_read_changes_nothing() {
     siege.counts("drop_record_late", 1);
     assert_eq!(siege.end.memory.bytes(GRANTED.start, 4), b"good");
     siege.alive(b"next");
+}
+
+/// Memory that two messages share belongs to neither, and each ends as it would alone.
+#[test]
+fn messages_that_overlap_end_each_for_itself() {
+    let mut siege = Siege::new();
+    let mut ends = Vec::new();
+    for (id, unit) in [
+        (1, 1),
+        (2, 2),
+        (1, 0),
+        (2, 0),
+        (1, 2),
+        (2, 1),
+        (1, 3),
+        (2, 3),
+    ] {
+        let mut headers = siege.headers();
+        (headers.rceth.id, headers.rceth.offset) = (id, 16 * unit);
+        headers.reth.va += 8 * u64::from(id);
+        let bytes = siege.bytes(&headers, &[id as u8; 16]);
+        siege.send(&bytes);
+    }
+    for _ in 0..2 {
+        let handle = RecordHandle(siege.end.ok().wr_id);
+        let seen = |record: &Record<'_>| (record.id, record.valid_bytes, record.ended);
+        ends.push(siege.end.qp.record(handle, seen).unwrap());
+    }
+    let whole = Some(Ended::Whole);
+    assert_eq!(ends, [(1, 64, whole), (2, 64, whole)]);
+    let memory = siege.end.memory.bytes(0, BYTES);
+    let (first, last) = (GRANTED.start + 8, GRANTED.start + 16 + 64);
+    assert!(memory[first..last].iter().all(|byte| [1, 2].contains(byte)));
+    let untouched = pattern(BYTES, 0);
+    assert_eq!(memory[..first], untouched[..first]);
+    assert_eq!(memory[last..], untouched[last..]);
+}
+
+/// A message whose number is far ahead of all others makes those late that follow it, and no
+/// message of another source.
+#[test]
+fn a_number_that_jumps_costs_its_source_only() {
+    let mut siege = Siege::new();
+    for jump in 0..40 {
+        let mut headers = siege.headers();
+        headers.reth.length = 4;
+        (headers.rceth.id, headers.rceth.offset) = (0x4000_0000 + jump, 0);
+        let bytes = siege.bytes(&headers, b"jump");
+        siege.send(&bytes);
+        let handle = RecordHandle(siege.end.ok().wr_id);
+        assert!(siege.end.qp.free_record(handle));
+    }
+    let mut late = siege.headers();
+    late.reth.length = 4;
+    (late.rceth.id, late.rceth.offset) = (1, 0);
+    let bytes = siege.bytes(&late, b"late");
+    siege.send(&bytes);
+    siege.counts("drop_record_late", 1);
+    late.bth.psn = Psn::new(10);
+    let bytes = siege.bytes(&late, b"good");
+    siege.send(&bytes);
+    siege.end.ok();
+    assert_eq!(siege.end.memory.bytes(GRANTED.start, 4), b"good");
 }
 
 #[test]
