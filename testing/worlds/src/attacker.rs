@@ -11,6 +11,8 @@
 //! | queue pair numbers of unreliable connections, the key of datagrams | never the right one, with the right service |
 //! | the tag of a connection in air mode | never the one that its packets have |
 //! | the instance that a host has shown to a peer | at random: 64 bits |
+//! | Q_Key and key of records | never both the right ones; a SEND never has the right Q_Key |
+//! | token of a reliable datagram | at random: 64 bits |
 //!
 //! So no datagram of the attacker may change a byte, a completion or a connection, and the judge
 //! does not know of it. The exception is what RoCEv2 itself does on a packet from the future: see
@@ -20,6 +22,7 @@ mod forge;
 mod managers;
 mod meeting;
 mod own;
+mod records;
 
 use crate::host::{End, Host};
 use crate::plan::{AttackerPlan, Plan};
@@ -73,8 +76,9 @@ pub struct Attacker {
     disturbances: u64,
     /// Congestion notifications.
     notifications: u64,
-    /// Datagrams sent.
+    /// Datagrams sent, and those of them that are about records.
     pub sent: u64,
+    pub sent_records: u64,
     /// Bytes that hosts sent to the bystander, and bytes that were forged in its name.
     reflected: (u64, u64),
 }
@@ -109,6 +113,7 @@ impl Attacker {
             disturbances: 0,
             notifications: 0,
             sent: 0,
+            sent_records: 0,
             reflected: (0, 0),
         };
         attacker.next_at = attacker.pause();

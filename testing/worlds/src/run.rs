@@ -100,6 +100,8 @@ impl World {
     fn total(&self) -> Counts {
         let mut counts = self.counts;
         counts.forged = self.attacker.as_ref().map_or(0, |attacker| attacker.sent);
+        counts.forged_records =
+            (self.attacker.as_ref()).map_or(0, |attacker| attacker.sent_records);
         counts.forged += self.on_path.as_ref().map_or(0, |on_path| on_path.sent);
         counts.in_rings = self.one_host.as_ref().map_or(0, |host| host.carried().1);
         for from in 0..self.hosts.len() {

@@ -64,6 +64,7 @@ fn records_keep_the_contract_among_all_that_is_there() {
     assert!(counts.records > 250, "{counts:?}");
     assert!(counts.records_told > 150, "{counts:?}");
     assert!(counts.records_partial > 3, "{counts:?}");
+    assert!(counts.forged_records > 50, "{counts:?}");
 }
 
 /// Checks that each verb of each service succeeded, and that each possible status came.

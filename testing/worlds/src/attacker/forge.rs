@@ -19,7 +19,7 @@ use std::net::IpAddr;
 
 /// A kind of datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// A request on another host's reliable connection.
     Request,
     /// An acknowledgement, or a refusal.
@@ -40,6 +40,12 @@ enum Kind {
     Bundle,
     /// A datagram for the connection manager.
     Manager,
+    /// A packet of a record, or of a reliable datagram.
+    Record,
+    /// An answer to a reliable datagram.
+    RecordAck,
+    /// An answer to a packet of a record.
+    RecordEcho,
     /// A packet of the attacker's own connection.
     Own,
     /// A valid packet of its own connection, in the name of another host.
@@ -84,6 +90,14 @@ const KINDS: [Kind; 34] = [
     Kind::Replay,
 ];
 
+/// Kinds besides, in worlds with records.
+const RECORD_KINDS: [Kind; 4] = [
+    Kind::Record,
+    Kind::Record,
+    Kind::RecordAck,
+    Kind::RecordEcho,
+];
+
 /// Requests of a reliable connection.
 const REQUESTS: [Opcode; 15] = [
     Opcode::RcSendFirst,
@@ -126,9 +140,15 @@ impl Attacker {
     /// Sends one datagram, if there is a host to send it to.
     pub(super) fn send(&mut self, world: &mut World) {
         self.left = self.left.saturating_sub(1);
-        let kind = self.random.pick(&KINDS);
+        let kind = if !world.records.is_empty() && self.random.chance(0.3) {
+            self.random.pick(&RECORD_KINDS)
+        } else {
+            self.random.pick(&KINDS)
+        };
         let forged = if kind == Kind::Manager {
             Some(self.at_manager(world))
+        } else if RECORD_KINDS.contains(&kind) {
+            self.at_records(world, kind)
         } else {
             self.at_end(world, kind)
         };
@@ -191,6 +211,9 @@ impl Attacker {
             | Kind::Acknowledgement
             | Kind::Answer
             | Kind::Manager
+            | Kind::Record
+            | Kind::RecordAck
+            | Kind::RecordEcho
             | Kind::Notification => return None,
         };
         Some((source, bytes))
@@ -503,6 +526,7 @@ impl Attacker {
             )
         });
         self.sent += 1;
+        self.sent_records += u64::from(RECORD_KINDS.contains(&kind));
         self.reflected.1 += bytes.len() as u64 * u64::from(source == self.bystander);
         let frame = Frame {
             source,

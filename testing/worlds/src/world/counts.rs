@@ -20,6 +20,8 @@ pub struct Counts {
     pub events: u64,
     /// Datagrams that an attacker forged.
     pub forged: u64,
+    /// Those of them that are about records.
+    pub forged_records: u64,
     /// Packets through rings of processes of one host.
     pub in_rings: u64,
     /// Rings that a process wrote garbage into.
@@ -47,6 +49,7 @@ impl Counts {
             bytes,
             events,
             forged,
+            forged_records,
             in_rings,
             damaged_rings,
             records,
@@ -66,6 +69,7 @@ impl Counts {
         self.bytes += bytes;
         self.events += events;
         self.forged += forged;
+        self.forged_records += forged_records;
         self.in_rings += in_rings;
         self.damaged_rings += damaged_rings;
         self.records += records;
