@@ -103,7 +103,7 @@ fn each_lie_of_a_reliable_datagram_is_counted_by_its_reason() {
 }
 
 #[test]
-fn a_reliable_datagram_is_taken_once_however_often_it_is_replayed() {
+fn a_reliable_datagram_that_is_replayed_is_taken_once() {
     let mut siege = Siege::new();
     siege.end.recv(8, 3072, 200);
     for unit in 0..3 {
@@ -137,7 +137,7 @@ fn a_reliable_datagram_is_taken_once_however_often_it_is_replayed() {
 }
 
 #[test]
-fn a_message_that_contradicts_its_first_packet_goes_on_as_it_began() {
+fn packets_that_contradict_a_reliable_message_are_dropped() {
     let mut siege = Siege::new();
     siege.end.recv(8, 3072, AREA + 64);
     siege.asks(&siege.reliable_send(1, 0));
