@@ -105,6 +105,20 @@ values! {
             /// As for [`MemoryControl::Register`].
             can_be_cut: bool,
         },
+        /// Registers memory for records to a multicast group, of one host or of all. `EEXIST` if
+        /// the domain has such a key of the group. Reply: its key for the application's own
+        /// requests.
+        11 RegisterGroupRecords {
+            pd: PdIndex,
+            address: u64,
+            length: usize,
+            source: Option<Gid>,
+            group: Gid,
+            /// The key by which members name it; 0: the one in the reply.
+            key: u32,
+            /// As for [`MemoryControl::Register`].
+            can_be_cut: bool,
+        },
     }
 }
 

@@ -117,7 +117,7 @@ handle! {
 /// A protection domain of a device: a serial number that no other domain of the device ever has,
 /// so that a key of a former domain opens nothing in a later one.
 #[repr(transparent)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PdIndex(Serial);
 
 impl PdIndex {

@@ -24,6 +24,8 @@ mod records;
 mod windows;
 
 use self::faults::Copying;
+pub(crate) use self::records::GroupKey;
+use self::records::GroupKeys;
 use crate::index::{PdIndex, Serial};
 use crate::random::Random;
 use crate::{Access, Error, LIMITS};
@@ -57,6 +59,8 @@ pub(crate) struct MemoryTable {
     used: usize,
     random: Random,
     copying: Copying,
+    /// Regions for records to groups, by their keys there.
+    groups: GroupKeys,
 }
 
 /// A row of the table. `key` 0 marks a free one.
@@ -91,6 +95,12 @@ enum Kind {
     },
     /// Peers write records to it, and do nothing else: it has no right of theirs.
     Records {
+        /// The only host that may.
+        source: Option<Neighbour>,
+    },
+    /// As [`Kind::Records`], for messages to a multicast group, which name it otherwise: its key
+    /// opens it for the application's own requests alone.
+    GroupRecords {
         /// The only host that may.
         source: Option<Neighbour>,
     },
@@ -262,8 +272,12 @@ impl MemoryTable {
     pub(crate) fn deregister(&mut self, key: u32) -> Result<(), Error> {
         if let Some(region) = self.at_mut(key) {
             region.check_no_windows()?;
+            let is_of_group = matches!(region.kind, Kind::GroupRecords { .. });
             *region = Region::empty(PdIndex::NONE);
             self.used -= 1;
+            if is_of_group {
+                self.groups.remove(key);
+            }
         }
         Ok(())
     }
@@ -285,7 +299,10 @@ impl MemoryTable {
         if region.backing == Backing::Null {
             return Err(gone);
         }
-        if matches!(region.kind, Kind::Records { .. }) {
+        if matches!(
+            region.kind,
+            Kind::Records { .. } | Kind::GroupRecords { .. }
+        ) {
             return Err(Error::Invalid("a memory region for records stays as it is"));
         }
         region.check_no_windows()?;
@@ -589,7 +606,7 @@ impl Region {
         match self.kind {
             Kind::Region { windows: 0 } => Ok(()),
             Kind::Region { .. } => Err(Error::Busy("a memory region in which windows are bound")),
-            Kind::Records { .. } => Ok(()),
+            Kind::Records { .. } | Kind::GroupRecords { .. } => Ok(()),
             Kind::Window { .. } => Err(Error::Gone("the memory region")),
         }
     }

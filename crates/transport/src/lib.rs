@@ -47,7 +47,7 @@ pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, RecordAnswerOwed, T
 pub use record::{
     Ended, InvalidRecordConfig, RECORD_CLOSED_MAX, RECORD_MAP_BYTES_MAX, RECORD_OPEN_MAX,
     RECORD_SOURCES_MAX, RECORD_UNITS_MAX, Record, RecordConfig, RecordHandle, RecordHost,
-    RecordReply, RecordTarget,
+    RecordOrigin, RecordReply, RecordTarget,
 };
 pub use reliable::{
     InvalidReliableConfig, RELIABLE_DESTINATIONS_MAX, RELIABLE_MESSAGES_MAX, RELIABLE_SILENCE_MAX,

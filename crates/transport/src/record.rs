@@ -134,11 +134,22 @@ pub enum Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecordHandle(pub u64);
 
+/// Where a message comes from, and to which group it goes. Keys of groups are apart from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordOrigin {
+    /// Address of its sender.
+    pub source: Neighbour,
+    /// The multicast group that it was sent to, if it was.
+    pub group: Option<Neighbour>,
+}
+
 /// What is known of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Address that it came from.
     pub source: Neighbour,
+    /// The multicast group that it was sent to, if it was.
+    pub group: Option<Neighbour>,
     /// Queue pair that sent it.
     pub src_qpn: Qpn,
     /// Its number.
@@ -200,19 +211,19 @@ fn has_unit(map: &[u64], unit: u32) -> bool {
 /// The memory that records are written to. As with [`Host`](crate::Host), every access is checked
 /// anew.
 pub trait RecordHost {
-    /// Whether `source` may write `length` bytes at `va`.
+    /// Whether a message of that origin may write `length` bytes at `va`.
     fn check_record(
         &mut self,
-        source: Neighbour,
+        origin: RecordOrigin,
         rkey: Rkey,
         va: u64,
         length: u32,
     ) -> Result<(), RemoteFault>;
 
-    /// Places part of a message from `source`.
+    /// Places part of a message of that origin.
     fn write_record(
         &mut self,
-        source: Neighbour,
+        origin: RecordOrigin,
         rkey: Rkey,
         va: u64,
         data: &[u8],

@@ -24,6 +24,8 @@ const STRICT_LAST: u32 = 1;
 const WITH_IMM: u32 = 1;
 /// `AIRDMA_RECORD_RELIABLE`.
 const RELIABLE: u32 = 2;
+/// `AIRDMA_RECORD_TO_GROUP`.
+const TO_GROUP: u32 = 4;
 /// `AIRDMA_RECORD_OPEN`.
 const OPEN: u32 = 255;
 
@@ -178,6 +180,26 @@ pub unsafe fn register(
     Ok(memory::hand_out(raw_pd, pd, (addr, length), engine))
 }
 
+/// `airdma_record_reg_group`.
+pub unsafe fn register_group(
+    raw_pd: *mut abi::ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    group: *const abi::ibv_gid,
+    key: u32,
+    source: *const abi::ibv_gid,
+) -> Result<*mut abi::ibv_mr, Errno> {
+    // SAFETY: the caller's domain and addresses, whose member `raw` is all of each.
+    let (pd, group, source) = unsafe {
+        let group = group.as_ref().ok_or(Errno::INVALID)?;
+        let source = source.as_ref().map(|source| Gid(source.raw));
+        (Pd::of(raw_pd)?, Gid(group.raw), source)
+    };
+    let name = (group, Rkey(key));
+    let engine = (pd.engine()).reg_group_record_mr(addr as u64, length, name, source)?;
+    Ok(memory::hand_out(raw_pd, pd, (addr, length), engine))
+}
+
 /// `airdma_record_post`.
 pub unsafe fn post(qp: *mut abi::ibv_qp, wr: *const RecordWr) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair and request.
@@ -229,10 +251,15 @@ fn view(record: &Record<'_>) -> RecordView {
         src_qp: record.src_qpn.get(),
         source: Gid::from(record.source).0,
         imm_data: record.imm.unwrap_or_default(),
-        flags: if record.imm.is_some() { WITH_IMM } else { 0 },
+        flags: flags_of(record),
         ended: record.ended.map_or(OPEN, |ended| ended as u32),
         words: record.map.len() as u32,
     }
+}
+
+fn flags_of(record: &Record<'_>) -> u32 {
+    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+    flag(record.imm.is_some(), WITH_IMM) | flag(record.group.is_some(), TO_GROUP)
 }
 
 /// Copies as much of the map as there is room for.

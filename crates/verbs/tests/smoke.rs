@@ -34,6 +34,14 @@ fn records_go_between_two_hosts_and_say_what_was_lost() {
 }
 
 #[test]
+fn records_to_a_group_are_each_members_own() {
+    let loses = "nsenter --target $peer --net sh -c 'nft add table ip loss &&
+             nft add chain ip loss input \"{ type filter hook input priority 0; }\" &&
+             nft add rule ip loss input udp dport 4791 numgen random mod 10 == 0 drop'";
+    program::run_after("records_group", &format!("{TWO_HOSTS}\n{loses}"));
+}
+
+#[test]
 fn datagrams_are_repeated_until_they_are_there_from_c() {
     program::run("reliable");
 }

@@ -12,8 +12,8 @@ use airdma_sim::Random;
 use airdma_transport::{
     AtomicOperation, AttrMask, Bind, Completion, Counter, Datagram, Ended, Host, LocalFault,
     Operation, Path, QpAttributes, QpConfig, QpEvent, QpState, QpType, QueuePair, Receive,
-    RecordConfig, RecordHandle, RecordHost, RecordTarget, RemoteAccess, RemoteFault, SendRequest,
-    Slot, Time,
+    RecordConfig, RecordHandle, RecordHost, RecordOrigin, RecordTarget, RemoteAccess, RemoteFault,
+    SendRequest, Slot, Time,
 };
 use airdma_wire::{Neighbour, PathMtu, Psn, Qkey, Qpn, RecordPacket, Rkey};
 
@@ -91,7 +91,7 @@ impl Memory {
 impl RecordHost for Memory {
     fn check_record(
         &mut self,
-        _: Neighbour,
+        _: RecordOrigin,
         rkey: Rkey,
         va: u64,
         length: u32,
@@ -101,7 +101,7 @@ impl RecordHost for Memory {
 
     fn write_record(
         &mut self,
-        _: Neighbour,
+        _: RecordOrigin,
         rkey: Rkey,
         va: u64,
         data: &[u8],

@@ -11,8 +11,8 @@ use airdma_sim::Random;
 use airdma_transport::{
     Arrival, AtomicOperation, AttrMask, Bind, Completion, Counter, Datagram, Ended, Host,
     LocalFault, Operation, Path, QpAttributes, QpConfig, QpEvent, QpState, QpType, QueuePair,
-    Receive, RecordAnswerOwed, RecordConfig, RecordHost, RecordTarget, ReliableConfig,
-    RemoteAccess, RemoteFault, SendRequest, Slot, Status, Time,
+    Receive, RecordAnswerOwed, RecordConfig, RecordHost, RecordOrigin, RecordTarget,
+    ReliableConfig, RemoteAccess, RemoteFault, SendRequest, Slot, Status, Time,
 };
 use airdma_wire::{
     GRH_LEN, Gid, Neighbour, PathMtu, Psn, Qkey, Qpn, RECORD_ACK_OPCODE, RecordAck, RecordPacket,
@@ -95,7 +95,7 @@ impl Receives {
 impl RecordHost for Receives {
     fn check_record(
         &mut self,
-        _: Neighbour,
+        _: RecordOrigin,
         rkey: Rkey,
         _: u64,
         _: u32,
@@ -104,7 +104,7 @@ impl RecordHost for Receives {
     }
     fn write_record(
         &mut self,
-        _: Neighbour,
+        _: RecordOrigin,
         _: Rkey,
         va: u64,
         data: &[u8],

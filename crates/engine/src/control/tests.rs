@@ -107,6 +107,15 @@ fn memory() -> Vec<MemoryControl> {
             source: Some(GID),
             can_be_cut: false,
         },
+        MemoryControl::RegisterGroupRecords {
+            pd: PD,
+            address: 0x7000,
+            length: 4096,
+            source: None,
+            group: GID,
+            key: 5,
+            can_be_cut: true,
+        },
         MemoryControl::RegisterEmpty { pd: PD },
         MemoryControl::Reregister {
             key: 5,
@@ -547,7 +556,7 @@ fn requests_have_the_bytes_of_this_version() {
     };
     #[rustfmt::skip]
     let expected = [
-        3, 1, 0, // version, memory, register
+        4, 1, 0, // version, memory, register
         2, 0, 0, 0, 0, 0, 0, 0,
         0, 0x10, 0, 0, 0, 0, 0, 0,
         16, 0, 0, 0, 0, 0, 0, 0,

@@ -128,7 +128,10 @@ impl MemoryTable {
                 self.unbind(self.row(key));
                 Ok(())
             }
-            Kind::Window { .. } | Kind::Region { .. } | Kind::Records { .. } => Err(Refused),
+            Kind::Window { .. }
+            | Kind::Region { .. }
+            | Kind::Records { .. }
+            | Kind::GroupRecords { .. } => Err(Refused),
         }
     }
 

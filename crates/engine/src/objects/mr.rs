@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A registered memory region.
 pub struct Mr {
     key: u32,
+    /// The key by which peers name it.
+    rkey: u32,
     state: Mutex<State>,
     /// Memory of the device that it opens, which counts it as a user.
     dm: Option<Arc<Dm>>,
@@ -32,6 +34,7 @@ impl Mr {
     ) -> Self {
         Mr {
             key,
+            rkey: key,
             state: Mutex::new(State {
                 pd,
                 access,
@@ -49,7 +52,13 @@ impl Mr {
 
     /// The remote key.
     pub fn rkey(&self) -> Rkey {
-        Rkey(self.key)
+        Rkey(self.rkey)
+    }
+
+    /// The region that a multicast group names by another key.
+    pub(crate) fn named(mut self, rkey: Rkey) -> Self {
+        self.rkey = rkey.0;
+        self
     }
 
     /// Whether it is a region of this domain.

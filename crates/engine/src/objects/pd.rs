@@ -7,8 +7,8 @@ use crate::memory::{faults, files, populate};
 use crate::objects::multicast::check_scope;
 use crate::queues::use_count::UseCount;
 use crate::{
-    Access, Ah, Device, Dm, Error, Gid, Mr, Mw, MwType, Path, Qp, QpInit, Sge, Srq, SrqAttributes,
-    SrqExtension,
+    Access, Ah, Device, Dm, Error, Gid, Mr, Mw, MwType, Path, Qp, QpInit, Rkey, Sge, Srq,
+    SrqAttributes, SrqExtension,
 };
 use std::sync::Arc;
 
@@ -168,6 +168,40 @@ impl Pd {
         self.register((address, length), Access::LOCAL_WRITE, None, call)
     }
 
+    /// As [`Pd::reg_record_mr`], for messages to a multicast group
+    /// ([`Qp::attach_multicast`](crate::Qp::attach_multicast)), whose members agree on a key and on
+    /// an address space from 0 on. Messages to this group reach the region by `key`, at queue pairs
+    /// of this domain; with a key of 0 one is drawn at random. That is its `rkey`, and opens
+    /// nothing else; `lkey` is another one. Whatever is sent to the group by a host that knows the
+    /// key is written, so draw it at random, or name the `source`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a GID that is no group; `EEXIST` if the domain has a region with that key of
+    /// the group; otherwise as [`Pd::reg_mr`].
+    pub fn reg_group_record_mr(
+        self: &Arc<Self>,
+        addr: u64,
+        length: usize,
+        (group, key): (Gid, Rkey),
+        source: Option<Gid>,
+    ) -> Result<Arc<Mr>, Error> {
+        if !group.to_ip().is_multicast() {
+            return Err(Error::Invalid("the GID is no multicast group"));
+        }
+        let call = MemoryControl::RegisterGroupRecords {
+            pd: self.id,
+            address: addr,
+            length,
+            source,
+            group,
+            key: key.0,
+            can_be_cut: files::can_be_cut(addr, length),
+        };
+        let mr = self.open((addr, length), Access::LOCAL_WRITE, None, call)?;
+        let rkey = if key.0 == 0 { mr.rkey() } else { key };
+        Ok(Arc::new(mr.named(rkey)))
+    }
+
     /// Registers nothing: reads give zeros, and what is written vanishes, whatever the address. For
     /// the application's own requests only (`ibv_alloc_null_mr(3)`).
     ///
@@ -229,6 +263,16 @@ impl Pd {
         dm: Option<Arc<Dm>>,
         call: MemoryControl,
     ) -> Result<Arc<Mr>, Error> {
+        self.open(range, access, dm, call).map(Arc::new)
+    }
+
+    fn open(
+        self: &Arc<Self>,
+        range: (u64, usize),
+        access: Access,
+        dm: Option<Arc<Dm>>,
+        call: MemoryControl,
+    ) -> Result<Mr, Error> {
         let core = self.device.core();
         core.check_process()?;
         self.users.acquire("the protection domain")?;
@@ -240,7 +284,7 @@ impl Pd {
         };
         let key = present.and_then(|()| ask_for_key(core, call));
         let key = key.inspect_err(|_| self.users.release())?;
-        Ok(Arc::new(Mr::new(Arc::clone(self), key, range, access, dm)))
+        Ok(Mr::new(Arc::clone(self), key, range, access, dm))
     }
 
     /// Asks for the pages of on-demand regions, as `ibv_advise_mr(3)` does: a hint, unless

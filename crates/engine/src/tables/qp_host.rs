@@ -14,9 +14,9 @@ use crate::{Access, AsyncEvent, LIMITS};
 use airdma_shm::{Corrupt, HeldSlots, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
     AtomicOperation, Bind, Completion, CompletionOpcode, Counter, Host, LocalFault, QpEvent,
-    Receive, RecordHost, RemoteAccess, RemoteFault, Slot, Spread, Status,
+    Receive, RecordHost, RecordOrigin, RemoteAccess, RemoteFault, Slot, Spread, Status,
 };
-use airdma_wire::{GRH_LEN, Neighbour, Rkey};
+use airdma_wire::{GRH_LEN, Rkey};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -397,24 +397,24 @@ impl Host for QpHost<'_> {
 impl RecordHost for QpHost<'_> {
     fn check_record(
         &mut self,
-        source: Neighbour,
+        origin: RecordOrigin,
         rkey: Rkey,
         va: u64,
         length: u32,
     ) -> Result<(), RemoteFault> {
         let place = self.place(rkey, va);
-        Ok(self.device.memory.check_record(source, place, length)?)
+        Ok(self.device.memory.check_record(origin, place, length)?)
     }
 
     fn write_record(
         &mut self,
-        source: Neighbour,
+        origin: RecordOrigin,
         rkey: Rkey,
         va: u64,
         data: &[u8],
     ) -> Result<(), RemoteFault> {
         let place = self.place(rkey, va);
-        Ok(self.device.memory.write_record(source, place, data)?)
+        Ok(self.device.memory.write_record(origin, place, data)?)
     }
 
     fn count_record(&mut self, counter: Counter) {

@@ -11,6 +11,7 @@ use super::Worker;
 use crate::Error;
 use crate::control::{Beside, Control, MemoryControl, Reply};
 use crate::index::{PdIndex, QpHandle};
+use crate::memory::GroupKey;
 use airdma_transport::{Bind, Time};
 use airdma_wire::Neighbour;
 
@@ -74,8 +75,9 @@ impl Worker {
                 Ok(Reply::Done)
             }
             MemoryControl::Deregister { key } => {
+                let name = memory.group_key(key);
                 memory.deregister(key)?;
-                self.state.close_records(key, now);
+                self.state.close_records(key, name, now);
                 Ok(Reply::Done)
             }
             MemoryControl::Locate {
@@ -106,6 +108,24 @@ impl Worker {
             } => {
                 let source = source.map(|gid| Neighbour::from(gid.to_ip()));
                 let key = memory.register_records(pd, address, length, source)?;
+                if can_be_cut {
+                    memory.may_go(key);
+                }
+                Ok(Reply::Key { key })
+            }
+            MemoryControl::RegisterGroupRecords {
+                pd,
+                address,
+                length,
+                source,
+                group,
+                key,
+                can_be_cut,
+            } => {
+                let source = source.map(|gid| Neighbour::from(gid.to_ip()));
+                let group = Neighbour::from(group.to_ip());
+                let name = GroupKey { pd, group, key };
+                let key = memory.register_group_records(name, address, length, source)?;
                 if can_be_cut {
                     memory.may_go(key);
                 }

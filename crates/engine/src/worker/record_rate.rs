@@ -138,7 +138,10 @@ impl WorkerState {
                 let windows = &mut self.scheduler.peers;
                 let (peer, left) = self.record_peers.find_or_add(way, windows, now);
                 self.crowded_out.extend(left);
-                admitted = (self.record_peers.admit(peer, windows)).map(|asks| (Some(peer), asks));
+                // No member of a group answers.
+                let is_host = !way.remote.is_multicast();
+                admitted = (self.record_peers.admit(peer, windows))
+                    .map(|asks| (Some(peer), asks && is_host));
                 if admitted.is_none() {
                     self.record_peers.wait(peer, windows, index);
                 }

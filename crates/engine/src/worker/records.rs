@@ -5,7 +5,7 @@ use super::state::WorkerState;
 use crate::Error;
 use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
-use crate::memory::RunSums;
+use crate::memory::{GroupKey, RunSums};
 use crate::queues::record_shared::RecordShared;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::QpSlot;
@@ -197,12 +197,16 @@ impl WorkerState {
         closed.unwrap_or(false)
     }
 
-    /// Closes all messages to a region that is gone.
-    pub(super) fn close_records(&mut self, key: u32, now: Time) {
+    /// Closes all messages to a region that is gone, which a group had another `name` for.
+    pub(super) fn close_records(&mut self, key: u32, name: Option<GroupKey>, now: Time) {
         for at in 0..self.record_takers.len() {
             let index = self.record_takers[at];
-            self.with_records(index, now, |_, target, host| {
-                target.close_key(Rkey(key), host);
+            self.with_records(index, now, |_, target, host| match name {
+                None => target.close_key(Rkey(key), None, host),
+                Some(name) if name.pd == host.side.pd => {
+                    target.close_key(Rkey(name.key), Some(name.group), host);
+                }
+                Some(_) => {}
             });
         }
     }
@@ -243,6 +247,9 @@ impl Receiving<'_> {
             Err(error) => return self.drop_malformed(error),
         };
         let number = packet.headers.bth.dest_qpn;
+        if received.destination.is_multicast() || number == Qpn::MULTICAST {
+            return self.receive_group_record(received, &packet);
+        }
         let Some(index) = self.state.qps.find(number) else {
             return self.receive_unknown(self.now, received, number);
         };
@@ -254,6 +261,22 @@ impl Receiving<'_> {
             return self.state.counters.count(reason);
         }
         self.deliver_record(index, received, &packet);
+    }
+
+    /// Gives each queue pair that is attached to the group a copy. None is answered.
+    fn receive_group_record(&mut self, received: &Received<'_>, packet: &RecordPacket<'_>) {
+        let (group, now) = (received.destination, self.now);
+        let arrival = super::receive::arrival(received);
+        let is_for_groups = packet.headers.bth.dest_qpn == Qpn::MULTICAST;
+        if !is_for_groups || self.state.multicast.member(group, 0).is_none() {
+            return self.state.counters.count(EngineCounter::DropUnknownQp);
+        }
+        let mut nth = 0;
+        while let Some(index) = self.state.multicast.member(group, nth) {
+            let is_answered = self.state.take_record_packet(index, now, &arrival, packet);
+            debug_assert!(!is_answered, "an answer to a packet for a group");
+            nth += 1;
+        }
     }
 
     /// Takes an answer to a reliable datagram in the clear.

@@ -10,8 +10,8 @@ use super::list::List;
 use super::reply::Refused;
 use super::sources::{Fate, Source, Sources, share};
 use super::{
-    Ended, InvalidRecordConfig, Part, Record, RecordConfig, RecordHandle, RecordHost, RecordReply,
-    WORD, has_unit,
+    Ended, InvalidRecordConfig, Part, Record, RecordConfig, RecordHandle, RecordHost, RecordOrigin,
+    RecordReply, WORD, has_unit,
 };
 use crate::completion::GrhHeader;
 use crate::counter::Counter;
@@ -66,6 +66,8 @@ pub(super) struct Entry {
     generation: u32,
     state: State,
     pub(super) source: Source,
+    /// The group that the message was sent to.
+    group: Option<Neighbour>,
     /// Row of the source.
     pub(super) row: u32,
     pub(super) id: u32,
@@ -92,9 +94,19 @@ impl Entry {
         self.reth.length.div_ceil(u32::from(self.unit)).max(1)
     }
 
-    /// Whether a packet describes the same message.
-    fn is_of(&self, headers: &RecordHeaders) -> bool {
-        self.reth == headers.reth && self.unit == headers.rceth.unit && self.imm == headers.imm
+    /// Whether a packet describes the same message, and was sent to the same group.
+    fn is_of(&self, group: Option<Neighbour>, headers: &RecordHeaders) -> bool {
+        self.reth == headers.reth
+            && self.unit == headers.rceth.unit
+            && self.imm == headers.imm
+            && self.group == group
+    }
+
+    fn origin(&self) -> RecordOrigin {
+        RecordOrigin {
+            source: self.source.address,
+            group: self.group,
+        }
     }
 }
 
@@ -114,6 +126,7 @@ impl RecordTarget {
                 qpn: Default::default(),
                 instance: Default::default(),
             },
+            group: None,
             row: NONE,
             id: 0,
             reth: Reth::default(),
@@ -172,7 +185,9 @@ impl RecordTarget {
             instance: headers.bth.psn,
         };
         let outcome = match self.find(&source, headers.rceth.id) {
-            Some(index) => self.check_known(index, headers).map(|()| index),
+            Some(index) => self
+                .check_known(index, group_of(arrival), headers)
+                .map(|()| index),
             None => self.open(now, source, part, (arrival, packet), host),
         };
         if headers.token.is_some()
@@ -210,7 +225,12 @@ impl RecordTarget {
             .hash(source.address, source.qpn.get(), other)
     }
 
-    fn check_known(&self, index: u32, headers: &RecordHeaders) -> Result<(), Refused> {
+    fn check_known(
+        &self,
+        index: u32,
+        group: Option<Neighbour>,
+        headers: &RecordHeaders,
+    ) -> Result<(), Refused> {
         let entry = &self.entries[index as usize];
         match entry.state {
             State::Closed {
@@ -218,7 +238,7 @@ impl RecordTarget {
                 ..
             } if entry.is_reliable => Err(Refused::Whole),
             State::Closed { .. } | State::Free => Err(Refused::Late),
-            State::Open if entry.is_of(headers) => Ok(()),
+            State::Open if entry.is_of(group, headers) => Ok(()),
             State::Open => Err(Refused::Malformed),
         }
     }
@@ -244,8 +264,12 @@ impl RecordTarget {
             });
         }
         let Reth { va, rkey, length } = headers.reth;
+        let origin = RecordOrigin {
+            source: source.address,
+            group: group_of(arrival),
+        };
         let is_allowed = part.units <= self.config.units_max
-            && (headers.is_send || host.check_record(source.address, rkey, va, length).is_ok());
+            && (headers.is_send || host.check_record(origin, rkey, va, length).is_ok());
         if !is_allowed {
             return Err(Refused::Access);
         }
@@ -276,6 +300,7 @@ impl RecordTarget {
             generation: entry.generation,
             state: State::Open,
             source,
+            group: origin.group,
             row,
             id,
             reth: headers.reth,
@@ -348,12 +373,12 @@ impl RecordTarget {
         }
         let headers = &packet.headers;
         let entry = &self.entries[index as usize];
-        let (address, receive) = (entry.source.address, entry.receive);
+        let (origin, receive) = (entry.origin(), entry.receive);
         let va = headers.reth.va + u64::from(headers.rceth.offset);
         let is_placed = match receive {
             Some(receive) => host.place_message(receive.slot, headers.rceth.offset, packet.payload),
             None => host
-                .write_record(address, headers.reth.rkey, va, packet.payload)
+                .write_record(origin, headers.reth.rkey, va, packet.payload)
                 .is_ok(),
         };
         if !is_placed {
@@ -624,10 +649,14 @@ impl RecordTarget {
         index.is_some()
     }
 
-    /// Closes all messages to memory that is no longer registered.
-    pub fn close_key<H: RecordHost>(&mut self, rkey: Rkey, host: &mut H) {
+    /// Closes all messages to memory that is no longer registered, whose key was for all messages
+    /// to a group, or for none of a group.
+    pub fn close_key<H: RecordHost>(&mut self, rkey: Rkey, group: Option<Neighbour>, host: &mut H) {
         loop {
-            let names_it = |&index: &u32| self.entries[index as usize].reth.rkey == rkey;
+            let names_it = |&index: &u32| {
+                let entry = &self.entries[index as usize];
+                entry.reth.rkey == rkey && entry.group == group
+            };
             let Some(index) = self.open_records().find(names_it) else {
                 return;
             };
@@ -640,6 +669,7 @@ impl RecordTarget {
         let units = entry.units();
         Record {
             source: entry.source.address,
+            group: entry.group,
             src_qpn: entry.source.qpn,
             id: entry.id,
             va: entry.reth.va,
@@ -656,4 +686,9 @@ impl RecordTarget {
             map: &self.map(index)[..units.div_ceil(WORD) as usize],
         }
     }
+}
+
+/// The multicast group that a packet was sent to.
+fn group_of(arrival: &Arrival) -> Option<Neighbour> {
+    (arrival.destination.is_multicast()).then_some(arrival.destination)
 }

@@ -46,7 +46,7 @@ impl Memory {
 impl RecordHost for Memory {
     fn check_record(
         &mut self,
-        _: Neighbour,
+        _: RecordOrigin,
         rkey: Rkey,
         va: u64,
         length: u32,
@@ -56,7 +56,7 @@ impl RecordHost for Memory {
 
     fn write_record(
         &mut self,
-        _: Neighbour,
+        _: RecordOrigin,
         rkey: Rkey,
         va: u64,
         data: &[u8],
@@ -77,6 +77,8 @@ impl RecordHost for Memory {
 #[derive(Clone, Copy)]
 struct Message {
     host: u8,
+    /// The address that it is for.
+    to: [u8; 4],
     qpn: u32,
     instance: u32,
     id: u32,
@@ -91,6 +93,7 @@ struct Message {
 fn message(id: u32) -> Message {
     Message {
         host: 2,
+        to: [10, 0, 0, 1],
         qpn: 0x22,
         instance: 1,
         id,
@@ -168,7 +171,7 @@ impl Target {
         let source = [10, 0, 0, message.host].into();
         let arrival = Arrival {
             source,
-            destination: [10, 0, 0, 1].into(),
+            destination: message.to.into(),
             tos: 0,
             ttl: 64,
             flow_label: 0,
@@ -568,9 +571,50 @@ fn memory_that_is_taken_back_ends_its_messages() {
     t.memory.granted = false;
     t.takes(&message(0), 1);
     assert_eq!(t.told(), ["0 TakenBack 4 [0..4]"]);
-    t.records.close_key(RKEY, &mut t.memory);
+    t.records.close_key(RKEY, None, &mut t.memory);
     assert_eq!(t.told(), ["1 TakenBack 4 [0..4]"]);
     assert_eq!(t.records.poll_timeout(), None);
+}
+
+#[test]
+fn a_message_is_of_the_group_that_its_first_packet_was_for() {
+    let mut t = Target::small();
+    let plain = message(0);
+    let [one, two] = [1, 2].map(|last| Message {
+        to: [239, 0, 0, last],
+        ..message(1)
+    });
+    t.takes(&plain, 0);
+    t.takes(
+        &Message {
+            to: one.to,
+            ..plain
+        },
+        1,
+    );
+    t.takes(&one, 0);
+    t.takes(&two, 1);
+    t.takes(
+        &Message {
+            to: plain.to,
+            ..one
+        },
+        2,
+    );
+    assert_eq!(t.counted(Counter::DropMalformed), 3);
+    assert_eq!(t.memory.writes, 2);
+    let group = |t: &Target, va| t.records.peek(RKEY, va).unwrap().group;
+    assert_eq!(group(&t, plain.va), None);
+    assert_eq!(group(&t, one.va), Some(one.to.into()));
+    // The key of a group is another one.
+    t.records
+        .close_key(RKEY, Some(two.to.into()), &mut t.memory);
+    assert!(t.told().is_empty());
+    t.records
+        .close_key(RKEY, Some(one.to.into()), &mut t.memory);
+    assert_eq!(t.told(), ["1 TakenBack 4 [0..4]"]);
+    t.takes_all(&plain);
+    assert_eq!(t.told(), ["0 Whole 14 [0..14]"]);
 }
 
 #[test]

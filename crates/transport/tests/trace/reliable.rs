@@ -104,21 +104,21 @@ impl Receives {
 impl RecordHost for Receives {
     fn check_record(
         &mut self,
-        source: Neighbour,
+        origin: RecordOrigin,
         rkey: Rkey,
         va: u64,
         length: u32,
     ) -> Result<(), RemoteFault> {
-        self.memory.check_record(source, rkey, va, length)
+        self.memory.check_record(origin, rkey, va, length)
     }
     fn write_record(
         &mut self,
-        source: Neighbour,
+        origin: RecordOrigin,
         rkey: Rkey,
         va: u64,
         data: &[u8],
     ) -> Result<(), RemoteFault> {
-        self.memory.write_record(source, rkey, va, data)
+        self.memory.write_record(origin, rkey, va, data)
     }
     fn count_record(&mut self, counter: Counter) {
         self.memory.count_record(counter);

@@ -74,6 +74,8 @@ enum {
 	AIRDMA_RECORD_WITH_IMM = 1 << 0,
 	/* The message is repeated until its target has it: see airdma_rd_enable(). */
 	AIRDMA_RECORD_RELIABLE = 1 << 1,
+	/* In struct airdma_record: the message was sent to a multicast group. */
+	AIRDMA_RECORD_TO_GROUP = 1 << 2,
 };
 
 struct airdma_record_wr {
@@ -101,7 +103,7 @@ struct airdma_record {
 	uint32_t src_qp;
 	union ibv_gid source; /* address of the host that sent it */
 	__be32 imm_data;
-	uint32_t flags;       /* AIRDMA_RECORD_WITH_IMM */
+	uint32_t flags;       /* AIRDMA_RECORD_WITH_IMM, AIRDMA_RECORD_TO_GROUP */
 	uint32_t ended;       /* enum airdma_record_ended */
 	uint32_t words;       /* 64-bit words of the map */
 };
@@ -115,6 +117,17 @@ int airdma_record_enable(struct ibv_qp *qp, const struct airdma_record_attr *att
  * records. With a source only that host may write. The region is deregistered by ibv_dereg_mr. */
 struct ibv_mr *airdma_record_reg(struct ibv_pd *pd, void *addr, size_t length,
 				 const union ibv_gid *source) AIRDMA_RECORD_WEAK;
+
+/* As airdma_record_reg(), for messages to a multicast group that the queue pair is attached to
+ * (ibv_attach_mcast()). Such messages name the region by `key` and by addresses from 0 on, so that
+ * all members can register the same; 0 draws a key at random, and mr->rkey is the key. It opens
+ * nothing but this region, for nothing but messages to this group at queue pairs of this domain.
+ * Any host that knows the key can write: draw it at random, or name the source. Nothing answers
+ * messages to a group: 64 KiB leave each 10 ms.
+ * EINVAL: no group. EEXIST: the domain has a region with this key of the group. */
+struct ibv_mr *airdma_record_reg_group(struct ibv_pd *pd, void *addr, size_t length,
+				       const union ibv_gid *group, uint32_t key,
+				       const union ibv_gid *source) AIRDMA_RECORD_WEAK;
 
 /* Posts one message of 1 byte to 2 GiB - 1. It completes (AIRDMA_WC_RECORD_SENT, if
  * IBV_SEND_SIGNALED) when its last packet was handed over: nothing is promised beyond. */
