@@ -123,6 +123,11 @@ pub fn scenarios() -> Vec<Scenario> {
             writes_64k(Setup::AGREED)
         ),
         scenario!(
+            "write_64k_sealed",
+            "WRITE of 64 KiB between agreed hosts that share a secret",
+            writes_64k(Setup::SEALED)
+        ),
+        scenario!(
             "idle_1",
             "WRITE of 64 B beside 1 idle queue pair",
             small(Kind::Write, 1, 1)
@@ -140,17 +145,22 @@ pub fn scenarios() -> Vec<Scenario> {
         scenario!(
             "busy_16",
             "WRITE of 64 B on one of 16 queue pairs after the other, 16 in flight",
-            spread(16)
+            spread(Setup::PLAIN, 16)
         ),
         scenario!(
             "busy_256",
             "WRITE of 64 B on one of 256 queue pairs after the other, 16 in flight",
-            spread(256)
+            spread(Setup::PLAIN, 256)
         ),
         scenario!(
             "busy_4096",
             "WRITE of 64 B on one of 4,096 queue pairs after the other, 16 in flight",
-            spread(4096)
+            spread(Setup::PLAIN, 4096)
+        ),
+        scenario!(
+            "busy_4096_agreed",
+            "WRITE of 64 B on one of 4,096 queue pairs after the other, 16 in flight, between agreed hosts",
+            spread(Setup::AGREED, 4096)
         ),
         scenario!(
             "poll_empty",
@@ -304,10 +314,10 @@ const SPREAD: usize = 16;
 
 /// One request on each of some queue pairs, and all of their completions; then the next queue
 /// pairs.
-fn spread(over: usize) -> Done {
+fn spread(setup: Setup, over: usize) -> Done {
     let ends = Ends::new(Setup {
         others: over,
-        ..Setup::PLAIN
+        ..setup
     });
     let mut first = 0;
     let rounds = over / SPREAD;
