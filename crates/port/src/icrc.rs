@@ -1,15 +1,15 @@
 //! Computing and checking ICRCs while the kernel handles the IP header.
 //!
-//! A CRC is affine: for packets of one length between the same two ends, whose congestion byte is
-//! the same,
+//! A CRC is affine: for packets of one length between the same two ends,
 //!
 //! ```text
-//!   ICRC(packet) = CRC-32(packet) ^ constant ^ image(identification)
+//!   ICRC(packet) = CRC-32(packet) ^ constant ^ image(congestion byte) ^ image(identification)
 //! ```
 //!
 //! The constant covers the IP and UDP headers and the masked byte of the BTH. It is computed for
 //! the first such packet and kept, so that the others cost one CRC over their own contiguous bytes.
-//! The image of the identification is that of [`airdma_wire::IdSpace`].
+//! The images are those of [`airdma_wire::IdSpace`]. The congestion byte has a part of the tag
+//! between airdma hosts, so it changes from queue pair to queue pair.
 
 mod sum;
 
@@ -91,8 +91,8 @@ impl Flow {
 /// Computes and checks ICRCs. Remembers the constants of recent flows and lengths, and the images
 /// of identifications by length; the latter are allocated when a length first occurs.
 pub struct IcrcCache {
-    /// The line that was used last.
-    last: Line,
+    /// What was used last.
+    last: Last,
     lines: [Option<Line>; LINES],
     spaces: IdSpaces,
     sum: Sum,
@@ -102,7 +102,15 @@ pub struct IcrcCache {
 struct Line {
     flow: Flow,
     len: usize,
+    /// For packets whose congestion byte is 0.
+    constant: u32,
+}
+
+/// A line with a congestion byte.
+struct Last {
+    line: Line,
     congestion: u8,
+    /// The constant of the line and the image of the byte.
     constant: u32,
 }
 
@@ -121,14 +129,17 @@ impl IcrcCache {
             dst: Ipv6Addr::UNSPECIFIED,
         };
         IcrcCache {
-            // No packet has that length.
-            last: Line {
-                flow: Flow {
-                    ip: nobody,
-                    source_port: 0,
-                    destination_port: 0,
+            last: Last {
+                // No packet has that length.
+                line: Line {
+                    flow: Flow {
+                        ip: nobody,
+                        source_port: 0,
+                        destination_port: 0,
+                    },
+                    len: 0,
+                    constant: 0,
                 },
-                len: 0,
                 congestion: 0,
                 constant: 0,
             },
@@ -191,33 +202,39 @@ impl IcrcCache {
             return flow.icrc(bytes);
         };
         // Usually the same as for the packet before.
-        if self.last.len != bytes.len()
+        if self.last.line.len != bytes.len()
             || self.last.congestion != congestion
-            || self.last.flow != *flow
+            || self.last.line.flow != *flow
         {
-            self.last = self.line(flow, congestion, bytes, sum);
+            let Some(last) = self.find(flow, congestion, bytes, sum) else {
+                return flow.icrc(bytes);
+            };
+            self.last = last;
         }
         sum ^ self.last.constant
     }
 
-    /// The line for packets such as `bytes`, whose sum is known.
+    /// The constant for packets such as `bytes`, whose sum is known. `None` for a length that no
+    /// packet has.
     #[inline(always)]
-    fn line(&mut self, flow: &Flow, congestion: u8, bytes: &[u8], sum: u32) -> Line {
+    fn find(&mut self, flow: &Flow, congestion: u8, bytes: &[u8], sum: u32) -> Option<Last> {
         let len = bytes.len();
+        let space = self.spaces.for_transport_len(len)?;
+        let image = space.congestion_image(congestion);
         let line = &mut self.lines[(len / 4 + flow.hash()) % LINES];
-        match line {
-            Some(line)
-                if line.len == len && line.congestion == congestion && line.flow == *flow =>
-            {
-                *line
-            }
+        let line = match line {
+            Some(line) if line.len == len && line.flow == *flow => *line,
             Some(_) | None => *line.insert(Line {
                 flow: *flow,
                 len,
-                congestion,
-                constant: flow.icrc(bytes) ^ sum,
+                constant: flow.icrc(bytes) ^ sum ^ image,
             }),
-        }
+        };
+        Some(Last {
+            line,
+            congestion,
+            constant: line.constant ^ image,
+        })
     }
 
     /// How identification `id` changes the ICRC of a packet of `len` bytes.
@@ -289,7 +306,7 @@ mod tests {
         ];
         let lens = [12, 16, 28, 1036, 1052, 4108];
         let ids = [0, 1, 63, 0x718c, 0xffff];
-        let congestions = [0x00, 0x40];
+        let congestions = [0x00, 0x40, 0x2b, 0xff];
         let mut cache = IcrcCache::new(65_536);
         let mut state = 1_u32;
         let mut throw = |sides: usize| {
@@ -306,6 +323,24 @@ mod tests {
                 reference(&flow, id, &bytes),
                 "round {round}: {flow:?}, identification {id}, {} bytes",
                 bytes.len()
+            );
+        }
+    }
+
+    #[test]
+    fn packets_of_other_queue_pairs_cost_no_second_sum() {
+        let flow = flow("10.0.0.1", "10.0.0.2", 4791);
+        let mut cache = IcrcCache::new(65_536);
+        cache.icrc(&flow, 0, &packet(1036, 0, 1));
+        // What is computed from it shows.
+        for line in cache.lines.iter_mut().flatten() {
+            line.constant ^= 5;
+        }
+        for congestion in 1..=u8::MAX {
+            let bytes = packet(1036, congestion, 1);
+            assert_eq!(
+                cache.icrc(&flow, 0, &bytes),
+                reference(&flow, 0, &bytes) ^ 5
             );
         }
     }

@@ -27,11 +27,15 @@
 //!
 //! Multiplication by a constant is linear, so both directions are a product of a bit vector with a
 //! matrix: 16 columns for the image, 32 for the quotient, the same for all packets of one length.
+//!
+//! The congestion byte of the BTH, which the ICRC sees as all ones whatever it is, changes the CRC
+//! of a packet's own bytes in the same way ([`IdSpace::congestion_image`]).
 
 use crate::ip::IPV4_LEN;
 use crate::udp::UDP_LEN;
 
-/// The effect of each identification on the ICRC of packets of one length.
+/// The effect of each identification on the ICRC of packets of one length, and of the congestion
+/// byte on the CRC of their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdSpace {
     /// x^(8n + 32) times each power of x in an identification.
@@ -40,6 +44,9 @@ pub struct IdSpace {
     first_images: [u32; FIRST_IDS],
     /// x^-(8n + 32) times each power of x in an ICRC.
     quotients: [u32; 32],
+    /// x^(8n + 32) times each half of a congestion byte, the lower half first; here n is the number
+    /// of bytes behind that byte.
+    congestion: [[u32; 16]; 2],
 }
 
 impl IdSpace {
@@ -51,6 +58,7 @@ impl IdSpace {
             images,
             first_images: first_images(&images),
             quotients: powers_down_to(ORDER_OF_X - shift),
+            congestion: congestion_images(len),
         }
     }
 
@@ -61,6 +69,13 @@ impl IdSpace {
             Some(image) => *image,
             None => image(&self.images, id),
         }
+    }
+
+    /// Difference of the CRC of a packet's bytes if its congestion byte is `byte` instead of 0.
+    #[inline]
+    pub fn congestion_image(&self, byte: u8) -> u32 {
+        let [low, high] = &self.congestion;
+        low[usize::from(byte & 0xf)] ^ high[usize::from(byte >> 4)]
     }
 
     /// Recovers the identification from `difference`: the received ICRC `^` the ICRC for
@@ -134,6 +149,27 @@ const fn first_images(images: &[u32; 16]) -> [u32; FIRST_IDS] {
     }
     all
 }
+
+/// Images of the halves of the congestion byte of a packet of `len` bytes, which a shorter one than
+/// a BTH may lack.
+const fn congestion_images(len: usize) -> [[u32; 16]; 2] {
+    let mut all = [[0; 16]; 2];
+    let Some(behind) = len.checked_sub(CONGESTION_AT + 1) else {
+        return all;
+    };
+    let columns: [u32; 8] = powers_down_to((8 * behind as u64 + 32) % ORDER_OF_X);
+    let mut bits = 1;
+    while bits < 16 {
+        let lowest = (bits as u32).trailing_zeros() as usize;
+        all[0][bits] = all[0][bits & (bits - 1)] ^ columns[lowest];
+        all[1][bits] = all[1][bits & (bits - 1)] ^ columns[4 + lowest];
+        bits += 1;
+    }
+    all
+}
+
+/// Byte of the BTH that the ICRC sees as all ones: FECN, BECN, reserved.
+const CONGESTION_AT: usize = 4;
 
 /// Bytes behind the identification in the IPv4 header, and the UDP header.
 const BETWEEN_ID_AND_TRANSPORT: usize = IPV4_LEN - 6 + UDP_LEN;
