@@ -68,16 +68,38 @@ pub(crate) struct Flight {
     pub(crate) is_all_sent: bool,
 }
 
+/// What each message needs stands first, in two cache lines: with thousands of queue pairs it comes
+/// from memory.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Repair {
-    /// One bit for each packet in flight, at its sequence modulo [`AHEAD_MAX`]: it must be
-    /// retransmitted.
-    lost: [u64; WORDS],
     lost_count: u32,
-    /// All bits before this sequence are clear.
-    clean: u64,
+    probes: u32,
+    /// The peer has reported all before this as executed.
+    told: u64,
+    probe_at: Option<Time>,
+    /// When the oldest packet became that.
+    progress_at: Time,
+    /// Retransmissions of the oldest packet since then.
+    oldest_again: u8,
+    /// Whether a later long packet has arrived since.
+    is_wide: bool,
+    /// Whether the peer has said since that it has others.
+    is_alive: bool,
+    /// Whether the peer knows that a report is awaited.
+    is_asked: bool,
+    answered_count: u32,
+    /// A packet whose acknowledgement is timed, by the sequence behind it, and when it left. It
+    /// measures the round trip if nothing else does.
+    timing: Option<(u64, Time)>,
+    measured_rtt: Option<Duration>,
+    rtt: Duration,
+    /// Time that the peer may take to report, beyond the round trip.
+    told_within: Duration,
     /// When packets in flight were retransmitted.
     again: Again,
+    /// All bits of `lost` before this sequence are clear.
+    clean: u64,
     /// The latest retransmission that has arrived: its time and sequence.
     arrived: Option<(Time, u64)>,
     /// The latest retransmission whose response has arrived.
@@ -85,23 +107,6 @@ pub(crate) struct Repair {
     /// Responses to requests retransmitted at the first time have arrived up to that sequence, the
     /// last one at the second time.
     heard: Option<(Time, u64, Time)>,
-    rtt: Duration,
-    /// Time that the peer may take to report, beyond the round trip.
-    told_within: Duration,
-    /// Whether the peer knows that a report is awaited.
-    is_asked: bool,
-    /// A packet whose acknowledgement is timed, by the sequence behind it, and when it left. It
-    /// measures the round trip if nothing else does.
-    timing: Option<(u64, Time)>,
-    measured_rtt: Option<Duration>,
-    probe_at: Option<Time>,
-    probes: u32,
-    /// The peer has reported all before this as executed.
-    told: u64,
-    /// One bit for each packet in flight, as in `lost`: its response arrived out of order and was
-    /// placed.
-    answered: [u64; WORDS],
-    answered_count: u32,
     /// Missing responses before this were searched; all that arrived out of order are.
     answered_end: u64,
     /// Those of them that are buffered, not placed.
@@ -114,15 +119,17 @@ pub(crate) struct Repair {
     memory: ReorderMemory,
     /// When all missing responses before that were searched.
     looked_at: Time,
-    /// Retransmissions of the oldest packet since it became the oldest.
-    oldest_again: u8,
-    /// Whether a later long packet has arrived since.
-    is_wide: bool,
-    /// When it became that.
-    progress_at: Time,
-    /// Whether the peer has said since that it has others.
-    is_alive: bool,
+    /// One bit for each packet in flight, at its sequence modulo [`AHEAD_MAX`]: it must be
+    /// retransmitted.
+    lost: [u64; WORDS],
+    /// One bit for each packet in flight, as in `lost`: its response arrived out of order and was
+    /// placed.
+    answered: [u64; WORDS],
 }
+
+/// The end of what an ordinary message needs.
+const USUAL_END: usize = std::mem::offset_of!(Repair, again) + again::USUAL_END;
+const _: () = assert!(USUAL_END <= 128);
 
 impl Repair {
     /// Uses `memory` for responses that have to wait.

@@ -12,20 +12,25 @@ const TABLE_BYTES: usize = AHEAD_MAX as usize * mem::size_of::<Option<Time>>();
 /// Most retransmissions without a table: where few packets get lost, none is made.
 const FEW_MAX: usize = 16;
 
+/// What each message looks at stands first.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Again {
-    /// The retransmissions, while there are few.
-    few: [(u64, Time); FEW_MAX],
+    /// Sequence behind the last retransmission; 0 if none is known.
+    end: u64,
     count: usize,
     /// Times by sequence modulo [`AHEAD_MAX`]; empty if few packets were retransmitted, or without
     /// memory.
     at: Box<[Option<Time>]>,
-    /// Sequence behind the last retransmission.
-    end: u64,
     /// The last retransmission without a table; it stands for all before `end`.
     blind: Option<Time>,
     memory: ReorderMemory,
+    /// The retransmissions, while there are few.
+    few: [(u64, Time); FEW_MAX],
 }
+
+/// The end of what each message looks at.
+pub(super) const USUAL_END: usize = mem::offset_of!(Again, count);
 
 impl Again {
     pub(super) fn new(memory: ReorderMemory) -> Self {
@@ -102,7 +107,8 @@ impl Again {
 
     /// Drops all before `sequence`, which was acknowledged.
     pub(super) fn forget_before(&mut self, sequence: u64) {
-        if sequence >= self.end {
+        if self.end > 0 && sequence >= self.end {
+            self.end = 0;
             self.count = 0;
             self.blind = None;
             self.give_table();
