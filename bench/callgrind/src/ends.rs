@@ -171,7 +171,7 @@ impl Ends {
                 self.near.device.run(self.now.get());
                 self.far.device.run(self.now.get());
             }
-            if self.near.counter("air_agreed") == 1 {
+            if self.near.counter("air_agreed") > 0 {
                 return;
             }
         }
