@@ -1,7 +1,6 @@
 //! Tests that need a network of their own.
 
 use std::process::Command;
-use std::sync::{PoisonError, RwLock};
 
 #[path = "skipped.rs"]
 mod skipped;
@@ -11,25 +10,14 @@ pub use skipped::skipped;
 
 const INSIDE: &str = "AIRDMA_TEST_INSIDE";
 
-/// The tests of a program run in parallel, except for those that compare speeds.
-static BESIDE: RwLock<()> = RwLock::new(());
+/// Waits until the kernel has noticed the carrier of each interface that has one. It does so a while
+/// later, and silently drops what is sent before. A change of any interface waits until it is done.
+const SETTLED: &str = "while ip -o link show up | grep LOWER_UP | \
+    grep -Eq 'state (DOWN|LOWERLAYERDOWN)'; do sleep 0.01; done\nip link set lo up";
 
 /// Runs `body` in its own network namespace, prepared by the shell script `setup`: the test `name`
 /// runs itself once more there. Skips it if the kernel gives no namespace.
 pub fn isolated(name: &str, setup: &str, body: impl FnOnce()) {
-    let _beside = BESIDE.read().unwrap_or_else(PoisonError::into_inner);
-    in_a_namespace(name, setup, body);
-}
-
-/// [`isolated`], while no other test of this program that uses it runs: for tests that compare
-/// speeds, which other load would change.
-#[allow(dead_code)]
-pub fn isolated_alone(name: &str, setup: &str, body: impl FnOnce()) {
-    let _alone = BESIDE.write().unwrap_or_else(PoisonError::into_inner);
-    in_a_namespace(name, setup, body);
-}
-
-fn in_a_namespace(name: &str, setup: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some_and(|inside| inside == name) {
         return body();
     }
@@ -47,7 +35,7 @@ fn in_a_namespace(name: &str, setup: &str, body: impl FnOnce()) {
         return skipped("no network namespace to be had (unshare, ip)");
     }
     let output = unshare(&format!(
-        "ip link set lo up\n{setup}\nexec timeout 120 \"$0\" --exact \"$1\" --nocapture"
+        "ip link set lo up\n{setup}\n{SETTLED}\nexec timeout 120 \"$0\" --exact \"$1\" --nocapture"
     ))
     .arg(std::env::current_exe().unwrap())
     .arg(name)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports)]
-pub use isolated::{isolated, isolated_alone, skipped};
+pub use isolated::{isolated, skipped};
 
 pub const LEFT: [u8; 4] = [192, 0, 2, 1];
 pub const RIGHT: [u8; 4] = [192, 0, 2, 2];

@@ -3,6 +3,7 @@
 use super::frame::{ETHERNET_LEN, HEADER_LEN_V4};
 use super::*;
 use crate::RawSocket;
+use std::net::UdpSocket;
 
 #[path = "../../../engine/tests/common/isolated.rs"]
 mod isolated;
@@ -19,6 +20,8 @@ const SETUP: &str = "
     for interface in left right; do ip link set $interface up; done";
 const LEFT: u32 = 70;
 const RIGHT: u32 = 71;
+/// A frame arrives within that time on a busy host, too.
+const ARRIVAL_MAX: Duration = Duration::from_secs(10);
 const ETHERNET_RIGHT: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// Knows the two ends.
@@ -60,7 +63,7 @@ fn receive(port: &mut PacketPort, count: usize) -> Vec<(String, u8, u8, u32, usi
     let mut found = Vec::new();
     let start = Instant::now();
     let mut is_last = false;
-    while !is_last && start.elapsed() < Duration::from_secs(10) {
+    while !is_last && start.elapsed() < ARRIVAL_MAX {
         is_last = found.len() >= count;
         let mut take = |packet: Received<'_>| {
             found.push((
@@ -272,16 +275,25 @@ fn the_kernel_refuses_no_datagram_of_the_port() {
             value.parse::<u32>().unwrap()
         };
         let wire = RawSocket::open(LEFT).unwrap();
-        let wait = || std::thread::sleep(Duration::from_millis(20));
         let before = refused();
         let mut right = port(RIGHT, 2);
         wire.send(&frame(0, 0)).unwrap();
         assert_eq!(receive(&mut right, 1).len(), 1);
-        wait();
+        // The kernel handles frames in their order: it has handled that one once a later one, to a
+        // socket, is there.
+        let socket = UdpSocket::bind("192.0.2.2:4792").unwrap();
+        let mut to_socket = frame(0, 0);
+        to_socket[36..38].copy_from_slice(&4792_u16.to_be_bytes());
+        wire.send(&to_socket).unwrap();
+        socket.set_read_timeout(Some(ARRIVAL_MAX)).unwrap();
+        socket.recv(&mut [0; 128]).unwrap();
         assert_eq!(refused(), before);
         drop(right);
         wire.send(&frame(0, 0)).unwrap();
-        wait();
+        let start = Instant::now();
+        while refused() == before && start.elapsed() < ARRIVAL_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert_eq!(refused(), before + 1, "without the port it does");
     });
 }
@@ -297,9 +309,14 @@ fn packets_to_a_host_that_is_not_there_are_dropped_in_time() {
         add(&mut batch, "fd00::2", 0, 64);
         add(&mut batch, "192.0.2.2", 9, 64);
         let start = Instant::now();
+        left.transmit(&mut batch).unwrap();
+        let asked = Instant::now();
         while !batch.is_empty() {
+            // A busy host may run this late: the first call after the time drops them, unless it is
+            // so late that the neighbour is asked for again.
+            let is_over = asked.elapsed() >= PATIENCE;
             left.transmit(&mut batch).unwrap();
-            assert!(start.elapsed() < 20 * PATIENCE);
+            assert!(batch.is_empty() || !is_over || start.elapsed() >= RESOLVED_FOR);
         }
         assert!(start.elapsed() >= PATIENCE, "it is asked for");
         let counters = left.counters();
