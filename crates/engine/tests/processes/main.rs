@@ -7,14 +7,14 @@ mod host;
 mod role;
 
 use airdma_port::sharing::{Messenger, MessengerSockets};
-use common::{isolated, isolated_alone};
+use common::isolated;
 use host::*;
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Two interfaces of one host: 10.9.0.1 and 10.9.1.1.
@@ -299,20 +299,19 @@ fn registries() -> Vec<PathBuf> {
     found
 }
 
-/// Best of several periods: other load of the machine affects some of them.
-fn most_rounds(process: &mut Process) -> u32 {
-    let stretches = (0..5).map(|_| rounds(&process.ask("run 100")));
-    stretches.max().unwrap_or(0)
-}
+/// More rounds than a period of 100 ms can have if packets wait: a false alarm keeps the progress
+/// thread for 26 ms, and each round would wait for several of them.
+const MANY: u32 = 6;
+/// Alarms of a period that leave no time between them.
+const ALARMS_MIN: u32 = 20;
 
 #[test]
 fn false_alarms_do_not_hold_up_what_comes() {
-    isolated_alone("false_alarms_do_not_hold_up_what_comes", SETUP, || {
+    isolated("false_alarms_do_not_hold_up_what_comes", SETUP, || {
         // A single process at an interface has no watch.
         let (mut left, _right) = pairs(2);
         let left = &mut left[0];
-        let undisturbed = most_rounds(left);
-        let is_over = AtomicBool::new(false);
+        let (is_over, alarms) = (AtomicBool::new(false), AtomicU32::new(0));
         let registries = registries();
         assert!(registries.len() >= 2);
         let alarm = || {
@@ -321,19 +320,26 @@ fn false_alarms_do_not_hold_up_what_comes() {
                     // A writer that closes the registry may be a member that leaves.
                     drop(File::options().write(true).open(registry).unwrap());
                 }
+                alarms.fetch_add(1, Ordering::Relaxed);
                 pause(1);
             }
         };
-        let disturbed = std::thread::scope(|scope| {
+        let most = std::thread::scope(|scope| {
             scope.spawn(alarm);
-            let most = most_rounds(left);
+            // On a busy machine some periods have fewer than others, of rounds and of alarms.
+            let start = Instant::now();
+            let mut most = 0;
+            while most < MANY && start.elapsed() < Duration::from_secs(30) {
+                let before = alarms.load(Ordering::Relaxed);
+                let now = rounds(&left.ask("run 100"));
+                if alarms.load(Ordering::Relaxed) - before >= ALARMS_MIN {
+                    most = most.max(now);
+                }
+            }
             is_over.store(true, Ordering::Relaxed);
             most
         });
-        assert!(
-            disturbed > undisturbed / 5,
-            "{disturbed} rounds, {undisturbed} undisturbed"
-        );
+        assert!(most >= MANY, "{most} rounds in the best period");
     });
 }
 
