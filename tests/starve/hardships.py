@@ -18,14 +18,16 @@ _CPU_V1 = Path("/sys/fs/cgroup/cpu")
 _CPU_V2 = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _BUSY = "while :; do :; done"
+STARVED_S = 10
+"""Longer than any of the programs waits for a peer that is silent."""
 
 
 class Hardship:
     """None at all."""
 
     name = "none"
-    stops = False
-    """One of the programs is stopped in the middle: it has to run for long enough."""
+    strikes = False
+    """It comes in the middle of a run, which has to be long enough."""
 
     def impossible(self) -> str:
         """Why this machine cannot have it; "" if it can."""
@@ -40,6 +42,9 @@ class Hardship:
         """The command of the program on host `_side` ("a", the client's, or "b") under it."""
         return argv
 
+    def admit(self, program: Program, _side: str) -> None:
+        """The program of host `_side` has started."""
+
     def strike(self, server: Program, client: Program, after_s: float) -> None:
         """Both run."""
 
@@ -51,19 +56,49 @@ class _Loops(Hardship):
         where = "" if core is None else ", all on one core"
         self.name = f"nice {nice} beside {loops} loops{where}" if nice else f"beside {loops} loops{where}"
         self._loops, self._nice, self._core = loops, nice, core
+        self._started: list[subprocess.Popen[bytes]] = []
 
     @contextlib.contextmanager
     def imposed(self, _: Lab) -> Iterator[None]:
         pinned = [] if self._core is None else ["taskset", "--cpu-list", str(self._core)]
-        loops = [_start([*pinned, "sh", "-c", _BUSY]) for _ in range(self._loops)]
+        self._started = [_start([*pinned, "sh", "-c", _BUSY]) for _ in range(self._loops)]
         try:
             yield
         finally:
-            _end(loops)
+            _end(self._started)
 
     def wrap(self, argv: list[str], _side: str) -> list[str]:
         pinned = [] if self._core is None else ["taskset", "--cpu-list", str(self._core)]
         return [*pinned, "nice", "-n", str(self._nice), *argv]
+
+
+class _LoopsForAWhile(_Loops):
+    """The loops run in the middle of a run only: with a share of 1 / 1,093 the start of a program
+    alone takes minutes.
+    """
+
+    strikes = True
+
+    def __init__(self, loops: int, nice: int, seconds: float) -> None:
+        super().__init__(loops, nice, None)
+        self.name += f" for {seconds} s"
+        self._seconds = seconds
+
+    @contextlib.contextmanager
+    def imposed(self, lab: Lab) -> Iterator[None]:
+        with super().imposed(lab):
+            self._signal(signal.SIGSTOP)
+            yield
+
+    def strike(self, server: Program, client: Program, after_s: float) -> None:
+        time.sleep(after_s)
+        self._signal(signal.SIGCONT)
+        time.sleep(self._seconds)
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for loop in self._started:
+            os.killpg(loop.pid, number)
 
 
 class _Quota(Hardship):
@@ -106,9 +141,9 @@ class _Quota(Hardship):
             for group in self._groups.values():
                 _remove(group)
 
-    def wrap(self, argv: list[str], side: str) -> list[str]:
-        join = f'echo $$ > {self._groups[side]}/cgroup.procs && exec "$@"'
-        return ["sh", "-c", join, "sh", *argv]
+    def admit(self, program: Program, side: str) -> None:
+        # From here: a host of the lab has a /sys of its own, without control groups.
+        (self._groups[side] / "cgroup.procs").write_text(str(program.pid), encoding="ascii")
 
 
 class _Build(Hardship):
@@ -139,7 +174,7 @@ class _Build(Hardship):
 class _Stopped(Hardship):
     """One end is stopped for a while, as by a debugger, `docker pause` or a frozen cgroup."""
 
-    stops = True
+    strikes = True
 
     def __init__(self, end: str, seconds: float) -> None:
         self.name = f"{end} stopped for {seconds} s"
@@ -160,7 +195,7 @@ def all_of(short: bool) -> list[Hardship]:
     if short:
         return [_Loops(8, 10, None), _Stopped("server", 1)]
     stops = [_Stopped(end, seconds) for end in ("server", "client") for seconds in (0.3, 0.6, 1, 2)]
-    return [_Loops(16, 19, None), _Loops(8, 0, core), _Quota(5), _Build(), *stops]
+    return [_LoopsForAWhile(16, 19, STARVED_S), _Loops(8, 0, core), _Quota(5), _Build(), *stops]
 
 
 def _start(argv: list[str]) -> subprocess.Popen[bytes]:

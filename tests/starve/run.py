@@ -40,7 +40,7 @@ class Pair:
     argv: list[str]
     count: str
     """The option for the number of repetitions; `short` and `long` hold that of a short run and of
-    one that is stopped.
+    one that a hardship strikes in the middle.
     """
     short: int
     long: int
@@ -93,7 +93,7 @@ def main() -> int:
         for pair in PAIRS:
             # Two programs that spin on a starved machine take minutes for a hundred round trips:
             # the scheduler's time, not airdma's.
-            if arguments.short and not (hardship.stops or pair.sleeps):
+            if arguments.short and not (hardship.strikes or pair.sleeps):
                 continue
             name = f"{hardship.name}: {pair.name}"
             if re.search(arguments.only, name):
@@ -141,15 +141,17 @@ def _line(pair: Pair, hardship: Hardship, runs: int) -> _Tally:
 
 def _run(lab: Lab, pair: Pair, hardship: Hardship, number: int) -> str:
     """What went wrong; "" if all went well."""
-    commands = pair.commands(lab.b, hardship.stops)
+    commands = pair.commands(lab.b, hardship.strikes)
     environment = dict(pair.environment)
     argv = [hardship.wrap(command, side) for command, side in zip(commands, "ba", strict=True)]
     server = lab.b.start(argv[0], environment, own_session=False)
     client = None
     try:
+        hardship.admit(server, "b")
         if not _is_ready(server, pair.port):
             return f"the server does not listen\n{server.wait(0).explain()}"
         client = lab.a.start(argv[1], environment, own_session=False)
+        hardship.admit(client, "a")
         random.seed(number)
         hardship.strike(server, client, random.uniform(0.2, 0.4))
         outcomes = [client.wait(RUN_S), server.wait(10.0)]
