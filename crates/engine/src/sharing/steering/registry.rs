@@ -16,7 +16,7 @@ use crate::random::random_u32;
 use crate::sharing::runtime_dir::{
     keep, map, open_file, open_to_read, reserve, shared_directories, shared_directory,
 };
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -36,8 +36,11 @@ const MEMBERS_MAX: usize = RANGES;
 const SEATS_MAX: usize = 2048;
 const LISTENERS_MAX: usize = 2048;
 
-/// A registry without living members is removed at this age.
-const UNUSED_MAX: Duration = Duration::from_secs(10 * 24 * 60 * 60);
+/// A registry without living members is removed at this age: packets to its queue pairs, and peers
+/// that wait for their retries, are long gone.
+const UNUSED_MAX: Duration = Duration::from_secs(60 * 60);
+/// Most files whose age is looked at when a registry is made.
+const LOOKS_MAX: usize = 512;
 const JOIN_TRIES: u32 = 16;
 
 /// Offset of the bytes whose locks show which members live.
@@ -153,9 +156,9 @@ impl Registry {
             let path = match there.into_iter().find(|path| has_members(path)) {
                 Some(path) => path,
                 None => {
-                    let directory = shared_directory()?;
-                    remove_unused(&directory);
-                    directory.join(&name)
+                    let path = shared_directory()?.join(&name);
+                    make_room(&path);
+                    path
                 }
             };
             match Self::join_at(&path) {
@@ -598,19 +601,30 @@ fn has_members(path: &Path) -> bool {
     result == 0 && range.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Removes registries and orphan notices beside them that have been unused for long, mostly of
-/// network namespaces that are gone.
-fn remove_unused(directory: &Path) {
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+/// Called before a registry is made at `path`: removes registries and orphan notices beside it that
+/// have been unused for long, mostly of network namespaces that are gone.
+///
+/// A namespace that adds a file looks at [`LOOKS_MAX`] others, from a random one on, so the files
+/// do not accumulate; joining the registry of before costs nothing.
+fn make_room(path: &Path) {
+    let Some(directory) = path.parent().filter(|_| !path.exists()) else {
+        return;
+    };
+    let is_ours = |entry: &DirEntry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
+        ["steering-", "will-"]
+            .iter()
+            .any(|kind| name.starts_with(kind))
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let entries: Vec<_> = entries.filter(is_ours).collect();
+    let start = random_u32() as usize % entries.len().max(1);
+    let looks = entries.len().min(LOOKS_MAX);
+    for entry in entries.iter().cycle().skip(start).take(looks) {
         let age = entry.metadata().and_then(|it| it.modified());
         let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNUSED_MAX));
-        if !is_old
-            || !["steering-", "will-"]
-                .iter()
-                .any(|kind| name.starts_with(kind))
-        {
+        if !is_old {
             continue;
         }
         let path = entry.path();

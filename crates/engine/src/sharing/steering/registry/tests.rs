@@ -405,7 +405,10 @@ fn long_unused_registries_are_removed_and_others_stay() {
     member.file.set_modified(long_ago).unwrap();
     let recent = directory.join("steering-4-3-1");
     drop(Registry::join_at(&recent).unwrap());
-    remove_unused(&directory);
+    // What is there already needs no room.
+    make_room(&used);
+    assert!(directory.join("steering-4-1-1").exists());
+    make_room(&directory.join("steering-4-4-1"));
     let left = std::fs::read_dir(&directory).unwrap();
     let mut left: Vec<_> = left
         .map(|it| it.unwrap().file_name().into_string().unwrap())
@@ -421,4 +424,21 @@ fn long_unused_registries_are_removed_and_others_stay() {
         ]
     );
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn old_registries_are_removed_some_at_a_time() {
+    let name = format!("airdma-test-{}-many", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir(&directory).unwrap();
+    let long_ago = std::time::SystemTime::now() - 2 * UNUSED_MAX;
+    for number in 0..LOOKS_MAX + 100 {
+        let file = File::create(directory.join(format!("steering-4-{number}-1")));
+        file.unwrap().set_modified(long_ago).unwrap();
+    }
+    for left in [100, 0] {
+        make_room(&directory.join("steering-4-0-2"));
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), left);
+    }
+    std::fs::remove_dir(&directory).unwrap();
 }
