@@ -90,7 +90,7 @@ class _LoopsForAWhile(_Loops):
             self._signal(signal.SIGSTOP)
             yield
 
-    def strike(self, server: Program, client: Program, after_s: float) -> None:
+    def strike(self, _server: Program, _client: Program, after_s: float) -> None:
         time.sleep(after_s)
         self._signal(signal.SIGCONT)
         time.sleep(self._seconds)

@@ -10,8 +10,8 @@ pub use skipped::skipped;
 
 const INSIDE: &str = "AIRDMA_TEST_INSIDE";
 
-/// Waits until the kernel has noticed the carrier of each interface that has one. It does so a while
-/// later, and silently drops what is sent before. A change of any interface waits until it is done.
+/// Waits until the kernel has noticed the carrier of each interface that has one: what is sent
+/// before is dropped silently. A change of any interface waits until that is done.
 const SETTLED: &str = "while ip -o link show up | grep LOWER_UP | \
     grep -Eq 'state (DOWN|LOWERLAYERDOWN)'; do sleep 0.01; done\nip link set lo up";
 
