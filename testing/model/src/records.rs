@@ -2,7 +2,8 @@
 //!
 //! A byte of the memory changes only to a byte of a message that was sent there and has not ended.
 //! A record ends a message that was sent, once; every byte that it declares valid is that of the
-//! message, and stays so until the application frees the record.
+//! message, and stays so until the application frees the record. A message whose source was told
+//! that it arrived ends whole.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -47,6 +48,10 @@ struct Sent {
     ended: bool,
     /// Whether the memory was taken back since.
     is_refused: bool,
+    /// Whether its record said that it is whole.
+    is_whole: bool,
+    /// Whether its source was told that it arrived.
+    is_acknowledged: bool,
 }
 
 impl Sent {
@@ -86,6 +91,8 @@ impl Records {
             bytes: bytes.to_vec(),
             ended: false,
             is_refused: false,
+            is_whole: false,
+            is_acknowledged: false,
         };
         match self.sent.insert(name, sent) {
             None => Ok(()),
@@ -174,12 +181,38 @@ impl Records {
         if end > record.length || bytes != record.valid_bytes || is_whole != record.is_whole {
             return Err(format!("{name:?} has wrong sums: {record:?}"));
         }
+        if sent.is_acknowledged && !is_whole {
+            return Err(format!("{name:?} was acknowledged, and is not whole"));
+        }
+        sent.is_whole = is_whole;
         self.is_right(&name, &record.valid)?;
         self.held.insert(name, record.valid.clone());
         if self.held.len() > self.held_max {
             return Err(format!("{} records are held", self.held.len()));
         }
         Ok(())
+    }
+
+    /// The source of a message is told that all of it arrived.
+    pub fn acknowledged(&mut self, name: Name) -> Verdict {
+        let Some(sent) = self.sent.get_mut(&name) else {
+            return Err(format!("{name:?} was never sent, and is acknowledged"));
+        };
+        sent.is_acknowledged = true;
+        if sent.ended && !sent.is_whole {
+            return Err(format!("{name:?} is acknowledged, and was not whole"));
+        }
+        Ok(())
+    }
+
+    /// At the end: each message that was acknowledged has a record.
+    pub fn check_acknowledged(&self) -> Verdict {
+        let is_missing = |sent: &&Sent| sent.is_acknowledged && !sent.ended;
+        let mut names = self.sent.iter().filter(|(_, sent)| is_missing(sent));
+        match names.next() {
+            None => Ok(()),
+            Some((name, _)) => Err(format!("{name:?} was acknowledged, and has no record")),
+        }
     }
 
     /// The application frees a record.
@@ -282,6 +315,29 @@ mod tests {
         judge.check(&[0, 0, 1, 2, 0, 0, 0, 0, 0, 0]).unwrap();
         judge.taken_back();
         judge.told(&record(&[0..2])).unwrap();
+    }
+
+    #[test]
+    fn what_is_acknowledged_is_whole() {
+        let mut judge = judge();
+        judge.check(&[0, 0, 1, 2, 3, 4, 5, 0, 0, 0]).unwrap();
+        judge.acknowledged(NAME).unwrap();
+        assert!(judge.check_acknowledged().is_err(), "no record yet");
+        judge.told(&record(&[0..5])).unwrap();
+        judge.check_acknowledged().unwrap();
+        let unknown = Name { number: 9, ..NAME };
+        assert!(judge.acknowledged(unknown).is_err());
+        for told_first in [false, true] {
+            let mut judge = self::judge();
+            judge.check(&[0, 0, 1, 2, 0, 0, 0, 0, 0, 0]).unwrap();
+            let part = record(&[0..2]);
+            let verdicts = if told_first {
+                [judge.told(&part), judge.acknowledged(NAME)]
+            } else {
+                [judge.acknowledged(NAME), judge.told(&part)]
+            };
+            assert!(verdicts[0].is_ok() && verdicts[1].is_err(), "{told_first}");
+        }
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //! own that the judge of records watches.
 
 use crate::host::Host;
+use crate::plan::RecordFault;
 use crate::world::QKEY;
 use airdma_engine::{
     Access, AttrMask, Cq, Mr, Qp, QpAttributes, QpCaps, QpInit, QpState, QpType, Qpn, RecordConfig,
-    RecordHandle,
+    RecordHandle, ReliableConfig,
 };
 use airdma_model::records::{Name, Records};
 use core::ops::Range;
@@ -29,6 +30,32 @@ const VA: u64 = 0x2_0000_0000;
 const VA_STEP: u64 = 0x10_0000;
 /// Address of the sources of messages.
 const SOURCE_VA: u64 = 0x3_0000_0000;
+
+/// A message without a completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted {
+    /// The part of the sources that it is in.
+    pub(crate) part: usize,
+    pub(crate) reliable: Option<Reliable>,
+}
+
+/// What is known of a reliable message when it is posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reliable {
+    /// The host that it goes to.
+    pub(crate) to: usize,
+    pub(crate) name: Name,
+    pub(crate) fault: Option<RecordFault>,
+    /// Packets lost between the hosts before.
+    pub(crate) lost: u64,
+    /// Messages that the target had ended early before.
+    pub(crate) ended_early: u64,
+}
+
+/// Messages to every other place are reliable.
+pub(crate) fn is_reliable(place: usize) -> bool {
+    place % 2 == 1
+}
 
 /// A small table, so that messages are displaced and records wait for room.
 pub(crate) const CONFIG: RecordConfig = RecordConfig {
@@ -61,10 +88,13 @@ pub(crate) struct RecordEnd {
     pub(crate) held: Vec<(RecordHandle, Name)>,
     pub(crate) source: Arc<Mr>,
     sources: Box<[u64]>,
-    /// The part of `sources` and the length of each message without a completion.
-    pub(crate) posted: BTreeMap<u64, (usize, u32)>,
-    /// Messages posted so far, by which they are numbered.
+    pub(crate) posted: BTreeMap<u64, Posted>,
+    /// Messages posted so far that are not reliable, by which they are numbered.
     pub(crate) count: u32,
+    /// Reliable ones.
+    pub(crate) reliable_count: u32,
+    /// Times that messages were closed, or their memory was taken back.
+    pub(crate) ended_early: u64,
 }
 
 impl RecordEnd {
@@ -105,6 +135,8 @@ impl RecordEnd {
             moved.expect("a datagram queue pair comes up");
         }
         qp.enable_records(CONFIG).expect("it takes none yet");
+        qp.enable_reliable(ReliableConfig::default())
+            .expect("it repeats none yet");
         let memory = vec![0_u64; BYTES / 8].into_boxed_slice();
         let sources = vec![0_u64; SLOT * POSTED_MAX / 8].into_boxed_slice();
         let at = sources.as_ptr().expose_provenance() as u64;
@@ -128,6 +160,8 @@ impl RecordEnd {
             sources,
             posted: BTreeMap::new(),
             count: 0,
+            reliable_count: 0,
+            ended_early: 0,
         };
         end.register(host);
         end
@@ -143,6 +177,11 @@ impl RecordEnd {
         host.device.move_records(&mr, self.va);
         self.key = mr.rkey().0;
         self.mr = Some(mr);
+    }
+
+    /// Address of the first place, as the judge knows it.
+    pub(crate) fn first_va() -> u64 {
+        VA
     }
 
     /// The same address as the judge knows it: that of the first registration.
@@ -164,7 +203,7 @@ impl RecordEnd {
 
     /// A part of the sources that no posted message has.
     pub(crate) fn free_source(&self) -> Option<usize> {
-        (0..POSTED_MAX).find(|part| self.posted.values().all(|(other, _)| other != part))
+        (0..POSTED_MAX).find(|part| self.posted.values().all(|other| other.part != *part))
     }
 
     /// Stores a message in a part of the sources; returns how a request names it.

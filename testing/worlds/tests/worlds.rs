@@ -65,6 +65,8 @@ fn records_keep_the_contract_among_all_that_is_there() {
     assert!(counts.records_told > 150, "{counts:?}");
     assert!(counts.records_partial > 3, "{counts:?}");
     assert!(counts.forged_records > 50, "{counts:?}");
+    assert!(counts.reliable > 80, "{counts:?}");
+    assert!(counts.reliable_whole > 60, "{counts:?}");
 }
 
 /// Checks that each verb of each service succeeded, and that each possible status came.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::{RecordFault, RecordStep};
-use crate::records::{RecordEnd, SLOT, SLOTS};
+use crate::records::{Posted, RecordEnd, Reliable, SLOT, SLOTS, is_reliable};
 use airdma_engine::{Ended, Record, RecordHandle};
 use airdma_model::records::{self, Name};
 use std::net::IpAddr;
@@ -41,7 +41,11 @@ impl Told {
 
 /// Time between two polls at the end of a world, and how many of them there are at most.
 const ROUND: Duration = Duration::from_millis(30);
-const ROUNDS_MAX: u32 = 100;
+const ROUNDS_MAX: u32 = 400;
+/// Bit of the number of a reliable message, which its packets do not have.
+const RELIABLE: u32 = 1 << 31;
+/// Packets that a sender repeats before it gives up, at least.
+const REPEATS_MIN: u64 = 3;
 /// Quiet rounds after which no message is open.
 const CALM_ROUNDS: u32 = 3;
 
@@ -104,10 +108,22 @@ impl World {
         ) else {
             return Ok(());
         };
+        let is_reliable = is_reliable(place);
         let name = Name {
             source: from as u64,
-            number: source.count,
+            number: if is_reliable {
+                RELIABLE | source.reliable_count
+            } else {
+                source.count
+            },
         };
+        let reliable = is_reliable.then(|| Reliable {
+            to,
+            name,
+            fault,
+            lost: self.lost_among([from, to]),
+            ended_early: target.ended_early,
+        });
         let at = (place * SLOT) as u64;
         let (mut va, mut key) = (target.va + at, target.key);
         let (mut qkey, qpn) = (QKEY, target.number);
@@ -141,7 +157,11 @@ impl World {
                 length: length as u32,
                 lkey: source.source.lkey().0,
             }],
-            flags: SendFlags::SIGNALLED,
+            flags: if is_reliable {
+                SendFlags::SIGNALLED | SendFlags::RELIABLE
+            } else {
+                SendFlags::SIGNALLED
+            },
             datagram: Some(Datagram {
                 path: airdma_engine::Path {
                     gid,
@@ -159,9 +179,11 @@ impl World {
             Err(Error::NoMemory(_)) => return Ok(()),
             Err(error) => return Err(format!("record {name:?} was refused: {error}")),
         }
-        source.posted.insert(id, (part, length as u32));
-        source.count += 1;
+        source.posted.insert(id, Posted { part, reliable });
+        source.count += u32::from(!is_reliable);
+        source.reliable_count += u32::from(is_reliable);
         self.counts.records += 1;
+        self.counts.reliable += u64::from(is_reliable);
         if fault.is_none() {
             let target = &mut self.records[to];
             target.places[place] = Some(name);
@@ -187,14 +209,26 @@ impl World {
         // Polling runs the device.
         self.run(host)?;
         for completion in found {
-            if completion.status != Status::Success || completion.qpn != self.records[host].number {
+            let posted = self.records[host].posted.get(&completion.wr_id).copied();
+            let reliable = posted.and_then(|posted| posted.reliable);
+            let is_sent = completion.opcode == CompletionOpcode::Record;
+            let may_fail = is_sent && reliable.is_some();
+            if completion.status != Status::Success && !may_fail
+                || completion.qpn != self.records[host].number
+            {
                 return Err(format!("a completion of a record: {completion:?}"));
             }
             match completion.opcode {
                 CompletionOpcode::Record => {
-                    let posted = self.records[host].posted.remove(&completion.wr_id);
-                    if posted.is_none() {
+                    if self.records[host]
+                        .posted
+                        .remove(&completion.wr_id)
+                        .is_none()
+                    {
                         return Err(format!("a completion of no record: {completion:?}"));
+                    }
+                    if let Some(reliable) = reliable {
+                        self.take_end_of_reliable(host, &reliable, completion.status)?;
                     }
                 }
                 CompletionOpcode::ReceiveRecord => self.take_record(host, &completion)?,
@@ -202,6 +236,57 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A reliable message of a host has ended there: whole, or for a reason that the world has.
+    fn take_end_of_reliable(
+        &mut self,
+        host: usize,
+        of: &Reliable,
+        status: Status,
+    ) -> Result<(), String> {
+        let Reliable { to, name, .. } = *of;
+        self.note(|_| format!("reliable record {name:?} to host {to} ends: {status:?}"));
+        let target = &mut self.records[to];
+        let is_early = target.ended_early != of.ended_early;
+        let wrong_place = matches!(
+            of.fault,
+            Some(RecordFault::Key | RecordFault::OtherKey | RecordFault::Start | RecordFault::End)
+        );
+        if status == Status::Success {
+            self.counts.reliable_whole += 1;
+            return match of.fault {
+                None => target.judge.acknowledged(name),
+                Some(fault) => Err(format!("{name:?} succeeded in spite of {fault:?}")),
+            };
+        }
+        let is_full = target.places.iter().flatten().count() > 1 || !target.held.is_empty();
+        let is_dead = !self.hosts[to].alive;
+        let is_lossy = self.lost_among([host, to]) >= of.lost + REPEATS_MIN;
+        let explains = match status {
+            Status::RetryExceeded => is_dead || is_lossy || of.fault == Some(RecordFault::Qkey),
+            Status::RnrRetryExceeded => is_full,
+            Status::RemoteAccessError => wrong_place || is_early,
+            Status::RemoteOperationError => is_early,
+            _ => false,
+        };
+        if explains {
+            return Ok(());
+        }
+        Err(format!(
+            "{name:?} to host {to} ended with {status:?}: {of:?}"
+        ))
+    }
+
+    /// Packets that were lost, or held up, between two hosts.
+    fn lost_among(&self, [a, b]: [usize; 2]) -> u64 {
+        let (withheld, delayed) = self.held_up([a, b]);
+        let lost = self.network.path(a, b).lost + self.network.path(b, a).lost;
+        lost + withheld
+            + delayed
+            + self.lost_in_rings([a, b])
+            + self.unkeyed_at(a)
+            + self.unkeyed_at(b)
     }
 
     fn take_record(&mut self, host: usize, completion: &Completion) -> Result<(), String> {
@@ -225,6 +310,13 @@ impl World {
             ));
         };
         record.name.source = from as u64;
+        let place = record.va.checked_sub(RecordEnd::first_va());
+        let place = place.map_or(0, |at| at as usize / SLOT);
+        let is_reliable = is_reliable(place);
+        if is_reliable && let Some(Some(name)) = self.records[host].places.get(place) {
+            // It is numbered for each target.
+            record.name.number = name.number;
+        }
         let name = record.name;
         self.note(|_| {
             format!(
@@ -243,7 +335,12 @@ impl World {
         {
             return Err(format!("{name:?} has another completion: {completion:?}"));
         }
-        if ended.is_none_or(|ended| ended == Ended::Last) {
+        let never = if is_reliable {
+            &[Ended::Last, Ended::Age, Ended::Displaced][..]
+        } else {
+            &[Ended::Last]
+        };
+        if ended.is_none_or(|ended| never.contains(&ended)) {
             return Err(format!("{name:?} ended by {ended:?}"));
         }
         end.held.push((handle, name));
@@ -282,6 +379,7 @@ impl World {
                 "an open record was {peeked:?}, and closed: {closed}"
             ));
         }
+        self.records[host].ended_early += u64::from(closed);
         self.run(host)
     }
 
@@ -297,6 +395,7 @@ impl World {
                 // What arrived before counts.
                 self.observe(host)?;
                 self.records[host].judge.taken_back();
+                self.records[host].ended_early += 1;
                 self.note(|_| format!("host {host} takes its memory for records back"));
                 self.run(host)
             }
@@ -306,6 +405,18 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// A place of a host with an open record.
+    fn has_open(&self, host: usize) -> Option<usize> {
+        let end = &self.records[host];
+        let is_open = |place: &usize| {
+            let va = end.va + (place * SLOT) as u64;
+            (va..va + SLOT as u64)
+                .step_by(64)
+                .any(|va| end.qp.peek_record(Rkey(end.key), va, |_| ()).is_some())
+        };
+        (0..SLOTS).find(is_open)
     }
 
     /// Ends all records of living hosts, and checks that none is open.
@@ -329,9 +440,9 @@ impl World {
                 self.free_records(host)?;
                 self.take_records(host)?;
             }
-            let waits = living(self)
-                .iter()
-                .any(|&host| !self.records[host].posted.is_empty());
+            let waits = living(self).iter().any(|&host| {
+                !self.records[host].posted.is_empty() || self.has_open(host).is_some()
+            });
             calm = if waits || !self.is_quiet() {
                 0
             } else {
@@ -346,13 +457,8 @@ impl World {
             if let Some((id, _)) = end.posted.first_key_value() {
                 return Err(format!("record {id} of host {host} was never handed over"));
             }
-            let is_open = |place: &usize| {
-                let va = end.va + (place * SLOT) as u64;
-                (va..va + SLOT as u64)
-                    .step_by(64)
-                    .any(|va| end.qp.peek_record(Rkey(end.key), va, |_| ()).is_some())
-            };
-            if let Some(place) = (0..SLOTS).find(is_open) {
+            end.judge.check_acknowledged()?;
+            if let Some(place) = self.has_open(host) {
                 return Err(format!("place {place} of host {host} has an open record"));
             }
         }

@@ -30,6 +30,9 @@ pub struct Counts {
     pub records: u64,
     pub records_told: u64,
     pub records_partial: u64,
+    /// Those that were reliable, and those of them that their sources knew to be whole.
+    pub reliable: u64,
+    pub reliable_whole: u64,
 }
 
 impl Counts {
@@ -55,6 +58,8 @@ impl Counts {
             records,
             records_told,
             records_partial,
+            reliable,
+            reliable_whole,
         } = other;
         self.worlds += worlds;
         self.actions += actions;
@@ -75,6 +80,8 @@ impl Counts {
         self.records += records;
         self.records_told += records_told;
         self.records_partial += records_partial;
+        self.reliable += reliable;
+        self.reliable_whole += reliable_whole;
     }
 }
 
