@@ -175,6 +175,21 @@ class Dissector(unittest.TestCase):
         self.assertEqual(rows[1], ["9", "0", "", "", bytes(range(4)).hex(), "", ""])
         self.assertEqual(rows[2], ["9", "", "3", "0x000000000000004d", "", "2", "2"])
 
+    def test_a_request_to_read_by_datagrams_and_what_it_brings(self) -> None:
+        bth = struct.pack(">BBHII", 0xC3, 0x40, 0xFFFF, 0x512345, 7)
+        reth = struct.pack(">QII", 0x1000, 7, 5000)
+        request = bth + struct.pack(">II", 0x11, 0x610002) + reth + struct.pack(">IQQI", 9, 77, 0, 0x12)
+        request += struct.pack(">HBB", 1408, 0x10, 2) + struct.pack(">IIII", 0, 2, 3, 1)
+        challenge = request[:48] + struct.pack(">QI", 5, 0x12) + struct.pack(">HBB", 1408, 0x11, 0)
+        rceth = struct.pack(">IIHBB", 9, 0, 1408, 0x18, 0)
+        data = b"\xc0" + bth[1:] + struct.pack(">II", 0x11, 0x610002) + reth + rceth + struct.pack(">Q", 77) + bytes(8)
+        names = ("read", "write.id", "write.nonce", "write.token", "read.first", "read.units")
+        rows = self.fields_of([packet(one) for one in (request, challenge, data)], *names)
+        nonce = "0x000000000000004d"
+        self.assertEqual(rows[0], ["0", "9", nonce, "0x0000000000000000", "0,3", "2,1"])
+        self.assertEqual(rows[1], ["1", "9", nonce, "0x0000000000000005", "", ""])
+        self.assertEqual(rows[2], ["", "9", nonce, "", "", ""])
+
     def test_a_bundle_whole_and_in_fragments(self) -> None:
         packets = [struct.pack(">BBHII", 0x07, 0, 0xFFFF, 0x512345, 100 + number) + bytes(1028) for number in range(3)]
         packets[2] = packets[2][:100]

@@ -75,6 +75,11 @@ local f = {
   record_send = ProtoField.bool("airdma.write.send", "SEND"),
   record_round = ProtoField.uint8("airdma.write.round", "Round", base.DEC),
   record_token = ProtoField.uint64("airdma.write.token", "Token", base.HEX),
+  record_nonce = ProtoField.uint64("airdma.write.nonce", "Nonce", base.HEX),
+  read = ProtoField.uint8("airdma.read", "What", base.DEC, { [0] = "request", [1] = "challenge", [2] = "refused" }),
+  read_qkey = ProtoField.uint32("airdma.read.qkey", "Q_Key of the requester", base.HEX),
+  read_first = ProtoField.uint32("airdma.read.first", "First unit", base.DEC),
+  read_units = ProtoField.uint32("airdma.read.units", "Units", base.DEC),
   record_imm = ProtoField.bytes("airdma.write.imm", "Immediate data"),
   record_socket = ProtoField.uint32("airdma.write.socket", "Bytes in the socket", base.DEC),
   record_socket_max = ProtoField.uint32("airdma.write.socket_max", "Capacity of the socket", base.DEC),
@@ -90,8 +95,8 @@ local BTH, AETH, RETH, DETH, MAD, ICRC = 12, 4, 16, 8, 256, 4
 local LRETH = 4
 local BUNDLE_HEADER, BUNDLE_PACKETS = 8, 64
 local RCETH, VERSION_RECORD = 12, 1
-local READ_REQUEST, ACKNOWLEDGE, RECORD, ANSWER, ECHO = 0x0c, 0x11, 0xc0, 0xc1, 0xc2
-local TOKEN, ANSWER_LEN = 8, 56
+local READ_REQUEST, ACKNOWLEDGE, RECORD, ANSWER, ECHO, READ = 0x0c, 0x11, 0xc0, 0xc1, 0xc2, 0xc3
+local TOKEN, ANSWER_LEN, READ_LEN = 8, 56, 64
 local BUNDLE, SEALED, PIECE, PROBE = 0xd9, 0xda, 0xdb, 0xdc
 local COUNTER, TAG = 8, 16
 local PIECE_HEADER, SECRET = 4, 16
@@ -182,6 +187,10 @@ local function write_record(buffer, pinfo, root)
     tree:add(f.record_token, buffer(len, TOKEN))
     len = len + TOKEN
   end
+  if flags:bitfield(4, 1) == 1 and buffer:len() >= len + TOKEN + ICRC then
+    tree:add(f.record_nonce, buffer(len, TOKEN))
+    len = len + TOKEN
+  end
   if flags:bitfield(7, 1) == 1 and buffer:len() >= len + 4 + ICRC then
     tree:add(f.record_imm, buffer(len, 4))
   end
@@ -201,6 +210,31 @@ local function echo(buffer, pinfo, root)
   tree:add(f.record_socket, buffer(28, 4))
   tree:add(f.record_socket_max, buffer(32, 4))
   pinfo.cols.info:append(" airdma Write-Record answer")
+end
+
+-- A request to read memory by datagrams, or an answer that is no memory.
+local function read(buffer, pinfo, root)
+  if buffer:len() < READ_LEN + ICRC or buffer(62, 1):bitfield(0, 4) ~= VERSION_RECORD then return end
+  local ranges = buffer(63, 1):uint()
+  if buffer:len() ~= READ_LEN + 8 * ranges + ICRC then return end
+  local tree = root:add(air, buffer(), "Read of a record")
+  tree:add(f.dest, buffer(5, 3))
+  tree:add(f.record_qkey, buffer(12, 4))
+  tree:add(f.record_source, buffer(17, 3))
+  tree:add(f.record_address, buffer(20, 8))
+  tree:add(f.record_key, buffer(28, 4))
+  tree:add(f.record_length, buffer(32, 4))
+  tree:add(f.record_id, buffer(36, 4))
+  tree:add(f.record_nonce, buffer(40, TOKEN))
+  tree:add(f.record_token, buffer(48, TOKEN))
+  tree:add(f.read_qkey, buffer(56, 4))
+  tree:add(f.record_unit, buffer(60, 2))
+  tree:add(f.read, buffer(62, 1), buffer(62, 1):bitfield(4, 4))
+  for range = 0, ranges - 1 do
+    tree:add(f.read_first, buffer(READ_LEN + 8 * range, 4))
+    tree:add(f.read_units, buffer(READ_LEN + 8 * range + 4, 4))
+  end
+  pinfo.cols.info:append(" airdma read of a record")
 end
 
 -- Which units of an acknowledged message arrived.
@@ -271,6 +305,7 @@ function air.dissector(_, pinfo, root)
   if buffer:len() > BTH and buffer(0, 1):uint() == RECORD then return write_record(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ECHO then return echo(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ANSWER then return answer(buffer, pinfo, root) end
+  if buffer:len() > BTH and buffer(0, 1):uint() == READ then return read(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == PIECE then return piece(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == PROBE then return probe(buffer, pinfo, root) end
   if buffer:len() > BTH + ICRC and buffer(1, 1):bitfield(4, 4) == 1 then return padded(buffer, pinfo, root) end

@@ -24,8 +24,8 @@ use crate::queues::cq_shared::{ChannelEvents, CqShared};
 use crate::queues::qp_shared::QpShared;
 use crate::queues::srq_shared::SrqShared;
 use crate::{
-    Access, AttrMask, Bind, CountedOperations, CqOptions, Error, Gid, PathMtu, QpAttributes,
-    QpCaps, QpType, Qpn, RegionChange, Rkey,
+    Access, AttrMask, Bind, CountedOperations, CqOptions, Error, Gid, Lkey, Path, PathMtu, Qkey,
+    QpAttributes, QpCaps, QpType, Qpn, RegionChange, Rkey,
 };
 use airdma_cm::{Accept, Connect, ConnectionId, ListenerId, Resolve, SidrAnswer, SidrId, Takes};
 use airdma_port::RawSocket;
@@ -33,6 +33,7 @@ use airdma_shm::{RingConsumer, RingProducer};
 use airdma_transport::{RecordConfig, ReliableConfig};
 use airdma_wire::cm::{RejReason, ServiceId};
 use std::sync::Arc;
+use std::time::Duration;
 
 values! {
     /// A request to the worker of a device.
@@ -102,6 +103,8 @@ values! {
             address: u64,
             length: usize,
             source: Option<Gid>,
+            /// Peers read it, and do not write it.
+            is_read: bool,
             /// As for [`MemoryControl::Register`].
             can_be_cut: bool,
         },
@@ -235,6 +238,21 @@ values! {
         /// Lets a datagram queue pair repeat what it sends from now on, where a request asks for
         /// it.
         17 EnableReliable { config: ReliableConfig },
+        /// Reads memory of a peer by datagrams. Reply: the handle of the record.
+        18 ReadRecord {
+            path: Path,
+            qpn: Qpn,
+            qkey: Qkey,
+            /// The memory to read.
+            va: u64,
+            rkey: Rkey,
+            length: u32,
+            /// That to write.
+            lkey: Lkey,
+            to: u64,
+            deadline: Duration,
+            tries: u32,
+        },
     }
 }
 
@@ -339,6 +357,8 @@ values! {
         11 Connection { id: ConnectionId },
         /// A new resolution.
         12 Resolution { id: SidrId },
+        /// The handle of a record.
+        13 Record { handle: u64 },
     }
 }
 
@@ -447,7 +467,8 @@ impl From<Reply> for Result<Reply, Error> {
             | Reply::Binding { .. }
             | Reply::Listener { .. }
             | Reply::Connection { .. }
-            | Reply::Resolution { .. }) => Ok(done),
+            | Reply::Resolution { .. }
+            | Reply::Record { .. }) => Ok(done),
         }
     }
 }

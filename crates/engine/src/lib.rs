@@ -83,7 +83,7 @@ pub use queues::attached_counters::CountedOperations;
 pub use queues::cm_channel::{CmChannel, CmNews};
 pub use queues::cq_shared::CqOptions;
 pub use queues::qp_caps::QpCaps;
-pub use queues::work_request::{RecvWr, SendFlags, SendWr};
+pub use queues::work_request::{DatagramRead, RecvWr, SendFlags, SendWr};
 pub use seal::Secret;
 pub use sharing::runtime_dir;
 pub use tables::cq_table::monotonic;

@@ -104,6 +104,11 @@ enum Kind {
         /// The only host that may.
         source: Option<Neighbour>,
     },
+    /// Peers read it by datagrams, and do nothing else.
+    RecordReads {
+        /// The only host that may.
+        source: Option<Neighbour>,
+    },
     /// Opens nothing until it is bound.
     Window {
         type_two: bool,
@@ -301,7 +306,7 @@ impl MemoryTable {
         }
         if matches!(
             region.kind,
-            Kind::Records { .. } | Kind::GroupRecords { .. }
+            Kind::Records { .. } | Kind::GroupRecords { .. } | Kind::RecordReads { .. }
         ) {
             return Err(Error::Invalid("a memory region for records stays as it is"));
         }
@@ -606,7 +611,7 @@ impl Region {
         match self.kind {
             Kind::Region { windows: 0 } => Ok(()),
             Kind::Region { .. } => Err(Error::Busy("a memory region in which windows are bound")),
-            Kind::Records { .. } | Kind::GroupRecords { .. } => Ok(()),
+            Kind::Records { .. } | Kind::GroupRecords { .. } | Kind::RecordReads { .. } => Ok(()),
             Kind::Window { .. } => Err(Error::Gone("the memory region")),
         }
     }

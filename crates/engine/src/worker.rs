@@ -10,6 +10,7 @@ mod rate_limit;
 mod raw_frames;
 mod receive;
 mod record_rate;
+mod record_reads;
 mod records;
 mod scheduler;
 pub(crate) mod source_port;

@@ -71,6 +71,8 @@ counters! {
     DropGhost = "drop_ghost",
     /// Congestion notification packets received.
     CnpsReceived = "cnps_received",
+    /// Requests for records that were answered with a token, since they had none.
+    ReadsChallenged = "reads_challenged",
     /// Records of which all arrived.
     RecordsWhole = "records_whole",
     /// Records of which a part arrived.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use airdma_wire::{
     Bth, Deth, GRH_LEN, Gid, Headers, ICRC_LEN, Neighbour, Opcode, Packet, PathMtu, Psn, Qkey, Qpn,
-    Rceth, RecordAck, RecordHeaders, Reth, grh_area, record_payload,
+    RECORD_TOKEN_LEN, Rceth, RecordAck, RecordHeaders, RecordRead, Reth, grh_area, record_payload,
 };
 
 use crate::attributes::{QpAttributes, QpType};
@@ -18,7 +18,7 @@ use crate::counter::Counter;
 use crate::host::{Host, Receive};
 use crate::operation::Operation;
 use crate::queue_pair::{Arrival, Transmit};
-use crate::record::unit_of;
+use crate::record::{ReadAsked, ReadServer, unit_of};
 use crate::reliable::{InvalidReliableConfig, ReliableConfig, ReliableRequester, Repeat};
 use crate::request_packet::{pad_of, request_bth};
 use crate::time::Time;
@@ -40,7 +40,7 @@ pub(crate) struct Datagrams {
     queue: VecDeque<Posted>,
     /// Place of the first one: how many there were before it.
     first: u64,
-    /// Write-Records among them.
+    /// Write-Records among them, and reads of peers that are answered.
     records_posted: usize,
     next_psn: Psn,
     /// A receive that was taken for a datagram that did not fit; the next datagram gets it.
@@ -48,7 +48,30 @@ pub(crate) struct Datagrams {
     records: RecordRequester,
     reliable: Option<Box<Reliable>>,
     /// Answers to packets of reliable datagrams, which leave first; at most [`ANSWERS_MAX`].
-    answers: VecDeque<(RecordAck, Path)>,
+    answers: VecDeque<(Owed, Path)>,
+    /// Answers reads of peers.
+    server: Option<Box<ReadServer>>,
+}
+
+/// A packet that leaves before all messages.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "their memory is taken at the start"
+)]
+enum Owed {
+    Ack(RecordAck),
+    /// A request to read, or the answer to one that is no memory.
+    Read(RecordRead),
+}
+
+impl Owed {
+    fn dest_qpn(&self) -> Qpn {
+        match self {
+            Owed::Ack(answer) => answer.bth.dest_qpn,
+            Owed::Read(packet) => packet.bth.dest_qpn,
+        }
+    }
 }
 
 /// Answers that wait to be sent at most. Beyond, the packets are as good as lost.
@@ -103,6 +126,8 @@ pub struct SentDatagram {
     pub transmit: Transmit,
     /// Message and offset of a packet of a Write-Record.
     pub part: Option<(u32, u32)>,
+    /// The instance in such a packet.
+    pub instance: Psn,
 }
 
 impl Datagrams {
@@ -121,6 +146,7 @@ impl Datagrams {
             },
             reliable: None,
             answers: VecDeque::new(),
+            server: None,
         }
     }
 
@@ -160,7 +186,8 @@ impl Datagrams {
         let fresh = Datagrams::new(self.port_mtu);
         let before = std::mem::replace(self, fresh);
         (self.reliable, self.answers) = (before.reliable, before.answers);
-        self.answers.clear();
+        self.server = before.server;
+        self.forget_answers();
         if let Some(reliable) = &mut self.reliable {
             reliable.requester.reset();
         }
@@ -170,15 +197,78 @@ impl Datagrams {
         self.reliable.is_some()
     }
 
-    /// Takes memory for answers, which a queue pair sends that takes records.
-    pub(crate) fn reserve_answers(&mut self) {
+    fn forget_answers(&mut self) {
+        self.answers.clear();
+        if let Some(server) = &mut self.server {
+            server.clear();
+        }
+    }
+
+    /// Takes memory for answers, which a queue pair sends that takes records. `key` is secret.
+    pub(crate) fn reserve_answers(&mut self, key: [u64; 2]) {
         self.answers.reserve(ANSWERS_MAX);
+        self.server = Some(Box::new(ReadServer::new(key)));
+    }
+
+    /// Owes a request to read, or an answer to one.
+    pub(crate) fn owe_read(&mut self, packet: RecordRead, path: Path) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back((Owed::Read(packet), path));
+        }
+    }
+
+    /// Most payload of a packet of a read on a path.
+    pub(crate) fn read_payload(&self, path: &Path) -> u32 {
+        let payload_max = self.records.payload_max(path) - RECORD_TOKEN_LEN as u32;
+        payload_max & !3
+    }
+
+    /// Takes the request of a peer to read.
+    pub(crate) fn handle_read<H: Host>(
+        &mut self,
+        now: Time,
+        asked: &ReadAsked<'_>,
+        qpn: Qpn,
+        host: &mut H,
+    ) {
+        let payload_max = self.read_payload(&asked.path);
+        let Some(server) = &mut self.server else {
+            return host.count(Counter::DropMalformed);
+        };
+        let before = server.jobs();
+        let answer = server.handle(now, asked, qpn, payload_max, host);
+        self.records_posted = self.records_posted + server.jobs() - before;
+        if let Some(answer) = answer {
+            self.owe_read(answer, asked.path);
+        }
+    }
+
+    /// See [`QueuePair::next_read`](crate::QueuePair::next_read).
+    pub(crate) fn next_read(&self, place: usize) -> Option<(Path, Qpn)> {
+        self.server.as_ref()?.next(place)
+    }
+
+    /// See [`QueuePair::poll_read`](crate::QueuePair::poll_read).
+    pub(crate) fn poll_read<H: Host>(
+        &mut self,
+        place: usize,
+        asks: bool,
+        qpn: Qpn,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<SentDatagram> {
+        let server = self.server.as_deref_mut()?;
+        let before = server.jobs();
+        let sent = server.poll(place, asks, qpn, host, out);
+        self.records_posted -= before - server.jobs();
+        self.pass_turn();
+        sent
     }
 
     /// Owes an answer.
     pub(crate) fn owe(&mut self, answer: RecordAck, path: Path) {
         if self.answers.len() < ANSWERS_MAX {
-            self.answers.push_back((answer, path));
+            self.answers.push_back((Owed::Ack(answer), path));
         }
     }
 
@@ -221,7 +311,14 @@ impl Datagrams {
         let repeats = |reliable: &Reliable| reliable.requester.wants_transmit();
         // A reliable one waits for room.
         let plain = (self.queue.front()).is_some_and(|next| self.is_plain(&next.request));
-        plain || !self.answers.is_empty() || self.reliable.as_deref().is_some_and(repeats)
+        plain
+            || !self.answers.is_empty()
+            || self.records_posted > 0
+                && self
+                    .server
+                    .as_deref()
+                    .is_some_and(|server| server.jobs() > 0)
+            || self.reliable.as_deref().is_some_and(repeats)
     }
 
     /// Whether a request is sent once; that it is not, where none is repeated, is an error.
@@ -248,7 +345,7 @@ impl Datagrams {
     /// As [`next`](Self::next), if that is an answer or part of a reliable datagram.
     pub(crate) fn next_reliable(&mut self, now: Time) -> Option<(Path, Qpn)> {
         if let Some((answer, path)) = self.answers.front() {
-            return Some((*path, answer.bth.dest_qpn));
+            return Some((*path, answer.dest_qpn()));
         }
         if self.reliable_goes_first()
             && let Some(reliable) = &mut self.reliable
@@ -287,8 +384,13 @@ impl Datagrams {
         out: &mut [u8],
     ) -> Option<Transmit> {
         if let Some((answer, path)) = self.answers.pop_front() {
-            host.count(Counter::AcksSent);
-            let len = answer.emit(out);
+            let len = match answer {
+                Owed::Ack(answer) => {
+                    host.count(Counter::AcksSent);
+                    answer.emit(out)
+                }
+                Owed::Read(packet) => packet.emit(out),
+            };
             return Some(Transmit { len, path });
         }
         let goes_first = self.reliable_goes_first();
@@ -371,7 +473,8 @@ impl Datagrams {
             }
         }
         let Some(posted) = self.queue.front().copied() else {
-            return Ok(None);
+            let sent = self.poll_read(0, false, qpn, host, out);
+            return Ok(sent.map(|sent| sent.transmit));
         };
         if posted.request.reliable {
             // It waits for room, or for a queue pair that repeats.
@@ -420,8 +523,12 @@ impl Datagrams {
             Progress::Nothing | Progress::Part { .. } => self
                 .send(&posted.request, attributes, qpn, host, out)
                 .map(|transmit| {
-                    let part = None;
-                    (SentDatagram { transmit, part }, Progress::Done)
+                    let sent = SentDatagram {
+                        transmit,
+                        part: None,
+                        instance: Psn::default(),
+                    };
+                    (sent, Progress::Done)
                 }),
         };
         let (sent, progress) = match sent {
@@ -551,6 +658,7 @@ impl Datagrams {
             },
             is_send: false,
             token: None,
+            read: None,
             imm,
         };
         let start = headers.emit(out);
@@ -567,8 +675,12 @@ impl Datagrams {
         };
         let path = datagram.path;
         let transmit = Transmit { len, path };
-        let part = Some((id, offset));
-        Ok((SentDatagram { transmit, part }, progress))
+        let sent = SentDatagram {
+            transmit,
+            part: Some((id, offset)),
+            instance: self.records.instance,
+        };
+        Ok((sent, progress))
     }
 
     /// Completes a datagram, which is done when it has left.
@@ -585,7 +697,7 @@ impl Datagrams {
     /// Completes the oldest request with `failed`, if it failed, and flushes the others.
     pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
         let mut status = failed.unwrap_or(Status::WrFlushError);
-        self.answers.clear();
+        self.forget_answers();
         if let Some(reliable) = &mut self.reliable {
             reliable.requester.fail(qpn, host);
         }

@@ -1,6 +1,6 @@
 //! The host of a queue pair: the boundary between protocol and machine.
 
-use airdma_wire::Rkey;
+use airdma_wire::{Neighbour, Rkey};
 
 use crate::attributes::Access;
 use crate::completion::Completion;
@@ -199,6 +199,28 @@ pub trait Host {
 
     /// Copies registered memory for an RDMA READ.
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
+
+    /// Whether `source` may read `length` bytes at `va` by datagrams.
+    fn check_read(
+        &mut self,
+        _source: Neighbour,
+        _rkey: Rkey,
+        _va: u64,
+        _length: u32,
+    ) -> Result<(), RemoteFault> {
+        Err(RemoteFault::Access)
+    }
+
+    /// Copies registered memory for a packet of a record that `source` has asked for.
+    fn read_for(
+        &mut self,
+        _source: Neighbour,
+        _rkey: Rkey,
+        _va: u64,
+        _out: &mut [u8],
+    ) -> Result<(), RemoteFault> {
+        Err(RemoteFault::Access)
+    }
 
     /// As [`read_remote`](Self::read_remote), into each part of `spread` in turn. After a fault,
     /// part of it may have been copied. What is around the parts: see

@@ -45,9 +45,10 @@ pub use host::{
 pub use operation::{Bind, Extent, Operation, OperationFields, PackedOperation, WORD_LEN};
 pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, RecordAnswerOwed, Transmit};
 pub use record::{
-    Ended, InvalidRecordConfig, RECORD_CLOSED_MAX, RECORD_MAP_BYTES_MAX, RECORD_OPEN_MAX,
-    RECORD_SOURCES_MAX, RECORD_UNITS_MAX, Record, RecordConfig, RecordHandle, RecordHost,
-    RecordOrigin, RecordReply, RecordTarget,
+    CannotRead, Ended, InvalidRecordConfig, RECORD_CLOSED_MAX, RECORD_MAP_BYTES_MAX,
+    RECORD_OPEN_MAX, RECORD_READS_MAX, RECORD_SOURCES_MAX, RECORD_UNITS_MAX, ReadAsked,
+    ReadRequest, Reader, Record, RecordConfig, RecordHandle, RecordHost, RecordOrigin, RecordReply,
+    RecordTarget,
 };
 pub use reliable::{
     InvalidReliableConfig, RELIABLE_DESTINATIONS_MAX, RELIABLE_MESSAGES_MAX, RELIABLE_SILENCE_MAX,

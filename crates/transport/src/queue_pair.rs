@@ -6,7 +6,7 @@ mod states;
 
 use airdma_wire::{
     Bth, Deth, Neighbour, Opcode, Packet, PathMtu, Psn, Qkey, Qpn, RecordAck, RecordAnswer,
-    RecordPacket, Transport,
+    RecordPacket, RecordRead, Transport,
 };
 
 use crate::ack_delay::AckDelay;
@@ -14,7 +14,7 @@ use crate::attributes::{QpAttributes, QpState, QpType};
 use crate::counter::Counter;
 use crate::datagram::{Datagrams, SentDatagram};
 use crate::host::{Host, QpEvent};
-use crate::record::{RecordHost, RecordTarget};
+use crate::record::{ReadAsked, Reader, RecordHost, RecordTarget};
 use crate::reliable::{InvalidReliableConfig, ReliableConfig, Repeat};
 use crate::replies::Peer;
 use crate::request_packet::{DEFAULT_PKEY, request_bth};
@@ -251,6 +251,7 @@ impl QueuePair {
             Counter::DropBadPkey
         } else if self.config.qp_type != QpType::Ud
             || headers.token.is_some() && arrival.destination.is_multicast()
+            || headers.read.is_some() && (headers.token.is_some() || headers.is_send)
         {
             // A group would answer with many packets for one.
             Counter::DropMalformed
@@ -286,10 +287,80 @@ impl QueuePair {
         None
     }
 
-    /// Takes memory for answers. A datagram queue pair owes none before.
-    pub fn reserve_answers(&mut self) {
+    /// Takes memory for answers. A datagram queue pair owes none before. `key` is secret.
+    pub fn reserve_answers(&mut self, key: [u64; 2]) {
         if let Service::Datagram(datagrams) = &mut self.service {
-            datagrams.reserve_answers();
+            datagrams.reserve_answers(key);
+        }
+    }
+
+    /// Takes the request of a peer to read memory by datagrams, which was for this queue pair
+    /// alone.
+    pub fn handle_read<H: Host>(&mut self, now: Time, asked: &ReadAsked<'_>, host: &mut H) {
+        let headers = asked.packet;
+        let (qpn, qkey) = (self.config.qpn, self.attributes.qkey);
+        let sends = self.attributes.state == QpState::ReadyToSend;
+        let reason = match &mut self.service {
+            _ if headers.bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK => {
+                Counter::DropBadPkey
+            }
+            Service::Connected { .. } | Service::Unreliable { .. } => Counter::DropMalformed,
+            Service::Datagram(_) if !sends => Counter::DropBadState,
+            Service::Datagram(_) if headers.deth.qkey != qkey => Counter::DropBadQkey,
+            Service::Datagram(datagrams) => return datagrams.handle_read(now, asked, qpn, host),
+        };
+        host.count(reason);
+    }
+
+    /// What this queue pair says of itself when it asks for memory on a path; `None` in a state in
+    /// which nothing is sent.
+    pub fn reader(&self, path: &Path) -> Option<Reader> {
+        let Service::Datagram(datagrams) = &self.service else {
+            return None;
+        };
+        (self.attributes.state == QpState::ReadyToSend).then(|| Reader {
+            qpn: self.config.qpn,
+            qkey: self.attributes.qkey,
+            payload_max: datagrams.read_payload(path),
+        })
+    }
+
+    /// Owes a request to read, which leaves on `path` before other datagrams. It is dropped as
+    /// [answers](Self::owe_answer) are.
+    pub fn owe_read(&mut self, request: RecordRead, path: Path) {
+        let sends = self.attributes.state == QpState::ReadyToSend;
+        if let Service::Datagram(datagrams) = &mut self.service
+            && sends
+        {
+            datagrams.owe_read(request, path);
+        }
+    }
+
+    /// Path and queue pair of the read at a place among those that are answered.
+    pub fn next_read(&self, place: usize) -> Option<(Path, Qpn)> {
+        match &self.service {
+            Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
+                datagrams.next_read(place)
+            }
+            Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
+        }
+    }
+
+    /// Writes the next packet of the read at a place, as [`next_read`](Self::next_read) said, into
+    /// `out`; the read is then the last one, or done. `None`: its memory is gone, and so is it.
+    pub fn poll_read<H: Host>(
+        &mut self,
+        place: usize,
+        asks: bool,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<SentDatagram> {
+        let qpn = self.config.qpn;
+        match &mut self.service {
+            Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
+                datagrams.poll_read(place, asks, qpn, host, out)
+            }
+            Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
         }
     }
 

@@ -6,8 +6,10 @@
 
 pub(crate) mod index;
 pub(crate) mod list;
+mod reads;
 mod reply;
 mod sends;
+mod server;
 mod sources;
 mod target;
 
@@ -21,7 +23,10 @@ use crate::counter::Counter;
 use crate::host::{Receive, RemoteFault, Slot};
 use crate::work::MESSAGE_LEN_MAX;
 
+pub use reads::{CannotRead, RECORD_READS_MAX, ReadRequest, Reader};
 pub use reply::RecordReply;
+pub use server::ReadAsked;
+pub(crate) use server::ReadServer;
 pub use target::RecordTarget;
 
 /// Most messages that may be open at once.
@@ -128,6 +133,8 @@ pub enum Ended {
     TakenBack = 5,
     /// The packet at its end arrived ([`RecordConfig::strict_last`]).
     Last = 6,
+    /// It was asked for, and the peer does not allow that.
+    Refused = 7,
 }
 
 /// A record for the application: an entry of the target's table, until it is freed.
@@ -150,6 +157,8 @@ pub struct Record<'a> {
     pub source: Neighbour,
     /// The multicast group that it was sent to, if it was.
     pub group: Option<Neighbour>,
+    /// Whether it was asked for: memory of the peer was read.
+    pub is_read: bool,
     /// Queue pair that sent it.
     pub src_qpn: Qpn,
     /// Its number.
@@ -228,6 +237,11 @@ pub trait RecordHost {
         va: u64,
         data: &[u8],
     ) -> Result<(), RemoteFault>;
+
+    /// Places part of what was read from a peer, in memory of the application's own.
+    fn write_read(&mut self, _lkey: Rkey, _va: u64, _data: &[u8]) -> Result<(), RemoteFault> {
+        Err(RemoteFault::Access)
+    }
 
     /// Counts `counter` once.
     fn count_record(&mut self, counter: Counter);

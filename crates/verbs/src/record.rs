@@ -6,8 +6,8 @@ use std::slice;
 use std::time::Duration;
 
 use airdma_engine::{
-    Datagram, Gid, Operation, Qkey, QpType, Qpn, Record, RecordConfig, RecordHandle,
-    ReliableConfig, Rkey, SendFlags, SendWr,
+    Datagram, DatagramRead, Gid, Lkey, Operation, Qkey, QpType, Qpn, Record, RecordConfig,
+    RecordHandle, ReliableConfig, Rkey, SendFlags, SendWr,
 };
 
 use crate::abi;
@@ -26,8 +26,15 @@ const WITH_IMM: u32 = 1;
 const RELIABLE: u32 = 2;
 /// `AIRDMA_RECORD_TO_GROUP`.
 const TO_GROUP: u32 = 4;
+/// `AIRDMA_RECORD_WAS_READ`.
+const WAS_READ: u32 = 8;
 /// `AIRDMA_RECORD_OPEN`.
 const OPEN: u32 = 255;
+
+/// Default of `deadline_us`.
+const READ_DEADLINE: Duration = Duration::from_secs(1);
+/// Default of `tries`.
+const READ_TRIES: u32 = 8;
 
 const NONE: Errno = Errno(libc::ENOENT);
 
@@ -60,6 +67,23 @@ pub struct RecordWr {
     rkey: u32,
     imm_data: [u8; 4],
     flags: u32,
+    reserved: u32,
+}
+
+/// `struct airdma_record_read_wr`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ReadWr {
+    ah: *mut abi::ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+    remote_addr: u64,
+    rkey: u32,
+    length: u32,
+    addr: u64,
+    lkey: u32,
+    deadline_us: u32,
+    tries: u32,
     reserved: u32,
 }
 
@@ -96,6 +120,7 @@ pub struct RecordView {
 const _: () = {
     assert!(size_of::<RecordAttr>() == 32);
     assert!(size_of::<RdAttr>() == 32);
+    assert!(size_of::<ReadWr>() == 56 && offset_of!(ReadWr, deadline_us) == 44);
     assert!(size_of::<RecordWr>() == 64 && offset_of!(RecordWr, imm_data) == 52);
     assert!(size_of::<RecordView>() == 64 && offset_of!(RecordView, ended) == 56);
 };
@@ -200,6 +225,58 @@ pub unsafe fn register_group(
     Ok(memory::hand_out(raw_pd, pd, (addr, length), engine))
 }
 
+/// `airdma_record_reg_read`.
+pub unsafe fn register_read(
+    raw_pd: *mut abi::ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    source: *const abi::ibv_gid,
+) -> Result<*mut abi::ibv_mr, Errno> {
+    // SAFETY: the caller's domain and address, whose member `raw` is all of it.
+    let (pd, source) = unsafe {
+        let source = source.as_ref().map(|source| Gid(source.raw));
+        (Pd::of(raw_pd)?, source)
+    };
+    let engine = pd
+        .engine()
+        .reg_record_read_mr(addr as u64, length, source)?;
+    Ok(memory::hand_out(raw_pd, pd, (addr, length), engine))
+}
+
+/// `airdma_record_read_from`.
+pub unsafe fn read_from(
+    qp: *mut abi::ibv_qp,
+    wr: *const ReadWr,
+    handle: *mut u64,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair, request, handle of an address, and number.
+    let (qp, wr, out, path) = unsafe {
+        let wr = wr.as_ref().ok_or(Errno::INVALID)?;
+        let out = handle.as_mut().ok_or(Errno::INVALID)?;
+        (Qp::of(qp)?, wr, out, Ah::of(wr.ah)?.path())
+    };
+    if wr.reserved != 0 {
+        return Err(Errno::INVALID);
+    }
+    let read = DatagramRead {
+        datagram: Datagram {
+            path,
+            qpn: Qpn::new(wr.remote_qpn),
+            qkey: Qkey(wr.remote_qkey),
+        },
+        va: wr.remote_addr,
+        rkey: Rkey(wr.rkey),
+        length: wr.length,
+        lkey: Lkey(wr.lkey),
+        to: wr.addr,
+        deadline: micros(wr.deadline_us, READ_DEADLINE),
+        tries: or(wr.tries, READ_TRIES),
+    };
+    let RecordHandle(number) = qp.engine().read_record(&read)?;
+    *out = number;
+    Ok(())
+}
+
 /// `airdma_record_post`.
 pub unsafe fn post(qp: *mut abi::ibv_qp, wr: *const RecordWr) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair and request.
@@ -259,7 +336,9 @@ fn view(record: &Record<'_>) -> RecordView {
 
 fn flags_of(record: &Record<'_>) -> u32 {
     let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-    flag(record.imm.is_some(), WITH_IMM) | flag(record.group.is_some(), TO_GROUP)
+    flag(record.imm.is_some(), WITH_IMM)
+        | flag(record.group.is_some(), TO_GROUP)
+        | flag(record.is_read, WAS_READ)
 }
 
 /// Copies as much of the map as there is room for.

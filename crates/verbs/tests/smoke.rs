@@ -42,6 +42,11 @@ fn records_to_a_group_are_each_members_own() {
 }
 
 #[test]
+fn reads_between_two_hosts_lose_nothing() {
+    program::run_after("reads_hosts", TWO_HOSTS);
+}
+
+#[test]
 fn datagrams_are_repeated_until_they_are_there_from_c() {
     program::run("reliable");
 }

@@ -81,9 +81,10 @@ pub use opcode::{Opcode, Transport, UnknownOpcode};
 pub use packet::{HEADERS_LEN_MAX, Headers, Packet, ParseError, split_middle};
 pub use pfc::Pfc;
 pub use record::{
-    RECORD_ACK_LEN, RECORD_ACK_OPCODE, RECORD_ECHO_LEN, RECORD_ECHO_OPCODE, RECORD_HEADERS_LEN,
-    RECORD_OPCODE, RECORD_PAYLOAD_MAX, RECORD_TOKEN_LEN, Rceth, RecordAck, RecordAnswer,
-    RecordEcho, RecordHeaders, RecordPacket, record_payload,
+    READ_RANGES_MAX, RECORD_ACK_LEN, RECORD_ACK_OPCODE, RECORD_ECHO_LEN, RECORD_ECHO_OPCODE,
+    RECORD_HEADERS_LEN, RECORD_OPCODE, RECORD_PAYLOAD_MAX, RECORD_READ_LEN, RECORD_READ_LEN_MAX,
+    RECORD_READ_OPCODE, RECORD_TOKEN_LEN, Rceth, ReadRanges, RecordAck, RecordAnswer, RecordEcho,
+    RecordHeaders, RecordPacket, RecordRead, RecordReadKind, UnitRange, record_payload,
 };
 pub use reth::Reth;
 pub use rnr::{ack_timeout, rnr_timer};

@@ -13,9 +13,10 @@
 //!   +---------------------------------------------------+
 //!   |           offset of the payload: k units          | 40
 //!   +-------------------------+------------+------------+
-//!   |          unit           |version|0SRI|   round    | 44
+//!   |          unit           |version|NSRI|   round    | 44
 //!   +-------------------------+------------+------------+
 //!   |           token, 8 bytes, if R is set             | 48    R: the message is acknowledged
+//!   |           nonce, 8 bytes, if N is set             |       N: the record was asked for
 //!   |           immediate data, if I is set             |       I: immediate data follow
 //!   |   payload, pad                                    |       S: a SEND, not a record
 //!   |   ICRC                                            |
@@ -27,6 +28,7 @@
 
 mod ack;
 mod echo;
+mod read;
 
 use std::net::IpAddr;
 
@@ -39,6 +41,10 @@ use crate::{
 
 pub use ack::{RECORD_ACK_LEN, RECORD_ACK_OPCODE, RecordAck, RecordAnswer};
 pub use echo::{RECORD_ECHO_LEN, RECORD_ECHO_OPCODE, RecordEcho};
+pub use read::{
+    READ_RANGES_MAX, RECORD_READ_LEN, RECORD_READ_LEN_MAX, RECORD_READ_OPCODE, ReadRanges,
+    RecordRead, RecordReadKind, UnitRange,
+};
 
 /// First byte of a packet of a Write-Record: the first of the opcodes left to manufacturers (IBTA
 /// table 39).
@@ -52,12 +58,13 @@ pub const RECORD_HEADERS_LEN: usize = Bth::LEN + Deth::LEN + Reth::LEN + Rceth::
 pub const RECORD_PAYLOAD_MAX: u32 =
     PathMtu::M4096.bytes() - (RECORD_HEADERS_LEN + IMMEDIATE_LEN - HEADERS_LEN_MAX) as u32;
 
-/// Bytes of the token of an acknowledged message.
+/// Bytes of the token of an acknowledged message, and of the nonce of one that was asked for.
 pub const RECORD_TOKEN_LEN: usize = 8;
 
 const IMMEDIATE: u8 = 1;
 const RELIABLE: u8 = 2;
 const SEND: u8 = 4;
+const READ: u8 = 8;
 
 /// Record extended header, 12 bytes: which part of which message the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -113,6 +120,9 @@ pub struct RecordHeaders {
     pub is_send: bool,
     /// A number that the answers to an acknowledged message repeat. Only hosts on the path know it.
     pub token: Option<u64>,
+    /// The nonce of the request for the message ([`RecordRead`]), if it was asked for. Address and
+    /// key are 0.
+    pub read: Option<u64>,
     /// Immediate data, the same in all packets of a message.
     pub imm: Option<[u8; 4]>,
 }
@@ -122,11 +132,8 @@ impl RecordHeaders {
     #[expect(clippy::len_without_is_empty, reason = "there are always headers")]
     #[inline]
     pub const fn len(&self) -> usize {
-        let token = if self.token.is_some() {
-            RECORD_TOKEN_LEN
-        } else {
-            0
-        };
+        let numbers = self.token.is_some() as usize + self.read.is_some() as usize;
+        let token = numbers * RECORD_TOKEN_LEN;
         let imm = if self.imm.is_some() { IMMEDIATE_LEN } else { 0 };
         RECORD_HEADERS_LEN + token + imm
     }
@@ -143,7 +150,8 @@ impl RecordHeaders {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let flags = flag(self.imm.is_some(), IMMEDIATE)
             | flag(self.token.is_some(), RELIABLE)
-            | flag(self.is_send, SEND);
+            | flag(self.is_send, SEND)
+            | flag(self.read.is_some(), READ);
         let mut bth = self.bth.to_bytes();
         bth[0] = RECORD_OPCODE;
         field::set::<0, { Bth::LEN }, _>(fixed, bth);
@@ -151,9 +159,9 @@ impl RecordHeaders {
         field::set::<RETH_AT, { Reth::LEN }, _>(fixed, self.reth.to_bytes());
         field::set::<RCETH_AT, { Rceth::LEN }, _>(fixed, self.rceth.to_bytes(flags));
         let mut at = 0;
-        if let Some(token) = self.token {
-            rest[..RECORD_TOKEN_LEN].copy_from_slice(&token.to_be_bytes());
-            at = RECORD_TOKEN_LEN;
+        for number in [self.token, self.read].into_iter().flatten() {
+            rest[at..][..RECORD_TOKEN_LEN].copy_from_slice(&number.to_be_bytes());
+            at += RECORD_TOKEN_LEN;
         }
         if let Some(imm) = self.imm {
             rest[at..][..IMMEDIATE_LEN].copy_from_slice(&imm);
@@ -196,10 +204,14 @@ impl<'a> RecordPacket<'a> {
         if flags >> 4 != RECORD_VERSION {
             return Err(ParseError::BadVersion(flags >> 4));
         }
-        let (mut token, mut imm) = (None, None);
+        let (mut token, mut read, mut imm) = (None, None, None);
         if flags & RELIABLE != 0 {
             let (data, behind) = rest.split_first_chunk().ok_or(ParseError::Truncated)?;
             (token, rest) = (Some(u64::from_be_bytes(*data)), behind);
+        }
+        if flags & READ != 0 {
+            let (data, behind) = rest.split_first_chunk().ok_or(ParseError::Truncated)?;
+            (read, rest) = (Some(u64::from_be_bytes(*data)), behind);
         }
         if flags & IMMEDIATE != 0 {
             let (data, behind) = rest.split_first_chunk().ok_or(ParseError::Truncated)?;
@@ -217,6 +229,7 @@ impl<'a> RecordPacket<'a> {
             rceth,
             is_send: flags & SEND != 0,
             token,
+            read,
             imm,
         };
         Ok(RecordPacket { headers, payload })

@@ -1,5 +1,5 @@
 //! Parsing packets: whatever the bytes are, and the same bytes made to look like a packet, a bundle
-//! of packets, a packet of a Write-Record, or an answer to one.
+//! of packets, a packet of a Write-Record, an answer to one, or a request to read.
 
 use airdma_wire::bundle::{
     BUNDLE_HEADER_LEN, BUNDLE_OPCODE, BUNDLE_PACKETS_MAX, Bundle, bundle_header,
@@ -7,8 +7,9 @@ use airdma_wire::bundle::{
 use airdma_wire::padded::{PADDING_MIN, may_be_padded, pad_packet};
 use airdma_wire::{
     AtomicEth, Bth, Deth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn,
-    RECORD_ACK_LEN, RECORD_ACK_OPCODE, RECORD_ECHO_LEN, RECORD_ECHO_OPCODE, RECORD_OPCODE,
-    RecordAck, RecordEcho, RecordPacket, Reth, XrcEth,
+    READ_RANGES_MAX, RECORD_ACK_LEN, RECORD_ACK_OPCODE, RECORD_ECHO_LEN, RECORD_ECHO_OPCODE,
+    RECORD_OPCODE, RECORD_READ_LEN, RECORD_READ_OPCODE, RecordAck, RecordEcho, RecordPacket,
+    RecordRead, Reth, XrcEth,
 };
 
 /// Parses the bytes as they are, and again with a known opcode, version 0 and whole words.
@@ -30,6 +31,8 @@ pub fn run(data: &[u8]) {
     check_record_echo(&like_a_record_echo(data));
     check_answer(data);
     check_answer(&like_an_answer(data));
+    check_read(data);
+    check_read(&like_a_read(data));
 }
 
 /// Where a packet of a Write-Record has its version and flags.
@@ -71,7 +74,6 @@ fn check_record(data: &[u8]) {
     expected[4] &= 0xc0;
     expected[8] &= 0x80;
     expected[Bth::LEN + 4] = 0;
-    expected[RECORD_FLAGS_AT] &= 0xf7;
     assert_eq!(emitted, expected);
 }
 
@@ -100,6 +102,36 @@ fn check_answer(data: &[u8]) {
     expected[8] &= 0x80;
     expected[Bth::LEN + 4] = 0;
     expected[ANSWER_KIND_AT + 2..][..2].fill(0);
+    assert_eq!(emitted, expected);
+}
+
+/// The bytes with an opcode, versions and a number of ranges that fit.
+fn like_a_read(data: &[u8]) -> Vec<u8> {
+    let mut bytes = data.to_vec();
+    bytes.resize(data.len().max(RECORD_READ_LEN).next_multiple_of(8), 0);
+    let ranges = ((bytes.len() - RECORD_READ_LEN) / 8).min(READ_RANGES_MAX);
+    bytes.truncate(RECORD_READ_LEN + 8 * ranges);
+    bytes[0] = RECORD_READ_OPCODE;
+    bytes[1] &= 0xf0;
+    bytes[62] = 0x10 | bytes[62] & 3;
+    if ranges > 0 {
+        bytes[62] = 0x10;
+    }
+    bytes[63] = ranges as u8;
+    bytes
+}
+
+/// What is read of a request to read is written as it was, but for what is reserved.
+fn check_read(data: &[u8]) {
+    let Ok(read) = RecordRead::parse(data) else {
+        return;
+    };
+    let mut emitted = data.to_vec();
+    assert_eq!(read.emit(&mut emitted), data.len());
+    let mut expected = data.to_vec();
+    expected[4] &= 0xc0;
+    expected[8] &= 0x80;
+    expected[Bth::LEN + 4] = 0;
     assert_eq!(emitted, expected);
 }
 

@@ -435,6 +435,7 @@ fn text(ended: Ended) -> &'static str {
         Ended::Asked => "asked",
         Ended::TakenBack => "taken back",
         Ended::Last => "last",
+        Ended::Refused => "refused",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::encoding::{MESSAGE_BYTES_MAX, Malformed, Value, decode, encode};
 use super::*;
-use crate::{Lkey, Path, Psn, Qkey, QpState, Rkey};
+use crate::{Psn, QpState};
 use airdma_cm::Route;
 use airdma_wire::cm::{IpAddressing, SidrStatus, TransportService};
 use std::collections::BTreeSet;
@@ -105,6 +105,7 @@ fn memory() -> Vec<MemoryControl> {
             address: 0x7000,
             length: 4096,
             source: Some(GID),
+            is_read: false,
             can_be_cut: false,
         },
         MemoryControl::RegisterGroupRecords {
@@ -243,6 +244,18 @@ fn queue_pairs() -> Vec<QueuePairControl> {
         QueuePairControl::CloseRecord {
             rkey: Rkey(7),
             va: 0x7010,
+        },
+        QueuePairControl::ReadRecord {
+            path: Path::default(),
+            qpn: Qpn::new(6),
+            qkey: Qkey(7),
+            va: 0x8000,
+            rkey: Rkey(8),
+            length: 4096,
+            lkey: Lkey(9),
+            to: 0x9000,
+            deadline: Duration::from_secs(1),
+            tries: 8,
         },
         QueuePairControl::AttachCounter {
             operations: CountedOperations::RECV,
@@ -459,6 +472,7 @@ fn replies() -> Vec<Reply> {
         Reply::Listener { id: LISTENER },
         Reply::Connection { id: ID },
         Reply::Resolution { id: SIDR },
+        Reply::Record { handle: 1 << 33 },
     ]
 }
 
@@ -556,7 +570,7 @@ fn requests_have_the_bytes_of_this_version() {
     };
     #[rustfmt::skip]
     let expected = [
-        4, 1, 0, // version, memory, register
+        5, 1, 0, // version, memory, register
         2, 0, 0, 0, 0, 0, 0, 0,
         0, 0x10, 0, 0, 0, 0, 0, 0,
         16, 0, 0, 0, 0, 0, 0, 0,

@@ -85,6 +85,55 @@ impl MemoryTable {
         names.find_map(|(&name, &region)| (region == key).then_some(name))
     }
 
+    /// Registers memory that all hosts, or one, may read by datagrams.
+    pub(crate) fn register_record_reads(
+        &mut self,
+        pd: PdIndex,
+        address: u64,
+        length: usize,
+        source: Option<Neighbour>,
+    ) -> Result<u32, Error> {
+        let region = Region::checked(pd, address, length, address, Access::empty())?;
+        self.insert(Region {
+            kind: Kind::RecordReads { source },
+            ..region
+        })
+    }
+
+    /// Whether a host may read `length` bytes by datagrams.
+    pub(crate) fn check_record_read(
+        &self,
+        source: Neighbour,
+        place: Place,
+        length: u32,
+    ) -> Result<(), Refused> {
+        self.gives_records(source, place.key)?;
+        self.find(place, length.into(), Access::empty())?;
+        Ok(())
+    }
+
+    /// Copies registered memory for a host that reads it by datagrams.
+    pub(crate) fn read_record(
+        &self,
+        source: Neighbour,
+        place: Place,
+        out: &mut [u8],
+    ) -> Result<(), Refused> {
+        self.gives_records(source, place.key)?;
+        self.read(place, Access::empty(), out)
+    }
+
+    fn gives_records(&self, from: Neighbour, key: u32) -> Result<(), Refused> {
+        match self.at(key).ok_or(Refused)?.kind {
+            Kind::RecordReads { source } if source.is_none_or(|source| source == from) => Ok(()),
+            Kind::RecordReads { .. }
+            | Kind::Records { .. }
+            | Kind::GroupRecords { .. }
+            | Kind::Region { .. }
+            | Kind::Window { .. } => Err(Refused),
+        }
+    }
+
     /// Gives a region for records other addresses, from `iova` on.
     pub(crate) fn move_records(&mut self, key: u32, iova: u64) {
         if let Some(region) = self.at_mut(key)
@@ -125,6 +174,7 @@ impl MemoryTable {
                 Kind::Records { source } if is_from(source) => Ok(place),
                 Kind::Records { .. }
                 | Kind::GroupRecords { .. }
+                | Kind::RecordReads { .. }
                 | Kind::Region { .. }
                 | Kind::Window { .. } => Err(Refused),
             };
@@ -139,6 +189,7 @@ impl MemoryTable {
             Kind::GroupRecords { source } if is_from(source) => Ok(Place { key, ..place }),
             Kind::GroupRecords { .. }
             | Kind::Records { .. }
+            | Kind::RecordReads { .. }
             | Kind::Region { .. }
             | Kind::Window { .. } => Err(Refused),
         }

@@ -131,7 +131,8 @@ impl MemoryTable {
             Kind::Window { .. }
             | Kind::Region { .. }
             | Kind::Records { .. }
-            | Kind::GroupRecords { .. } => Err(Refused),
+            | Kind::GroupRecords { .. }
+            | Kind::RecordReads { .. } => Err(Refused),
         }
     }
 

@@ -136,7 +136,30 @@ impl Pd {
         length: usize,
         source: Option<Gid>,
     ) -> Result<Arc<Mr>, Error> {
-        self.register_records((addr, length), source, files::can_be_cut(addr, length))
+        self.register_records(
+            (addr, length),
+            source,
+            (false, files::can_be_cut(addr, length)),
+        )
+    }
+
+    /// Registers memory that peers may read by datagrams
+    /// ([`Qp::read_record`](crate::Qp::read_record)) from queue pairs of this domain that take
+    /// records; its key opens it for nothing else. With a `source` only that host may.
+    ///
+    /// # Errors
+    /// As [`Pd::reg_mr`].
+    pub fn reg_record_read_mr(
+        self: &Arc<Self>,
+        addr: u64,
+        length: usize,
+        source: Option<Gid>,
+    ) -> Result<Arc<Mr>, Error> {
+        self.register_records(
+            (addr, length),
+            source,
+            (true, files::can_be_cut(addr, length)),
+        )
     }
 
     /// As [`Pd::reg_record_mr`], for memory that no process can truncate ([`Pd::reg_sealed_mr`]).
@@ -149,23 +172,29 @@ impl Pd {
         length: usize,
         source: Option<Gid>,
     ) -> Result<Arc<Mr>, Error> {
-        self.register_records((addr, length), source, false)
+        self.register_records((addr, length), source, (false, false))
     }
 
     fn register_records(
         self: &Arc<Self>,
         (address, length): (u64, usize),
         source: Option<Gid>,
-        can_be_cut: bool,
+        (is_read, can_be_cut): (bool, bool),
     ) -> Result<Arc<Mr>, Error> {
         let call = MemoryControl::RegisterRecords {
             pd: self.id,
             address,
             length,
             source,
+            is_read,
             can_be_cut,
         };
-        self.register((address, length), Access::LOCAL_WRITE, None, call)
+        let access = if is_read {
+            Access::empty()
+        } else {
+            Access::LOCAL_WRITE
+        };
+        self.register((address, length), access, None, call)
     }
 
     /// As [`Pd::reg_record_mr`], for messages to a multicast group

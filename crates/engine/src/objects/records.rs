@@ -1,7 +1,10 @@
 //! Records of a datagram queue pair, as the caller reads and frees them.
 
 use crate::control::{QueuePairControl, Reply, WRONG_REPLY};
-use crate::{Error, Qp, Record, RecordConfig, RecordHandle, ReliableConfig, Rkey};
+use crate::objects::pd::check_posted_path;
+use crate::{
+    Datagram, DatagramRead, Error, Qp, Record, RecordConfig, RecordHandle, ReliableConfig, Rkey,
+};
 
 impl Qp {
     /// Lets a datagram queue pair take records: peers write messages to memory that was registered
@@ -30,6 +33,39 @@ impl Qp {
         self.core().check_process()?;
         self.ask(QueuePairControl::EnableReliable { config })?;
         Ok(())
+    }
+
+    /// Reads memory of a peer by datagrams. The record of it is told by a completion as any other:
+    /// with the handle that is returned, the reason of its end, and a map of what arrived. The
+    /// queue pair has called [`Qp::enable_records`], and so has the peer's.
+    ///
+    /// # Errors
+    /// `EINVAL` for a queue pair that is not in RTS or takes no records, for a group, for memory
+    /// that is not registered, and for arguments out of range; `ENOMEM` without a free entry;
+    /// `ENODEV` in a child after fork.
+    pub fn read_record(&self, read: &DatagramRead) -> Result<RecordHandle, Error> {
+        self.core().check_process()?;
+        let Datagram { path, qpn, qkey } = read.datagram;
+        if path.gid.to_ip().is_multicast() {
+            return Err(Error::Invalid("a group has no memory to read"));
+        }
+        check_posted_path(self.core(), &path)?;
+        let reply = self.ask(QueuePairControl::ReadRecord {
+            path,
+            qpn,
+            qkey,
+            va: read.va,
+            rkey: read.rkey,
+            length: read.length,
+            lkey: read.lkey,
+            to: read.to,
+            deadline: read.deadline,
+            tries: read.tries,
+        })?;
+        let Reply::Record { handle } = reply else {
+            return Err(WRONG_REPLY);
+        };
+        Ok(RecordHandle(handle))
     }
 
     /// Reads a record that a completion named and that was not freed.

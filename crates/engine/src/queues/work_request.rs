@@ -2,7 +2,9 @@
 
 use airdma_shm::Sge;
 use airdma_transport::{Datagram, Operation};
+use airdma_wire::{Lkey, Rkey};
 use bitflags::bitflags;
+use std::time::Duration;
 
 bitflags! {
     /// Flags of a send work request; the values of `ibv_send_flags`.
@@ -36,6 +38,27 @@ pub struct SendWr<'a> {
     pub datagram: Option<Datagram>,
     /// Number of the peer's shared receive queue; looked at on XRC queue pairs only.
     pub srqn: u32,
+}
+
+/// Memory of a peer to read by datagrams ([`Qp::read_record`](crate::Qp::read_record)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramRead {
+    /// The peer, and its queue key.
+    pub datagram: Datagram,
+    /// First address of its memory.
+    pub va: u64,
+    /// The key of that ([`Pd::reg_record_read_mr`](crate::Pd::reg_record_read_mr)).
+    pub rkey: Rkey,
+    /// How many bytes.
+    pub length: u32,
+    /// The key of the memory to write.
+    pub lkey: Lkey,
+    /// First address of it.
+    pub to: u64,
+    /// When the read ends at the latest.
+    pub deadline: Duration,
+    /// Requests without an answer, after which it ends.
+    pub tries: u32,
 }
 
 /// A receive work request.

@@ -16,7 +16,7 @@ use airdma_transport::{
     AtomicOperation, Bind, Completion, CompletionOpcode, Counter, Host, LocalFault, QpEvent,
     Receive, RecordHost, RecordOrigin, RemoteAccess, RemoteFault, Slot, Spread, Status,
 };
-use airdma_wire::{GRH_LEN, Rkey};
+use airdma_wire::{GRH_LEN, Neighbour, Rkey};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -389,6 +389,28 @@ impl Host for QpHost<'_> {
         ));
     }
 
+    fn check_read(
+        &mut self,
+        source: Neighbour,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+    ) -> Result<(), RemoteFault> {
+        let place = self.place(rkey, va);
+        Ok((self.device.memory).check_record_read(source, place, length)?)
+    }
+
+    fn read_for(
+        &mut self,
+        source: Neighbour,
+        rkey: Rkey,
+        va: u64,
+        out: &mut [u8],
+    ) -> Result<(), RemoteFault> {
+        let place = self.place(rkey, va);
+        Ok(self.device.memory.read_record(source, place, out)?)
+    }
+
     fn count(&mut self, counter: Counter) {
         self.counters.count_transport(counter);
     }
@@ -415,6 +437,15 @@ impl RecordHost for QpHost<'_> {
     ) -> Result<(), RemoteFault> {
         let place = self.place(rkey, va);
         Ok(self.device.memory.write_record(origin, place, data)?)
+    }
+
+    fn write_read(&mut self, lkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {
+        let place = Place {
+            qp: OURSELVES,
+            ..self.place(lkey, va)
+        };
+        let memory = &self.device.memory;
+        Ok(memory.write(place, Access::LOCAL_WRITE, data)?)
     }
 
     fn count_record(&mut self, counter: Counter) {

@@ -17,7 +17,7 @@
 use crate::index::{PeerIndex, QpIndex};
 use crate::tables::peers::Peers;
 use airdma_transport::Time;
-use airdma_wire::{Neighbour, Qpn, RecordEcho};
+use airdma_wire::{Neighbour, Psn, Qpn, RecordEcho};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -57,6 +57,8 @@ pub(crate) struct Question {
     pub(crate) from: Qpn,
     /// The one that it is for.
     pub(crate) to: Qpn,
+    /// The instance in the packet.
+    pub(crate) instance: Psn,
     /// Message and offset.
     pub(crate) part: (u32, u32),
 }
@@ -236,6 +238,7 @@ impl RecordPeers {
         let question = Question {
             from: echo.dest_qpn,
             to: echo.src_qpn,
+            instance: echo.instance,
             part: (echo.id, echo.offset),
         };
         let at = (peer.questions.iter()).position(|asked| asked.question == question)?;
@@ -321,9 +324,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::config::Window;
-    use airdma_wire::{Psn, Qkey};
+    use airdma_wire::Qkey;
 
     const LEN: usize = 1468;
+    const INSTANCE: Psn = Psn::new(3);
 
     fn at(us: u64) -> Time {
         Time::from_nanos(us * 1_000)
@@ -364,6 +368,7 @@ mod tests {
                 let question = asks.then(|| Question {
                     from: Qpn::new(7),
                     to: Qpn::new(9),
+                    instance: INSTANCE,
                     part: (self.sent, 0),
                 });
                 asked.extend(asks.then_some(self.sent));
@@ -374,9 +379,20 @@ mod tests {
         }
 
         fn answer(&mut self, way: Way, id: u32, socket: [u32; 2], now: Time) -> bool {
+            self.answer_to(INSTANCE, way, id, socket, now)
+        }
+
+        fn answer_to(
+            &mut self,
+            instance: Psn,
+            way: Way,
+            id: u32,
+            socket: [u32; 2],
+            now: Time,
+        ) -> bool {
             let echo = RecordEcho {
                 dest_qpn: Qpn::new(7),
-                instance: Psn::new(0),
+                instance,
                 qkey: Qkey(0),
                 src_qpn: Qpn::new(9),
                 id,
@@ -416,6 +432,8 @@ mod tests {
         let mut bench = Bench::new();
         let (_, asked) = bench.send(way(1), 1000, at(0));
         let third = asked[2];
+        let former = Psn::new(4);
+        assert!(!bench.answer_to(former, way(1), third, [0, 0], at(90)));
         assert!(bench.answer(way(1), third, [0, 0], at(100)));
         assert!(
             !bench.answer(way(1), asked[0], [0, 0], at(110)),

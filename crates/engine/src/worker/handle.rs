@@ -104,10 +104,15 @@ impl Worker {
                 address,
                 length,
                 source,
+                is_read,
                 can_be_cut,
             } => {
                 let source = source.map(|gid| Neighbour::from(gid.to_ip()));
-                let key = memory.register_records(pd, address, length, source)?;
+                let key = if is_read {
+                    memory.register_record_reads(pd, address, length, source)?
+                } else {
+                    memory.register_records(pd, address, length, source)?
+                };
                 if can_be_cut {
                     memory.may_go(key);
                 }

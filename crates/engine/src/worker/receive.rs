@@ -13,7 +13,7 @@ use airdma_wire::piece::{PIECE_OPCODE, Piece};
 use airdma_wire::sealed::is_sealed;
 use airdma_wire::{
     Bth, Opcode, Packet, ParseError, Qpn, RECORD_ACK_OPCODE, RECORD_ECHO_OPCODE, RECORD_OPCODE,
-    RecordAck, RecordPacket, split_middle,
+    RECORD_READ_OPCODE, RecordAck, RecordPacket, split_middle,
 };
 
 /// Packets that arrive together. When the guard goes out of scope, the queue pair that took the
@@ -80,6 +80,9 @@ impl Receiving<'_> {
             }
             Err(ParseError::UnknownOpcode(RECORD_ECHO_OPCODE)) => {
                 return self.receive_record_echo(received);
+            }
+            Err(ParseError::UnknownOpcode(RECORD_READ_OPCODE)) => {
+                return self.receive_read(received);
             }
             Err(error) => return self.drop_malformed(error),
         };
@@ -201,6 +204,9 @@ impl Receiving<'_> {
             }
             Err(ParseError::UnknownOpcode(RECORD_ECHO_OPCODE)) => {
                 self.receive_sealed_echo(index, received, sender);
+            }
+            Err(ParseError::UnknownOpcode(RECORD_READ_OPCODE)) => {
+                self.receive_sealed_read(index, received, sender);
             }
             Err(error) => self.drop_malformed(error),
         }

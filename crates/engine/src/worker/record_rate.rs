@@ -18,8 +18,8 @@ use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::QpSlot;
 use crate::tables::record_peers::{Question, RecordPeerIndex, Way};
 use airdma_port::{Destination, Port, Received, TransmitBatch};
-use airdma_transport::{Counter, Time};
-use airdma_wire::{Qpn, RecordEcho, RecordPacket};
+use airdma_transport::{Counter, Path, QueuePair, SentDatagram, Time};
+use airdma_wire::{Psn, Qpn, RecordEcho, RecordPacket};
 
 /// Requests that one turn looks at, most of which may have no room.
 const LOOKS_MAX: usize = 256;
@@ -41,12 +41,26 @@ struct Look {
     place: u64,
     /// How many may not.
     refused: usize,
+    /// Reads before this place may not be answered.
+    read: usize,
+    /// Such an answer left last.
+    was_read: bool,
+}
+
+/// Which datagram of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// A reliable one, or an answer.
+    Reliable,
+    /// The one at this place in the queue.
+    Posted(u64),
+    /// Part of the answer to the read at this place.
+    Read(usize),
 }
 
 /// The next datagram of a turn.
 struct Next {
-    /// Its place in the queue; none for a reliable datagram, or an answer.
-    place: Option<u64>,
+    which: Which,
     to: Destination,
     name: Name,
     /// The host whose window it takes from.
@@ -56,7 +70,7 @@ struct Next {
 
 impl Next {
     fn is_reliable(&self) -> bool {
-        self.place.is_none()
+        self.which == Which::Reliable
     }
 }
 
@@ -115,12 +129,10 @@ impl WorkerState {
         loop {
             let reliable = slot.qp.next_reliable_datagram(now);
             let next = match reliable {
-                Some((path, number)) => Some((None, path, number)),
-                None if look.refused == LOOKS_MAX => None,
-                None => (slot.qp.next_datagram_at(look.place))
-                    .map(|(place, path, number)| (Some(place), path, number)),
+                Some((path, number)) => Some((Which::Reliable, path, number)),
+                None => next_windowed(&slot.qp, look),
             };
-            let Some((place, path, number)) = next else {
+            let Some((which, path, number)) = next else {
                 // Reliable datagrams have windows of their own.
                 slot.qp.pass_turn();
                 slot.qp.next_reliable_datagram(now)?;
@@ -134,7 +146,7 @@ impl WorkerState {
                 remote: to.address,
             };
             let mut admitted = Some((None, false));
-            if place.is_some() {
+            if which != Which::Reliable {
                 let windows = &mut self.scheduler.peers;
                 let (peer, left) = self.record_peers.find_or_add(way, windows, now);
                 self.crowded_out.extend(left);
@@ -158,22 +170,24 @@ impl WorkerState {
                 self.scheduler.keying.set(index, due);
                 admitted = admitted.filter(|_| ready != Readiness::Waits);
             }
-            match (admitted, place) {
+            match (admitted, which) {
                 (Some((peer, asks)), _) => {
+                    look.was_read = matches!(which, Which::Read(_));
                     return Some(Next {
-                        place,
+                        which,
                         to,
                         name,
                         peer,
                         asks,
                     });
                 }
-                (None, Some(place)) => {
+                (None, Which::Posted(place)) => {
                     look.refused += 1;
                     look.place = place + 1;
                 }
+                (None, Which::Read(place)) => look.read = place + 1,
                 // It waits for keys.
-                (None, None) => return None,
+                (None, Which::Reliable) => return None,
             }
         }
     }
@@ -202,13 +216,16 @@ impl WorkerState {
             sums: RunSums::default(),
         };
         let room = &mut out[..PACKET_LEN_MAX];
-        let (clear, part) = match next.place {
-            Some(place) => {
-                let sent = qp.poll_datagram_at(place, next.asks, &mut host, room)?;
-                (sent.transmit.len, sent.part)
-            }
-            None => (qp.poll_reliable_datagram(now, &mut host, room)?.len, None),
+        let sent = match next.which {
+            Which::Posted(place) => qp.poll_datagram_at(place, next.asks, &mut host, room)?,
+            Which::Read(place) => qp.poll_read(place, next.asks, &mut host, room)?,
+            Which::Reliable => SentDatagram {
+                transmit: qp.poll_reliable_datagram(now, &mut host, room)?,
+                part: None,
+                instance: Psn::default(),
+            },
         };
+        let (clear, part) = (sent.transmit.len, sent.part);
         let mut len = clear;
         if datagrams.is_some() {
             let Some(sealed) = seal_packet(seal, datagrams, Some(next.name), out, clear) else {
@@ -221,6 +238,7 @@ impl WorkerState {
             let question = part.filter(|_| next.asks).map(|part| Question {
                 from: qp.qpn(),
                 to: next.name.number,
+                instance: sent.instance,
                 part,
             });
             let windows = &mut self.scheduler.peers;
@@ -336,6 +354,25 @@ impl WorkerState {
     }
 }
 
+/// The next datagram of a queue pair that takes from the window of its host: posted ones and
+/// answers to reads take turns.
+fn next_windowed(qp: &QueuePair, look: &Look) -> Option<(Which, Path, Qpn)> {
+    let read = || {
+        let (path, number) = qp.next_read(look.read)?;
+        Some((Which::Read(look.read), path, number))
+    };
+    let posted = || {
+        let next = (look.refused < LOOKS_MAX).then(|| qp.next_datagram_at(look.place));
+        let (place, path, number) = next.flatten()?;
+        Some((Which::Posted(place), path, number))
+    };
+    if look.was_read {
+        posted().or_else(read)
+    } else {
+        read().or_else(posted)
+    }
+}
+
 impl Receiving<'_> {
     /// Takes the answer to a packet of a Write-Record, in the clear.
     #[inline(never)] // other packets save no registers for it
@@ -354,7 +391,7 @@ impl Receiving<'_> {
             let reason = slot.why_not_plain();
             return self.state.counters.count(reason);
         }
-        self.take_record_echo(index, received, &echo);
+        self.take_record_echo(received, &echo);
     }
 
     /// Takes one that was sealed by the queue pair of this number.
@@ -364,25 +401,26 @@ impl Receiving<'_> {
         received: &Received<'_>,
         sender: Qpn,
     ) {
+        let slot = self.state.qps.slot(index);
+        let number = slot.map(|slot| slot.qp.qpn());
         match RecordEcho::parse(received.bytes) {
-            Ok(echo) if echo.src_qpn == sender => self.take_record_echo(index, received, &echo),
+            Ok(echo) if echo.src_qpn == sender && Some(echo.dest_qpn) == number => {
+                self.take_record_echo(received, &echo)
+            }
             Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
             Err(error) => self.drop_malformed(error),
         }
     }
 
-    fn take_record_echo(&mut self, index: QpIndex, received: &Received<'_>, echo: &RecordEcho) {
+    fn take_record_echo(&mut self, received: &Received<'_>, echo: &RecordEcho) {
         let state = &mut *self.state;
-        let slot = state.qps.slot(index);
-        let instance = slot.and_then(|slot| slot.qp.record_instance());
         let way = Way {
             local: received.destination,
             remote: received.source,
         };
         let windows = &mut state.scheduler.peers;
-        let taken = (instance == Some(echo.instance))
-            .then(|| (state.record_peers).take_answer(way, echo, self.now, windows));
-        let Some((window, is_smaller)) = taken.flatten() else {
+        let taken = (state.record_peers).take_answer(way, echo, self.now, windows);
+        let Some((window, is_smaller)) = taken else {
             return state.counters.count_transport(Counter::DropGhost);
         };
         if is_smaller {

@@ -36,7 +36,7 @@ impl WorkerState {
         index: QpIndex,
         config: RecordConfig,
     ) -> Result<(), Error> {
-        let key = [(); 2].map(|()| self.random.next_u64());
+        let [key, answers_key] = [(); 2].map(|()| [(); 2].map(|()| self.random.next_u64()));
         let Some(slot) = self.qps.slot(index) else {
             return Err(Error::Gone("the queue pair"));
         };
@@ -48,7 +48,7 @@ impl WorkerState {
         }
         let target = RecordTarget::new(config, key)
             .map_err(|_| Error::Invalid("a limit of the records is out of range"))?;
-        slot.qp.reserve_answers();
+        slot.qp.reserve_answers(answers_key);
         let shared = Arc::new(RecordShared::new(target));
         // It was empty, since the slot has none.
         slot.side.shared.records.set(Arc::clone(&shared)).ok();
@@ -107,7 +107,7 @@ impl WorkerState {
 
     /// Calls the target of a queue pair, if it takes records, and tells the application of those
     /// that ended.
-    fn with_records<R>(
+    pub(super) fn with_records<R>(
         &mut self,
         index: QpIndex,
         now: Time,
@@ -128,10 +128,14 @@ impl WorkerState {
         tell(&mut target, qp.qpn(), &mut host);
         let again = target.has_record().then(|| now + AGAIN);
         let due = [target.poll_timeout(), again].into_iter().flatten().min();
+        let asks = target.has_request();
         drop(target);
         let slot = self.qps.slot(index)?;
         slot.records_due = due;
         self.scheduler.set_due(index, slot.due());
+        if asks {
+            self.send_read_requests(index, now);
+        }
         Some(result)
     }
 
@@ -157,20 +161,24 @@ impl WorkerState {
         false
     }
 
-    /// Answers a packet, from the address that it was sent to.
-    fn owe_answer(&mut self, index: QpIndex, now: Time, arrival: &Arrival, answer: RecordAck) {
+    /// The way to the sender of a packet, from the address that it was sent to.
+    pub(super) fn way_back(&self, arrival: &Arrival) -> Option<Path> {
         let rows = &self.device.rows;
         let row = rows
             .iter()
-            .position(|row| *row == Some(arrival.destination));
-        let Some(sgid_index) = row.and_then(|row| u8::try_from(row).ok()) else {
-            return;
-        };
-        let path = Path {
+            .position(|row| *row == Some(arrival.destination))?;
+        Some(Path {
             gid: Gid::from(arrival.source),
-            sgid_index,
+            sgid_index: u8::try_from(row).ok()?,
             traffic_class: arrival.tos & !ECN_MASK,
             ..Path::default()
+        })
+    }
+
+    /// Answers a packet.
+    fn owe_answer(&mut self, index: QpIndex, now: Time, arrival: &Arrival, answer: RecordAck) {
+        let Some(path) = self.way_back(arrival) else {
+            return;
         };
         self.change(index, now)
             .call(|qp, _| qp.owe_answer(answer, path));

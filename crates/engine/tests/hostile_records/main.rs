@@ -76,6 +76,7 @@ impl Siege {
             },
             is_send: false,
             token: None,
+            read: None,
             imm: None,
         }
     }

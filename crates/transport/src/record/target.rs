@@ -7,11 +7,12 @@ use airdma_wire::{Neighbour, RecordAnswer, RecordHeaders, RecordPacket, Reth, Rk
 
 use super::index::{Index, NONE};
 use super::list::List;
+use super::reads::Reads;
 use super::reply::Refused;
 use super::sources::{Fate, Source, Sources, share};
 use super::{
     Ended, InvalidRecordConfig, Part, Record, RecordConfig, RecordHandle, RecordHost, RecordOrigin,
-    RecordReply, WORD, has_unit,
+    RecordReply, WORD, has_unit, unit_of,
 };
 use crate::completion::GrhHeader;
 use crate::counter::Counter;
@@ -49,6 +50,7 @@ pub struct RecordTarget {
     /// Closed entries that the application was not told of.
     untold: VecDeque<u32>,
     pub(super) sources: Sources,
+    pub(super) reads: Reads,
     /// The entry of the last packet.
     last: u32,
 }
@@ -81,6 +83,9 @@ pub(super) struct Entry {
     valid_units: u32,
     /// The message is acknowledged.
     is_reliable: bool,
+    /// The nonce of the request for it, if it was asked for: its memory is then the
+    /// application's own.
+    read: Option<u64>,
     /// Where a SEND goes.
     pub(super) receive: Option<Receive>,
     /// Kind of the header at its start.
@@ -90,13 +95,23 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn units(&self) -> u32 {
+    pub(super) fn unit(&self) -> u16 {
+        self.unit
+    }
+
+    pub(super) fn units(&self) -> u32 {
         self.reth.length.div_ceil(u32::from(self.unit)).max(1)
     }
 
     /// Whether a packet describes the same message, and was sent to the same group.
     fn is_of(&self, group: Option<Neighbour>, headers: &RecordHeaders) -> bool {
-        self.reth == headers.reth
+        let is_same_memory = if self.read.is_some() {
+            self.reth.length == headers.reth.length
+        } else {
+            self.reth == headers.reth
+        };
+        is_same_memory
+            && self.read == headers.read
             && self.unit == headers.rceth.unit
             && self.imm == headers.imm
             && self.group == group
@@ -138,6 +153,7 @@ impl RecordTarget {
             valid_bytes: 0,
             valid_units: 0,
             is_reliable: false,
+            read: None,
             receive: None,
             grh: None,
             base: 0,
@@ -156,6 +172,7 @@ impl RecordTarget {
             spares: VecDeque::with_capacity(entries as usize),
             untold: VecDeque::with_capacity(entries as usize),
             sources: Sources::new(config.sources_max, key),
+            reads: Reads::new(key),
             last: NONE,
         })
     }
@@ -254,6 +271,10 @@ impl RecordTarget {
     ) -> Result<u32, Refused> {
         let headers = &packet.headers;
         let (id, is_reliable) = (headers.rceth.id, headers.token.is_some());
+        if headers.read.is_some() {
+            // The read has ended, or was never asked for.
+            return Err(Refused::Late);
+        }
         if let Some(row) = self.sources.find(&source)
             && let Some(fate) = self.sources.fate(row, id)
         {
@@ -312,6 +333,7 @@ impl RecordTarget {
             valid_bytes: 0,
             valid_units: 0,
             is_reliable,
+            read: None,
             receive,
             grh: receive.map(|_| grh_header(arrival)),
             base: 0,
@@ -373,13 +395,13 @@ impl RecordTarget {
         }
         let headers = &packet.headers;
         let entry = &self.entries[index as usize];
-        let (origin, receive) = (entry.origin(), entry.receive);
-        let va = headers.reth.va + u64::from(headers.rceth.offset);
+        let (origin, receive, read) = (entry.origin(), entry.receive, entry.read);
+        let rkey = entry.reth.rkey;
+        let va = entry.reth.va + u64::from(headers.rceth.offset);
         let is_placed = match receive {
             Some(receive) => host.place_message(receive.slot, headers.rceth.offset, packet.payload),
-            None => host
-                .write_record(origin, headers.reth.rkey, va, packet.payload)
-                .is_ok(),
+            None if read.is_some() => host.write_read(rkey, va, packet.payload).is_ok(),
+            None => host.write_record(origin, rkey, va, packet.payload).is_ok(),
         };
         if !is_placed {
             self.fail(index, packet, host);
@@ -388,7 +410,7 @@ impl RecordTarget {
         self.map_mut(index)[(part.unit / WORD) as usize] |= 1 << (part.unit % WORD);
         if is_reliable {
             self.reliable.touch(index);
-        } else {
+        } else if read.is_none() {
             self.by_touch.touch(index);
         }
         let entry = &mut self.entries[index as usize];
@@ -406,7 +428,9 @@ impl RecordTarget {
                 ..RecordReply::without_map(RecordAnswer::Whole)
             };
         }
-        if self.config.strict_last && !is_reliable && part.is_last() {
+        if read.is_some() {
+            self.note_read(now, index, part.unit);
+        } else if self.config.strict_last && !is_reliable && part.is_last() {
             self.close(index, Ended::Last, host);
         }
         self.arrives(index, is_reliable)
@@ -455,6 +479,8 @@ impl RecordTarget {
         if entry.is_reliable {
             self.reliable.remove(index);
             self.open_reliable -= 1;
+        } else if entry.read.is_some() {
+            self.reads.end(index);
         } else {
             self.by_age.remove(index);
             self.by_touch.remove(index);
@@ -464,7 +490,7 @@ impl RecordTarget {
 
     /// Closes an open message. Its number is remembered, and its entry stays until the application
     /// frees it.
-    fn close<H: RecordHost>(&mut self, index: u32, ended: Ended, host: &mut H) {
+    pub(super) fn close<H: RecordHost>(&mut self, index: u32, ended: Ended, host: &mut H) {
         self.note_closed(index, ended == Ended::Whole);
         let entry = &mut self.entries[index as usize];
         entry.state = State::Closed {
@@ -476,7 +502,7 @@ impl RecordTarget {
             self.spares.push_back(receive);
             return self.release(index);
         }
-        let needs_last = self.config.strict_last && !entry.is_reliable;
+        let needs_last = self.config.strict_last && !entry.is_reliable && entry.read.is_none();
         if needs_last && !matches!(ended, Ended::Whole | Ended::Last) {
             host.count_record(Counter::RecordsLost);
             return self.release(index);
@@ -507,7 +533,7 @@ impl RecordTarget {
         index as usize * words..(index as usize + 1) * words
     }
 
-    fn map(&self, index: u32) -> &[u64] {
+    pub(super) fn map(&self, index: u32) -> &[u64] {
         &self.maps[self.words(index)]
     }
 
@@ -519,6 +545,7 @@ impl RecordTarget {
     /// Forgets all messages and records, without a word: the queue pair is in RESET.
     pub fn reset(&mut self) {
         self.untold.clear();
+        self.reads.clear();
         self.spares.clear();
         for index in 0..self.config.entries() {
             let entry = &self.entries[index as usize];
@@ -544,6 +571,7 @@ impl RecordTarget {
             self.reliable
                 .first()
                 .map(|quietest| entry(quietest).touched + RELIABLE_IDLE),
+            self.reads.due(),
         ];
         dues.into_iter().flatten().min()
     }
@@ -565,6 +593,61 @@ impl RecordTarget {
         {
             self.close(index, Ended::Idle, host);
         }
+        self.expire_reads(now, host);
+    }
+
+    /// Opens an entry for a message that is asked for; `None` without a free one.
+    pub(super) fn open_read(
+        &mut self,
+        now: Time,
+        (source, id, nonce): (Source, u32, u64),
+        reth: Reth,
+        unit: u16,
+    ) -> Option<u32> {
+        if self.open == self.config.open_max {
+            return None;
+        }
+        let index = *self.free.last()?;
+        let row = self.sources.enter(source, id, false, now)?;
+        self.free.pop();
+        self.sources.note_open(row, false);
+        let entry = &mut self.entries[index as usize];
+        *entry = Entry {
+            generation: entry.generation,
+            state: State::Open,
+            source,
+            group: None,
+            row,
+            id,
+            reth,
+            unit,
+            imm: None,
+            solicited: false,
+            opened: now,
+            touched: now,
+            valid_bytes: 0,
+            valid_units: 0,
+            is_reliable: false,
+            read: Some(nonce),
+            receive: None,
+            grh: None,
+            base: 0,
+        };
+        self.map_mut(index).fill(0);
+        self.by_message.insert(self.hash(&source, id), index);
+        self.open += 1;
+        Some(index)
+    }
+
+    /// Divides a message that is asked for into packets of this payload, if none has come yet.
+    /// False if it has too many.
+    pub(super) fn divide(&mut self, index: u32, payload_max: u32) -> bool {
+        let units_max = self.config.units_max;
+        let entry = &mut self.entries[index as usize];
+        if entry.valid_units == 0 && payload_max > 0 {
+            entry.unit = unit_of(entry.reth.length, payload_max) as u16;
+        }
+        entry.units() <= units_max
     }
 
     /// Ends the SENDs that are open; their receives are spare.
@@ -593,7 +676,7 @@ impl RecordTarget {
         !self.untold.is_empty()
     }
 
-    fn handle(&self, index: u32) -> RecordHandle {
+    pub(super) fn handle(&self, index: u32) -> RecordHandle {
         let generation = self.entries[index as usize].generation;
         RecordHandle(u64::from(generation) << 32 | u64::from(index))
     }
@@ -637,6 +720,7 @@ impl RecordTarget {
     /// The open messages that write registered memory.
     fn open_records(&self) -> impl Iterator<Item = u32> + use<'_> {
         let all = self.by_age.iter().chain(self.reliable.iter());
+        let all = all.chain(self.reads.entries());
         all.filter(|&index| self.entries[index as usize].receive.is_none())
     }
 
@@ -670,6 +754,7 @@ impl RecordTarget {
         Record {
             source: entry.source.address,
             group: entry.group,
+            is_read: entry.read.is_some(),
             src_qpn: entry.source.qpn,
             id: entry.id,
             va: entry.reth.va,

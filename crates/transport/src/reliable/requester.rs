@@ -326,6 +326,7 @@ impl ReliableRequester {
             },
             is_send: !request.operation.is_record(),
             token: Some(message.token),
+            read: None,
             imm: message.imm,
         };
         destination.note_sent(repeat.now);

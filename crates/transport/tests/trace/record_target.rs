@@ -164,6 +164,7 @@ impl Target {
                 },
                 is_send: false,
                 token: None,
+                read: None,
                 imm: message.imm,
             },
             payload,

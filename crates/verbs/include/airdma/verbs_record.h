@@ -49,6 +49,7 @@ enum airdma_record_ended {
 	AIRDMA_RECORD_ASKED = 4,      /* airdma_record_close() */
 	AIRDMA_RECORD_TAKEN_BACK = 5, /* the memory was deregistered */
 	AIRDMA_RECORD_LAST = 6,       /* the packet at its end arrived (AIRDMA_RECORD_STRICT_LAST) */
+	AIRDMA_RECORD_REFUSED = 7,    /* of a read: the peer does not allow it */
 	AIRDMA_RECORD_OPEN = 255,     /* it is open: airdma_record_peek() */
 };
 
@@ -76,6 +77,8 @@ enum {
 	AIRDMA_RECORD_RELIABLE = 1 << 1,
 	/* In struct airdma_record: the message was sent to a multicast group. */
 	AIRDMA_RECORD_TO_GROUP = 1 << 2,
+	/* There, too: memory of a peer was read, by airdma_record_read_from(). */
+	AIRDMA_RECORD_WAS_READ = 1 << 3,
 };
 
 struct airdma_record_wr {
@@ -103,7 +106,7 @@ struct airdma_record {
 	uint32_t src_qp;
 	union ibv_gid source; /* address of the host that sent it */
 	__be32 imm_data;
-	uint32_t flags;       /* AIRDMA_RECORD_WITH_IMM, AIRDMA_RECORD_TO_GROUP */
+	uint32_t flags;       /* AIRDMA_RECORD_WITH_IMM, AIRDMA_RECORD_TO_GROUP, AIRDMA_RECORD_WAS_READ */
 	uint32_t ended;       /* enum airdma_record_ended */
 	uint32_t words;       /* 64-bit words of the map */
 };
@@ -132,6 +135,36 @@ struct ibv_mr *airdma_record_reg_group(struct ibv_pd *pd, void *addr, size_t len
 /* Posts one message of 1 byte to 2 GiB - 1. It completes (AIRDMA_WC_RECORD_SENT, if
  * IBV_SEND_SIGNALED) when its last packet was handed over: nothing is promised beyond. */
 int airdma_record_post(struct ibv_qp *qp, const struct airdma_record_wr *wr) AIRDMA_RECORD_WEAK;
+
+/* Registers memory that peers may read by datagrams from queue pairs of the domain that take
+ * records. Its key opens it for nothing else. With a source only that host may read. */
+struct ibv_mr *airdma_record_reg_read(struct ibv_pd *pd, void *addr, size_t length,
+				      const union ibv_gid *source) AIRDMA_RECORD_WEAK;
+
+struct airdma_record_read_wr {
+	struct ibv_ah *ah;
+	uint32_t remote_qpn;
+	uint32_t remote_qkey;
+	uint64_t remote_addr;
+	uint32_t rkey;
+	uint32_t length;
+	uint64_t addr;        /* the memory to write, which is registered for local writes */
+	uint32_t lkey;
+	uint32_t deadline_us; /* the read ends then at the latest: 0 is 1,000,000 */
+	uint32_t tries;       /* requests without an answer, after which it ends: 0 is 8 */
+	uint32_t reserved;    /* 0 */
+};
+
+/* Reads memory of a peer by datagrams, on a UD queue pair in RTS that takes records, from one that
+ * takes records as well. What is lost is asked for again until all is there, the deadline has
+ * passed, or `tries` requests were in vain. Then a record with the number that is stored in
+ * `handle` is told (AIRDMA_WC_RECORD): AIRDMA_RECORD_WHOLE, AIRDMA_RECORD_AGE (the deadline),
+ * AIRDMA_RECORD_IDLE (no answer), AIRDMA_RECORD_REFUSED (key or range). It is read, mapped and
+ * freed as the others, and shown by airdma_record_peek() with `lkey` and `addr` meanwhile. A queue
+ * pair has 64 reads at once, and half of open_max, at most.
+ * EINVAL: a queue pair that cannot, a group, a field out of range. ENOMEM: no free entry. */
+int airdma_record_read_from(struct ibv_qp *qp, const struct airdma_record_read_wr *wr,
+			    uint64_t *handle) AIRDMA_RECORD_WEAK;
 
 /* What a queue pair may repeat. 0 stands for the default of a field. */
 struct airdma_rd_attr {

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::entry;
 use crate::abi::*;
-use crate::record::{RdAttr, RecordAttr, RecordView, RecordWr};
+use crate::record::{RdAttr, ReadWr, RecordAttr, RecordView, RecordWr};
 use crate::{
     address, async_event, buffer, completion, completion_counter, context, device, device_memory,
     dma_handle, kernel, memory, multicast, port, post, queue_pair, rate, record, shared_receive,
@@ -129,6 +129,8 @@ entry! {
     export fn airdma_record_enable(qp: *mut ibv_qp, attr: *const RecordAttr) -> c_int = record::enable;
     export fn airdma_record_reg(pd: *mut ibv_pd, addr: *mut c_void, length: usize, source: *const ibv_gid) -> *mut ibv_mr = record::register;
     export fn airdma_record_reg_group(pd: *mut ibv_pd, addr: *mut c_void, length: usize, group: *const ibv_gid, key: u32, source: *const ibv_gid) -> *mut ibv_mr = record::register_group;
+    export fn airdma_record_reg_read(pd: *mut ibv_pd, addr: *mut c_void, length: usize, source: *const ibv_gid) -> *mut ibv_mr = record::register_read;
+    export fn airdma_record_read_from(qp: *mut ibv_qp, wr: *const ReadWr, handle: *mut u64) -> c_int = record::read_from;
     export fn airdma_record_post(qp: *mut ibv_qp, wr: *const RecordWr) -> c_int = record::post;
     export fn airdma_rd_enable(qp: *mut ibv_qp, attr: *const RdAttr) -> c_int = record::enable_reliable;
     export fn airdma_rd_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int = post::send_reliable;

@@ -110,6 +110,42 @@ static void what_is_wrong_is_refused(void)
 	CHECK(ibv_rereg_mr(records, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS) != 0);
 }
 
+static void memory_of_a_peer_is_read(void)
+{
+	struct ibv_mr *readable = airdma_record_reg_read(pd, memory, TARGET, &gid);
+	CHECK(readable && airdma_record_enable(from, NULL) == 0);
+	struct airdma_record_read_wr wr = {
+		.ah = ah, .remote_qpn = from->qp_num, .remote_qkey = QKEY, .remote_addr = (uintptr_t)memory,
+		.rkey = readable->rkey, .length = 20000, .addr = (uintptr_t)memory + TARGET, .lkey = mr->lkey,
+	};
+	struct airdma_record record;
+	uint64_t handle;
+	for (int at = 0; at < 20000; at++)
+		memory[at] = at % 241;
+	memset(memory + TARGET, 0, 20000);
+	CHECK(airdma_record_read_from(to, &wr, &handle) == 0);
+	struct ibv_wc wc = completion(cq);
+	CHECK(wc.status == IBV_WC_SUCCESS && (int)wc.opcode == AIRDMA_WC_RECORD);
+	CHECK(wc.wr_id == handle && wc.byte_len == 20000 && wc.qp_num == to->qp_num);
+	CHECK(airdma_record_read(to, handle, &record) == 0);
+	CHECK(record.ended == AIRDMA_RECORD_WHOLE && record.flags == AIRDMA_RECORD_WAS_READ);
+	CHECK(record.addr == wr.addr && record.rkey == mr->lkey && record.src_qp == from->qp_num);
+	CHECK(memcmp(memory, memory + TARGET, 20000) == 0 && airdma_record_free(to, handle) == 0);
+	/* A key of a connection opens nothing to datagrams. */
+	wr.rkey = mr->rkey;
+	CHECK(airdma_record_read_from(to, &wr, &handle) == 0);
+	wc = completion(cq);
+	CHECK(wc.wr_id == handle && wc.byte_len == 0 && airdma_record_read(to, handle, &record) == 0);
+	CHECK(record.ended == AIRDMA_RECORD_REFUSED && airdma_record_free(to, handle) == 0);
+	CHECK(airdma_record_read_from(to, NULL, &handle) == EINVAL && airdma_record_read_from(to, &wr, NULL) == EINVAL);
+	wr.reserved = 1;
+	CHECK(airdma_record_read_from(to, &wr, &handle) == EINVAL);
+	wr.reserved = 0;
+	wr.lkey ^= 1;
+	CHECK(airdma_record_read_from(to, &wr, &handle) == EINVAL);
+	CHECK(ibv_dereg_mr(readable) == 0);
+}
+
 int main(void)
 {
 	CHECK(airdma_record_enable && airdma_record_reg && airdma_record_post);
@@ -127,6 +163,7 @@ int main(void)
 	a_message_arrives_and_is_read();
 	inline_data_is_taken_at_once();
 	what_is_wrong_is_refused();
+	memory_of_a_peer_is_read();
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_destroy_qp(from) == 0 && ibv_destroy_qp(to) == 0);
 	CHECK(ibv_dereg_mr(records) == 0 && ibv_destroy_cq(cq) == 0);
 	close_device();

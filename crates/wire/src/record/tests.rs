@@ -25,6 +25,7 @@ fn headers(imm: Option<[u8; 4]>) -> RecordHeaders {
         },
         is_send: false,
         token: None,
+        read: None,
         imm,
     }
 }

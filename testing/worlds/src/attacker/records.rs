@@ -95,6 +95,7 @@ impl Attacker {
             },
             is_send,
             token: is_reliable.then(|| self.random.next_u64()),
+            read: None,
             imm: self.random.chance(0.3).then_some([1, 2, 3, 4]),
         };
         headers.bth.ack_request = self.random.chance(0.5);

@@ -336,9 +336,9 @@ impl World {
             return Err(format!("{name:?} has another completion: {completion:?}"));
         }
         let never = if is_reliable {
-            &[Ended::Last, Ended::Age, Ended::Displaced][..]
+            &[Ended::Last, Ended::Refused, Ended::Age, Ended::Displaced][..]
         } else {
-            &[Ended::Last]
+            &[Ended::Last, Ended::Refused]
         };
         if ended.is_none_or(|ended| never.contains(&ended)) {
             return Err(format!("{name:?} ended by {ended:?}"));

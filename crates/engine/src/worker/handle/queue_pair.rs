@@ -13,8 +13,10 @@ use crate::tables::qp_table::{QpSlot, Source};
 use crate::tables::srq_table::Held;
 use crate::worker::Worker;
 use crate::worker::raw_frames::RawFrames;
-use crate::{AttrMask, CountedOperations, Error, Gid, QpAttributes, QpState, QpType};
-use airdma_transport::{QpConfig, QueuePair, Time};
+use crate::{
+    AttrMask, CountedOperations, Datagram, DatagramRead, Error, Gid, QpAttributes, QpState, QpType,
+};
+use airdma_transport::{QpConfig, QueuePair, RecordHandle, Time};
 use airdma_wire::Neighbour;
 use std::sync::Arc;
 
@@ -171,6 +173,32 @@ impl Worker {
                 self.state.qps.live(qp)?;
                 let yes = self.state.close_record(qp.index, rkey, va, now);
                 Ok(Reply::Answer { yes })
+            }
+            QueuePairControl::ReadRecord {
+                path,
+                qpn,
+                qkey,
+                va,
+                rkey,
+                length,
+                lkey,
+                to,
+                deadline,
+                tries,
+            } => {
+                self.state.qps.live(qp)?;
+                let read = DatagramRead {
+                    datagram: Datagram { path, qpn, qkey },
+                    va,
+                    rkey,
+                    length,
+                    lkey,
+                    to,
+                    deadline,
+                    tries,
+                };
+                let RecordHandle(handle) = self.state.read_record(qp.index, now, &read)?;
+                Ok(Reply::Record { handle })
             }
         }
     }
