@@ -12,7 +12,7 @@
 //! | the tag of a connection in air mode | never the one that its packets have |
 //! | the instance that a host has shown to a peer | at random: 64 bits |
 //! | Q_Key and key of records | never both the right ones; a SEND never has the right Q_Key |
-//! | token of a reliable datagram | at random: 64 bits |
+//! | token of a reliable datagram, token and nonce of a read | at random: 64 bits |
 //!
 //! So no datagram of the attacker may change a byte, a completion or a connection, and the judge
 //! does not know of it. The exception is what RoCEv2 itself does on a packet from the future: see

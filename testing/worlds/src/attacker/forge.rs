@@ -46,6 +46,8 @@ pub(super) enum Kind {
     RecordAck,
     /// An answer to a packet of a record.
     RecordEcho,
+    /// A request to read by datagrams, or an answer to one.
+    RecordRead,
     /// A packet of the attacker's own connection.
     Own,
     /// A valid packet of its own connection, in the name of another host.
@@ -91,11 +93,12 @@ const KINDS: [Kind; 34] = [
 ];
 
 /// Kinds besides, in worlds with records.
-const RECORD_KINDS: [Kind; 4] = [
+const RECORD_KINDS: [Kind; 5] = [
     Kind::Record,
     Kind::Record,
     Kind::RecordAck,
     Kind::RecordEcho,
+    Kind::RecordRead,
 ];
 
 /// Requests of a reliable connection.
@@ -214,6 +217,7 @@ impl Attacker {
             | Kind::Record
             | Kind::RecordAck
             | Kind::RecordEcho
+            | Kind::RecordRead
             | Kind::Notification => return None,
         };
         Some((source, bytes))

@@ -1,4 +1,4 @@
-//! Forged packets of records, and of the answers to them.
+//! Forged packets of records, of the answers to them, and of reads.
 //!
 //! The attacker knows queue pairs, addresses and numbers of messages, and either the Q_Key or the
 //! key of the memory, never both: with both it is a source of records. A SEND has no key, so its
@@ -9,8 +9,9 @@ use super::forge::Kind;
 use crate::records::{RecordEnd, SLOT, SLOTS};
 use crate::world::{QKEY, World};
 use airdma_wire::{
-    Bth, Deth, Opcode, Psn, Qkey, Qpn, RECORD_ACK_LEN, Rceth, RecordAck, RecordAnswer, RecordEcho,
-    RecordHeaders, Reth, Rkey,
+    Bth, Deth, Opcode, Psn, Qkey, Qpn, RECORD_ACK_LEN, RECORD_READ_LEN_MAX, Rceth, ReadRanges,
+    RecordAck, RecordAnswer, RecordEcho, RecordHeaders, RecordRead, RecordReadKind, Reth, Rkey,
+    UnitRange,
 };
 use std::net::IpAddr;
 
@@ -37,6 +38,8 @@ impl Attacker {
             self.record(target, ends, of.count)
         } else if kind == Kind::RecordAck {
             self.record_ack(ends, target.count)
+        } else if kind == Kind::RecordRead {
+            self.record_read(target, ends)
         } else {
             self.record_echo(ends, target.count)
         };
@@ -132,6 +135,50 @@ impl Attacker {
         };
         let mut bytes = vec![0; RECORD_ACK_LEN];
         answer.emit(&mut bytes);
+        bytes
+    }
+
+    /// A request to read memory, with a guessed token, or an answer to one with a guessed nonce.
+    fn record_read(&mut self, target: &RecordEnd, (to, from): (Qpn, Qpn)) -> Vec<u8> {
+        let kind = self.random.pick(&[
+            RecordReadKind::Request,
+            RecordReadKind::Request,
+            RecordReadKind::Request,
+            RecordReadKind::Challenge,
+            RecordReadKind::Refused,
+        ]);
+        let mut ranges = ReadRanges::default();
+        if kind == RecordReadKind::Request {
+            for _ in 0..=self.random.below(4) {
+                ranges.push(UnitRange {
+                    first: self.random.below(4) as u32,
+                    count: self.random.pick(&[1, 2, 1000, u32::MAX]),
+                });
+            }
+        }
+        let wrong = self.random.next_u64() as u32;
+        let read = RecordRead {
+            bth: Bth::new(Opcode::UdSendOnly, to, self.instance_of_records()),
+            deth: Deth {
+                qkey: self.random.pick(&[QKEY, QKEY, Qkey(wrong)]),
+                src_qpn: from,
+            },
+            reth: Reth {
+                va: self.random.pick(&[target.va, 0, u64::MAX - 8]),
+                rkey: self.random.pick(&[Rkey(target.key), Rkey(wrong)]),
+                length: self.random.pick(&[1, 1000, 0, u32::MAX]),
+            },
+            id: self.near(0),
+            nonce: self.random.next_u64(),
+            token: self.random.pick(&[0, 1]) * self.random.next_u64(),
+            answer_qkey: QKEY,
+            unit: self.random.pick(&[0, 256, 1000, u16::MAX]),
+            kind,
+            ranges,
+        };
+        let mut bytes = vec![0; RECORD_READ_LEN_MAX];
+        let length = read.emit(&mut bytes);
+        bytes.truncate(length);
         bytes
     }
 
