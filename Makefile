@@ -10,7 +10,7 @@ MUTANTS_OPTIONS ?=
 INTEROP_OPTIONS ?=
 STARVE_OPTIONS ?=
 INSTRUCTIONS_OPTIONS ?=
-SUITES ?= lint unit loom worlds air-virtual congestion instructions system starve-short interop-quick rdma-core-check
+SUITES ?= lint unit loom worlds air-virtual congestion records-virtual instructions system starve-short interop-quick rdma-core-check
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
@@ -34,7 +34,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion soak dropin system programs starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ air-virtual: build ## transfers on simulated Wi-Fi: docs/benchmarks/air-virtual.
 
 congestion: build ## devices that share a queue which marks: docs/benchmarks/congestion.md says what they got
 	target/release/airdma sim congestion --check docs/benchmarks/congestion.md
+
+records-virtual: build ## Write-Records over a network with loss: docs/benchmarks/records-virtual.md says what was valid
+	target/release/airdma sim records --check docs/benchmarks/records-virtual.md
 
 soak: build ## the same for HOURS=1, from a seed that nobody had before; keeps the record for docs/reliability.md
 	$(PYTHON) tools/reliability.py worlds --hours $(HOURS)

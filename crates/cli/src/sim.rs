@@ -3,6 +3,7 @@
 
 mod air;
 mod congestion;
+mod records;
 
 use airdma_sim::wifi::report;
 use airdma_sim::wifi::traffic::Acks;
@@ -72,6 +73,8 @@ enum Part {
     Air(TableOptions),
     /// Devices that share a marking queue, with DCQCN, DCTCP and neither: a table as above
     Congestion(TableOptions),
+    /// Write-Records over a network that loses packets: a table as above
+    Records(TableOptions),
 }
 
 #[derive(clap::Args)]
@@ -151,6 +154,7 @@ pub fn sim(mut options: Options) -> anyhow::Result<ExitCode> {
         Some(Part::Congestion(options)) => {
             return table(&options, "congestion", &congestion::table()?);
         }
+        Some(Part::Records(options)) => return table(&options, "records", &records::table()?),
         None => {}
     }
     let options = &options;

@@ -8,6 +8,7 @@ pub mod cell;
 pub mod choices;
 mod delays;
 pub mod host;
+pub mod lossy;
 mod on_path;
 mod one_host;
 pub mod plan;
