@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::peer::ManyPairs;
+use crate::peer::{ManyPairs, RecordsLoad};
 
 mod idle_pairs;
 mod many_pairs;
 mod pipe;
+mod records;
 mod udp;
 mod verbs;
 
@@ -64,6 +65,22 @@ pub enum End {
         /// Duration of the run.
         seconds: u32,
     },
+    /// Takes Write-Records.
+    RecordsServe {
+        /// TCP port that the source connects to.
+        port: u16,
+        /// Load of the run; the same as the source's.
+        load: RecordsLoad,
+    },
+    /// Sends Write-Records.
+    RecordsDrive {
+        /// Address of the [`End::RecordsServe`].
+        to: SocketAddr,
+        /// Load of the run.
+        load: RecordsLoad,
+        /// Duration of the run.
+        seconds: u32,
+    },
     /// Writes the bytes received over one TCP connection.
     PipeReceive {
         /// Local port, bound at all addresses.
@@ -103,9 +120,20 @@ pub fn run(end: &End) -> anyhow::Result<()> {
             load,
             seconds,
         } => print(&many_pairs::write(to, load, pairs, seconds).context("writing")?),
+        End::RecordsServe { port, load } => {
+            print_if(records::serve(port, load).context("taking records")?)
+        }
+        End::RecordsDrive { to, load, seconds } => {
+            print_if(records::drive(to, load, seconds).context("sending records")?)
+        }
         End::PipeReceive { port, ref into } => pipe::receive(port, into).context("receiving"),
         End::PipeSend { to, ref from } => pipe::send(to, from).context("sending"),
     }
+}
+
+/// Prints what this end knows; of some runs the other end has the result.
+fn print_if(found: Option<impl Serialize>) -> anyhow::Result<()> {
+    found.map_or(Ok(()), |found| print(&found))
 }
 
 fn print(found: &impl Serialize) -> anyhow::Result<()> {

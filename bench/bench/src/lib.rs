@@ -20,6 +20,7 @@ mod machine;
 mod measurement;
 mod peer;
 mod plot;
+mod records;
 mod report;
 mod run;
 mod selection;
@@ -33,7 +34,8 @@ mod wireless;
 
 pub use end::{End, run as run_end};
 pub use files::{Files, files};
-pub use peer::{ManyPairs, read_output};
+pub use peer::{ManyPairs, RecordsLoad, RecordsMode, read_output};
+pub use records::{RecordRuns, records};
 pub use wireless::{There, Wireless, wireless};
 
 use measurement::{FORMAT, LinkFacts, Measurement};
@@ -146,7 +148,7 @@ fn measure(
         airdma: airdma.to_string_lossy().into_owned(),
     };
     let known_missing = missing.len();
-    let mut taken = begin(options, &effort, series, missing);
+    let mut taken = begin(options.version, &effort, series, missing);
     for warning in machine::warnings(&taken.machine) {
         writeln!(io::stderr(), "airdma bench: {warning}")?;
     }
@@ -187,7 +189,7 @@ fn measure(
 }
 
 fn begin(
-    options: &Options,
+    version: &str,
     effort: &run::Effort,
     series: &[Series],
     missing: Vec<measurement::Missing>,
@@ -214,7 +216,7 @@ fn begin(
         seconds: effort.seconds,
         interrupted: false,
         machine: machine::describe(),
-        versions: machine::versions(options.version, &programs),
+        versions: machine::versions(version, &programs),
         missing,
         links,
         curves: Vec::new(),

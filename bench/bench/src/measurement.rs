@@ -22,6 +22,14 @@ pub enum Figure {
     IdleMemory,
     /// Connections a second, by their number.
     Connections,
+    /// Valid bytes at the target of those sent, in per cent, by message size.
+    Valid,
+    /// Millions of messages a second from many sources to one target.
+    Sources,
+    /// Bytes by which the target grows for each source.
+    SourceMemory,
+    /// Rate of the other destinations when one has died, in per cent of the rate before.
+    Survivors,
 }
 
 impl Figure {
@@ -35,6 +43,10 @@ impl Figure {
             Figure::QueuePairs => "queue-pairs",
             Figure::IdleMemory => "idle-memory",
             Figure::Connections => "connections",
+            Figure::Valid => "valid",
+            Figure::Sources => "sources",
+            Figure::SourceMemory => "source-memory",
+            Figure::Survivors => "survivors",
         }
     }
 
@@ -48,13 +60,25 @@ impl Figure {
             Figure::QueuePairs => "Bandwidth by number of queue pairs, Gb/s, same load",
             Figure::IdleMemory => "Memory of an idle RC queue pair, bytes",
             Figure::Connections => "Connections a second",
+            Figure::Valid => "Valid bytes at the target, per cent of those sent",
+            Figure::Sources => "Messages of 1 KiB from many sources, millions a second",
+            Figure::SourceMemory => "Memory of a source at the target, bytes",
+            Figure::Survivors => {
+                "Rate of the other destinations when one has died, per cent of that before"
+            }
         }
     }
 
     /// Title of `x`.
     pub fn x_title(self) -> &'static str {
         match self {
-            Figure::Bandwidth | Figure::Latency | Figure::MessageRate | Figure::Cpu => "message",
+            Figure::Bandwidth
+            | Figure::Latency
+            | Figure::MessageRate
+            | Figure::Cpu
+            | Figure::Valid => "message",
+            Figure::Sources | Figure::SourceMemory => "sources",
+            Figure::Survivors => "destinations",
             Figure::QueuePairs | Figure::IdleMemory => "queue pairs",
             Figure::Connections => "connections",
         }
@@ -63,28 +87,37 @@ impl Figure {
     /// `x` with its unit.
     pub fn x_text(self, x: u64) -> String {
         match self {
-            Figure::Bandwidth | Figure::Latency | Figure::MessageRate | Figure::Cpu => {
-                crate::units::size(x)
-            }
-            Figure::QueuePairs | Figure::IdleMemory | Figure::Connections => {
-                crate::units::thousands(x)
-            }
+            Figure::Bandwidth
+            | Figure::Latency
+            | Figure::MessageRate
+            | Figure::Cpu
+            | Figure::Valid => crate::units::size(x),
+            Figure::QueuePairs
+            | Figure::IdleMemory
+            | Figure::Connections
+            | Figure::Sources
+            | Figure::SourceMemory
+            | Figure::Survivors => crate::units::thousands(x),
         }
     }
 
     /// Whether a larger value is the better one.
     pub fn more_is_better(self) -> bool {
         match self {
-            Figure::Bandwidth | Figure::MessageRate | Figure::QueuePairs | Figure::Connections => {
-                true
-            }
-            Figure::Latency | Figure::Cpu | Figure::IdleMemory => false,
+            Figure::Bandwidth
+            | Figure::MessageRate
+            | Figure::QueuePairs
+            | Figure::Connections
+            | Figure::Valid
+            | Figure::Sources
+            | Figure::Survivors => true,
+            Figure::Latency | Figure::Cpu | Figure::IdleMemory | Figure::SourceMemory => false,
         }
     }
 }
 
 /// One run.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Sample {
     /// In the figure's unit.
     pub value: f64,
@@ -96,6 +129,12 @@ pub struct Sample {
     /// Payload moved, if the program reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_bytes: Option<u64>,
+    /// Share of the sent bytes that are valid at the target, in per cent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid: Option<f64>,
+    /// The same by the rule of the datagram-iWARP paper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paper: Option<f64>,
 }
 
 /// All runs at one `x`.
@@ -122,6 +161,16 @@ impl Point {
     /// The median of the 99th percentiles.
     pub fn median_p99(&self) -> Option<f64> {
         median(self.samples.iter().filter_map(|sample| sample.p99))
+    }
+
+    /// The median of the shares of valid bytes.
+    pub fn median_valid(&self) -> Option<f64> {
+        median(self.samples.iter().filter_map(|sample| sample.valid))
+    }
+
+    /// The same by the paper's rule.
+    pub fn median_paper(&self) -> Option<f64> {
+        median(self.samples.iter().filter_map(|sample| sample.paper))
     }
 
     /// Smallest and largest value.
@@ -292,7 +341,7 @@ pub mod made_up {
                 value: *value,
                 p99: Some(value * 2.0),
                 cpu_s: 1.0,
-                moved_bytes: None,
+                ..Sample::default()
             };
             let point = Point {
                 samples: samples.iter().map(sample).collect(),

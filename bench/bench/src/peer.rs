@@ -1,7 +1,7 @@
 //! Measured programs, each with its command line and the parser of its output.
 
 use airdma_lab::Listening;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod cm_time;
@@ -10,6 +10,7 @@ mod idle_pairs;
 mod iperf;
 mod many_pairs;
 mod perftest;
+mod records;
 mod sockperf;
 mod ucx;
 mod udp;
@@ -21,10 +22,11 @@ pub use idle_pairs::{Grown, IdlePairs};
 pub use iperf::Iperf;
 pub use many_pairs::{ManyPairs, Written};
 pub use perftest::{Bandwidth, Latency, Pairs};
+pub use records::{PAPER_UNITS, RecordsLoad, RecordsMode, WriteRecords};
 pub use sockperf::Sockperf;
 pub use ucx::Ucx;
 pub use udp::{Datagrams, Received};
-pub use under::{FOUR_CORES, Plain, Sealed, SecondCore};
+pub use under::{FOUR_CORES, Plain, Sealed, SecondCore, Unconnected};
 
 /// Environment of a run.
 #[derive(Clone, Debug)]
@@ -57,7 +59,7 @@ pub struct Plan {
 }
 
 /// Result of one run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Reading {
     /// Value in the unit of the figure.
     pub value: f64,
@@ -65,6 +67,12 @@ pub struct Reading {
     pub p99: Option<f64>,
     /// Payload moved, if the program reports it.
     pub moved_bytes: Option<u64>,
+    /// Share of the sent bytes that are valid at the target, in per cent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid: Option<f64>,
+    /// The same by the rule of the datagram-iWARP paper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paper: Option<f64>,
 }
 
 /// A program that is measured for one number, `x`: a message size or a count.

@@ -35,9 +35,11 @@ const PEERS: [RGBColor; 6] = [
     RGBColor(110, 140, 90),
 ];
 
-/// Figures drawn by message size, each with the TCP that it is compared with.
-const DRAWN: [(Figure, &str); 2] = [
+/// Figures drawn by message size, each with what it is compared with: the first that was measured.
+const DRAWN: [(Figure, &str); 4] = [
+    (Figure::Bandwidth, "rc_write"),
     (Figure::Bandwidth, "tcp_cubic"),
+    (Figure::Latency, "rc_write"),
     (Figure::Latency, "sockperf_tcp"),
 ];
 
@@ -53,8 +55,8 @@ enum Kind {
 impl Kind {
     fn figures(self) -> &'static [Figure] {
         match self {
-            Kind::BySize => &[Figure::Bandwidth, Figure::Latency],
-            Kind::Cost => &[Figure::Cpu, Figure::QueuePairs],
+            Kind::BySize => &[Figure::Bandwidth, Figure::Latency, Figure::Valid],
+            Kind::Cost => &[Figure::Cpu, Figure::QueuePairs, Figure::Sources],
         }
     }
 }
@@ -229,8 +231,10 @@ fn draw<B: DrawingBackend>(
             bars(figure, link, &curves, &column)?;
             continue;
         }
-        let tcp = DRAWN.iter().find(|(drawn, _)| *drawn == figure);
-        let peer = tcp.and_then(|(_, name)| curves.iter().find(|curve| curve.name == *name));
+        let peers = DRAWN.iter().filter(|(drawn, _)| *drawn == figure);
+        let mut peers =
+            peers.filter_map(|(_, name)| curves.iter().find(|curve| curve.name == *name));
+        let peer = peers.next();
         let Some(peer) = peer else {
             values(figure, link, &curves, &column)?;
             continue;

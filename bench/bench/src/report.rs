@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::measurement::{Curve, Figure, LinkFacts, Measurement, Point};
-use crate::targets;
+use crate::targets::{self, Verdict};
 use crate::units;
 use crate::{plot, table};
 
@@ -19,7 +19,7 @@ pub fn markdown(taken: &Measurement, name: &str) -> String {
         "\n## Targets\n\n{}\n\n## Where airdma loses\n\n{}\n\n## What failed, and what was not measured\n\n{}\n",
         targets_text(taken),
         losses(taken),
-        gaps(taken)
+        gaps(taken, &targets::verdicts(taken))
     );
     for (figure, link) in taken.groups() {
         let rows = table::markdown(&rows(taken, figure, link), 1);
@@ -39,15 +39,17 @@ pub fn markdown(taken: &Measurement, name: &str) -> String {
 
 /// The targets as a table.
 pub fn target_rows(taken: &Measurement) -> Vec<Vec<String>> {
+    verdict_rows(&targets::verdicts(taken))
+}
+
+/// As [`target_rows`], of these verdicts.
+pub fn verdict_rows(verdicts: &[Verdict]) -> Vec<Vec<String>> {
     let mut rows = vec![
         ["what", "reached", "target", "met"]
             .map(str::to_owned)
             .to_vec(),
     ];
-    for verdict in targets::verdicts(taken)
-        .iter()
-        .filter(|verdict| verdict.reached.is_some())
-    {
+    for verdict in verdicts.iter().filter(|verdict| verdict.reached.is_some()) {
         rows.push(vec![
             verdict.what.clone(),
             verdict.reached_text(),
@@ -70,10 +72,6 @@ fn targets_text(taken: &Measurement) -> String {
 }
 
 fn how(taken: &Measurement, name: &str) -> String {
-    let list = |facts: &std::collections::BTreeMap<String, String>| {
-        let facts = facts.iter().map(|(key, value)| format!("{key} {value}"));
-        facts.collect::<Vec<_>>().join(", ")
-    };
     let stopped = if taken.interrupted {
         "**Stopped before its end: what is below is what was measured until then.** "
     } else {
@@ -84,10 +82,31 @@ fn how(taken: &Measurement, name: &str) -> String {
          brackets) of {} s each; at each size all programs take turns. CPU is user and system time of both programs, from their \
          start to their end, and of soft interrupts on their cores where the kernel counts those apart. airdma's two ends may agree on more than RoCEv2, as any two airdma hosts; the series called plain RoCE agree on nothing (`AIRDMA_AIR=0`). perftest polls, and so takes its core for as long as it runs, unless it says sleeping; sockperf \
          blocks in its receive call, unless it says polling, and sends 65,507 bytes at most. TCP with writes of up to 8 KiB runs \
-         without Nagle's algorithm, unless it says otherwise.\n\n\
-         Machine: {}. Versions: {}. Begun {}: `{}`. All samples: [{name}.json]({name}.json).",
+         without Nagle's algorithm, unless it says otherwise.\n\n{}",
         taken.runs,
         taken.seconds,
+        about(taken, name)
+    )
+}
+
+/// Size of the measurement, and [`about`] it.
+pub fn facts(taken: &Measurement, name: &str) -> String {
+    format!(
+        "Medians of {} runs (smallest to largest in brackets) of {} s each. {}",
+        taken.runs,
+        taken.seconds,
+        about(taken, name)
+    )
+}
+
+/// The machine, the versions and the command.
+fn about(taken: &Measurement, name: &str) -> String {
+    let list = |facts: &std::collections::BTreeMap<String, String>| {
+        let facts = facts.iter().map(|(key, value)| format!("{key} {value}"));
+        facts.collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "Machine: {}. Versions: {}. Begun {}: `{}`. All samples: [{name}.json]({name}.json).",
         list(&taken.machine),
         list(&taken.versions),
         taken.started,
@@ -144,11 +163,13 @@ fn lost(figure: Figure, link: &LinkFacts, ours: &Curve, theirs: &Curve) -> Optio
         }
     }
     let verb = match figure {
-        Figure::Bandwidth | Figure::QueuePairs => "is slower than",
+        Figure::Bandwidth | Figure::QueuePairs | Figure::Survivors => "is slower than",
         Figure::Latency => "takes longer than",
         Figure::Cpu => "costs more CPU for a byte than",
-        Figure::MessageRate | Figure::Connections => "does less than",
-        Figure::IdleMemory => "takes more memory than",
+        Figure::MessageRate | Figure::Connections | Figure::Sources | Figure::Valid => {
+            "does less than"
+        }
+        Figure::IdleMemory | Figure::SourceMemory => "takes more memory than",
     };
     let everywhere = if cells.len() == compared && compared > 1 {
         " at every size measured"
@@ -164,9 +185,9 @@ fn lost(figure: Figure, link: &LinkFacts, ours: &Curve, theirs: &Curve) -> Optio
     })
 }
 
-fn gaps(taken: &Measurement) -> String {
+/// What failed or was not measured.
+pub fn gaps(taken: &Measurement, verdicts: &[Verdict]) -> String {
     let mut lines = Vec::new();
-    let verdicts = targets::verdicts(taken);
     let unknown = verdicts.iter().filter(|verdict| verdict.reached.is_none());
     let unknown = unknown
         .map(|verdict| verdict.what.as_str())
@@ -201,7 +222,8 @@ fn gaps(taken: &Measurement) -> String {
     lines.join("\n")
 }
 
-fn rows(taken: &Measurement, figure: Figure, link: &LinkFacts) -> Vec<Vec<String>> {
+/// Medians, with the smallest and largest values.
+pub fn rows(taken: &Measurement, figure: Figure, link: &LinkFacts) -> Vec<Vec<String>> {
     cells(taken, figure, link, |point| {
         let Some((low, high)) = point.spread() else {
             return "failed".into();
@@ -212,7 +234,8 @@ fn rows(taken: &Measurement, figure: Figure, link: &LinkFacts) -> Vec<Vec<String
     })
 }
 
-fn p99_rows(taken: &Measurement, link: &LinkFacts) -> Vec<Vec<String>> {
+/// Medians of the 99th percentiles.
+pub fn p99_rows(taken: &Measurement, link: &LinkFacts) -> Vec<Vec<String>> {
     cells(taken, Figure::Latency, link, |point| {
         point.median_p99().map_or("-".into(), units::three_digits)
     })
@@ -244,7 +267,8 @@ fn cells(
     rows
 }
 
-fn commands(taken: &Measurement) -> String {
+/// Command lines at the largest `x` of each curve.
+pub fn commands(taken: &Measurement) -> String {
     let mut text = String::new();
     for curve in &taken.curves {
         let Some(point) = curve.points.values().last() else {

@@ -192,6 +192,8 @@ fn sample(series: &Series, x: u64, said: Said) -> Result<Sample, String> {
         p99: reading.p99,
         cpu_s,
         moved_bytes: reading.moved_bytes,
+        valid: reading.valid,
+        paper: reading.paper,
     })
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use airdma_bench::{End, Files, ManyPairs, There};
+use airdma_bench::{End, Files, ManyPairs, RecordRuns, RecordsLoad, RecordsMode, There};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -77,6 +77,40 @@ enum Part {
     /// each. scp and rsync need root. Writes STEM.json, after each run, and STEM.md and pictures
     /// (STEM-FIGURE.svg, .png) at the end.
     Files(FilesOptions),
+    /// Write-Record (docs/records.md) next to UD SEND, RC SEND and RC WRITE on a veth: latency and
+    /// bandwidth by message size, the same with packets lost, 1,000 sources, and reliable records
+    /// to 64 destinations of which one dies.
+    ///
+    /// Figures: latency, bandwidth, queue-pairs, idle-memory, sources, source-memory, survivors.
+    /// Links: veth-1500, and loss-0.1 to loss-5 (per cent, each packet alone). Writes STEM.json,
+    /// and STEM.md and pictures (STEM-LINK.svg, .png) at the end.
+    Records(RecordsOptions),
+}
+
+#[derive(clap::Args)]
+struct RecordsOptions {
+    /// A few sizes and losses, once: a minute.
+    #[arg(long)]
+    quick: bool,
+    /// Only cases whose name (FIGURE/LINK/SERIES/SIZE, see --list) matches, and what they are
+    /// compared with.
+    #[arg(long, value_name = "REGEX")]
+    only: Option<String>,
+    /// Print the names of the cases and measure nothing.
+    #[arg(long)]
+    list: bool,
+    /// Samples of each [default: 3, with --quick 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: Option<u32>,
+    /// The files to write.
+    #[arg(long, value_name = "STEM", default_value = "airdma-records")]
+    output: PathBuf,
+    /// Measure the chosen cases and keep the others in STEM.json.
+    #[arg(long)]
+    merge: bool,
+    /// Measure nothing: write the page and pictures of this JSON file again, next to it.
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["quick", "only", "list", "runs", "merge"])]
+    render: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
@@ -162,6 +196,19 @@ pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
                 render: options.render,
             });
         }
+        Some(Part::Records(options)) => {
+            let runs = if options.quick { 1 } else { 3 };
+            return airdma_bench::records(&RecordRuns {
+                quick: options.quick,
+                only: options.only,
+                list: options.list,
+                runs: options.runs.unwrap_or(runs),
+                output: options.output,
+                merge: options.merge,
+                render: options.render,
+                version: env!("CARGO_PKG_VERSION"),
+            });
+        }
         None => (),
     }
     let runs = if options.quick { 3 } else { 5 };
@@ -240,6 +287,20 @@ enum EndCommand {
         #[command(flatten)]
         pairs: ManyPairsOptions,
     },
+    RecordsServe {
+        #[arg(long)]
+        port: u16,
+        #[command(flatten)]
+        load: RecordsLoadOptions,
+    },
+    RecordsDrive {
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long)]
+        seconds: u32,
+        #[command(flatten)]
+        load: RecordsLoadOptions,
+    },
     PipeReceive {
         #[arg(long)]
         port: u16,
@@ -273,6 +334,26 @@ impl ManyPairsOptions {
     }
 }
 
+#[derive(clap::Args)]
+struct RecordsLoadOptions {
+    #[arg(long)]
+    mode: RecordsMode,
+    #[arg(long)]
+    bytes: u32,
+    #[arg(long)]
+    count: u32,
+}
+
+impl RecordsLoadOptions {
+    fn load(&self) -> RecordsLoad {
+        RecordsLoad {
+            mode: self.mode,
+            bytes: self.bytes,
+            count: self.count,
+        }
+    }
+}
+
 /// Runs one end of a measurement.
 pub fn end(options: EndOptions) -> anyhow::Result<ExitCode> {
     let end = match options.end {
@@ -300,6 +381,15 @@ pub fn end(options: EndOptions) -> anyhow::Result<ExitCode> {
             to,
             pairs: pairs.pairs,
             load: pairs.load(),
+            seconds,
+        },
+        EndCommand::RecordsServe { port, load } => End::RecordsServe {
+            port,
+            load: load.load(),
+        },
+        EndCommand::RecordsDrive { to, seconds, load } => End::RecordsDrive {
+            to,
+            load: load.load(),
             seconds,
         },
         EndCommand::PipeReceive { port, into } => End::PipeReceive { port, into },

@@ -32,7 +32,7 @@ fn pair_with_itself(verbs: &Verbs) -> anyhow::Result<()> {
 }
 
 /// Resident memory of this process.
-fn resident_bytes() -> anyhow::Result<u64> {
+pub fn resident_bytes() -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let kib = status.lines().find_map(|line| {
         let size = line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?;

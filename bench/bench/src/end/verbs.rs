@@ -9,6 +9,10 @@ use std::ptr;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+mod datagrams;
+
+pub use datagrams::{AddressHandle, RecordLimits, RecordTo, Records};
+
 /// Limits of a queue pair.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -110,10 +114,18 @@ struct WriteRequest {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Completion {
-    /// Id of its work request.
+    /// Id of its work request, or handle of the record.
     pub id: u64,
-    status: u32,
-    others: [u32; 9],
+    /// `IBV_WC_SUCCESS` (0), or how it failed.
+    pub status: u32,
+    opcode: u32,
+    vendor_error: u32,
+    /// Length of what arrived.
+    pub bytes: u32,
+    immediate: u32,
+    /// Number of its queue pair.
+    pub pair: u32,
+    others: [u32; 4],
 }
 
 const _: () = assert!(mem::size_of::<InitAttr>() == 64 && mem::size_of::<Ah>() == 32);
@@ -177,6 +189,25 @@ pub struct Region {
     local_key: u32,
     /// R_Key.
     pub remote_key: u32,
+}
+
+impl Region {
+    /// Stores a byte.
+    pub fn set(&self, at: u32, byte: u8) {
+        assert!(at < self.bytes);
+        let to = self.address as *mut u8;
+        // SAFETY: in bounds of memory that is leaked; the library reads and writes it at any time,
+        // so the access is volatile, and no reference to it exists.
+        unsafe { to.add(at as usize).write_volatile(byte) };
+    }
+
+    /// The byte that is there now.
+    pub fn get(&self, at: u32) -> u8 {
+        assert!(at < self.bytes);
+        let from = self.address as *const u8;
+        // SAFETY: as in `set`.
+        unsafe { from.add(at as usize).read_volatile() }
+    }
 }
 
 impl Verbs {
@@ -359,17 +390,22 @@ impl Verbs {
 
     /// Polls completions into `space`; each must have succeeded.
     pub fn poll<'a>(&self, space: &'a mut [Completion]) -> anyhow::Result<&'a [Completion]> {
+        let done = self.poll_any(space)?;
+        if let Some(failed) = done.iter().find(|completion| completion.status != 0) {
+            bail!("a request ended with status {}", failed.status);
+        }
+        Ok(done)
+    }
+
+    /// Polls completions into `space`, also those of failure.
+    pub fn poll_any<'a>(&self, space: &'a mut [Completion]) -> anyhow::Result<&'a [Completion]> {
         // SAFETY: the completion queue is the library's, and `space` has room for this count.
         let count =
             unsafe { (self.poll_cq)(self.completions, space.len() as c_int, space.as_mut_ptr()) };
         let done = usize::try_from(count)
             .ok()
             .and_then(|count| space.get(..count));
-        let done = done.with_context(|| format!("ibv_poll_cq returned {count}"))?;
-        if let Some(failed) = done.iter().find(|completion| completion.status != 0) {
-            bail!("a WRITE ended with status {}", failed.status);
-        }
-        Ok(done)
+        done.with_context(|| format!("ibv_poll_cq returned {count}"))
     }
 }
 

@@ -63,8 +63,8 @@ impl Peer for ManyPairs {
         let written: Written = serde_json::from_str(client).ok()?;
         (written.seconds > 0.0).then(|| Reading {
             value: written.bytes as f64 * 8.0 / written.seconds / 1e9,
-            p99: None,
             moved_bytes: Some(written.bytes),
+            ..Reading::default()
         })
     }
 }

@@ -125,8 +125,8 @@ impl Peer for Bandwidth {
         let gbps = rate * x as f64 * 8.0 / 1e3;
         Some(Reading {
             value: if self.rate { rate } else { gbps },
-            p99: None,
             moved_bytes: Some(*row.get("#iterations")? as u64 * x),
+            ..Reading::default()
         })
     }
 }
@@ -165,7 +165,7 @@ impl Peer for Latency {
         Some(Reading {
             value: *row.get("t_typical[usec]")?,
             p99: row.get("99% percentile[usec]").copied(),
-            moved_bytes: None,
+            ..Reading::default()
         })
     }
 }
@@ -217,8 +217,8 @@ impl Peer for Pairs {
         let rate = *row.get("MsgRate[Mpps]")?;
         Some(Reading {
             value: rate * self.bytes as f64 * 8.0 / 1e3,
-            p99: None,
             moved_bytes: Some(*row.get("#iterations")? as u64 * self.bytes),
+            ..Reading::default()
         })
     }
 }

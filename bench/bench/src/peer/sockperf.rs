@@ -76,7 +76,7 @@ pub fn read(client: &str) -> Option<Reading> {
     Some(Reading {
         value: percentile(client, 50.0)?,
         p99: percentile(client, 99.0),
-        moved_bytes: None,
+        ..Reading::default()
     })
 }
 

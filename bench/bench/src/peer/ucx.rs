@@ -67,8 +67,8 @@ impl Peer for Ucx {
             } else {
                 values.get(5)? * f64::from(1 << 20) * 8.0 / 1e9
             },
-            p99: None,
             moved_bytes,
+            ..Reading::default()
         })
     }
 }

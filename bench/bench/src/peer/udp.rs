@@ -66,8 +66,8 @@ impl Peer for Datagrams {
         let received: Received = serde_json::from_str(server).ok()?;
         (received.seconds > 0.0).then(|| Reading {
             value: received.bytes as f64 * 8.0 / received.seconds / 1e9,
-            p99: None,
             moved_bytes: Some(received.bytes),
+            ..Reading::default()
         })
     }
 }

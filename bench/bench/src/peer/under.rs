@@ -26,6 +26,31 @@ impl<P: Peer> Peer for Plain<P> {
     }
 }
 
+/// A program of perftest that uses datagrams in place of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Unconnected<P>(pub P);
+
+impl<P: Peer> Peer for Unconnected<P> {
+    fn programs(&self) -> Vec<&'static str> {
+        self.0.programs()
+    }
+
+    fn plan(&self, place: &Place, x: u64) -> Plan {
+        let datagrams =
+            |command: Vec<String>| [command, ["-c", "UD"].map(str::to_owned).into()].concat();
+        let plan = self.0.plan(place, x);
+        Plan {
+            server: plan.server.map(datagrams),
+            client: datagrams(plan.client),
+            ..plan
+        }
+    }
+
+    fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading> {
+        self.0.read(server, client, x)
+    }
+}
+
 /// A program on airdma hosts that share a secret, which seals their connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Sealed<P>(pub P);

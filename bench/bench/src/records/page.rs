@@ -1,0 +1,108 @@
+//! The measurement as a page.
+
+use std::fmt::Write as _;
+
+use super::targets;
+use crate::measurement::{Curve, Figure, Measurement, Point, Sample};
+use crate::{plot, report, table};
+
+/// The measurement with the shares of valid bytes as curves of their own.
+pub fn with_shares(taken: &Measurement) -> Measurement {
+    let mut all = taken.clone();
+    for curve in taken.curves.iter().filter(|curve| is_lossy(curve)) {
+        let values: [(&str, &str, Share); 2] = [
+            ("", "", |sample| sample.valid),
+            ("_paper", ", by the paper's rule", |sample| sample.paper),
+        ];
+        for (name, label, share) in values {
+            // The rule is that of the packets that Write-Record has.
+            if name.is_empty() || curve.name == "write_record" {
+                let shares = shares(curve, name, label, share);
+                all.curves
+                    .extend(Some(shares).filter(|shares| !shares.points.is_empty()));
+            }
+        }
+    }
+    all
+}
+
+type Share = fn(&Sample) -> Option<f64>;
+
+fn is_lossy(curve: &Curve) -> bool {
+    curve.figure == Figure::Bandwidth && curve.link.starts_with("loss-")
+}
+
+fn shares(curve: &Curve, name: &str, label: &str, share: Share) -> Curve {
+    let points = curve.points.iter().filter_map(|(x, point)| {
+        let samples: Vec<Sample> = point
+            .samples
+            .iter()
+            .filter_map(|sample| {
+                Some(Sample {
+                    value: share(sample)?,
+                    ..Sample::default()
+                })
+            })
+            .collect();
+        let is_any = !samples.is_empty();
+        let point = Point {
+            samples,
+            client: point.client.clone(),
+            server: point.server.clone(),
+            ..Point::default()
+        };
+        is_any.then_some((*x, point))
+    });
+    Curve {
+        figure: Figure::Valid,
+        name: format!("{}{name}", curve.name),
+        label: format!("{}{label}", curve.label),
+        points: points.collect(),
+        ..curve.clone()
+    }
+}
+
+const INTRODUCTION: &str = "Written by `airdma bench records`. Two network namespaces joined by a veth of MTU 1500, one core a side; \
+all series of a row take turns. UD SEND, RC SEND and RC WRITE are perftest's programs on airdma, Write-Record is `airdma bench-end records-serve` and `records-drive` against \
+`airdma/verbs_record.h`, which post and poll as perftest does. UD SEND ends at 1,024 bytes. The table of the target has room for 4,032 records that are not freed, not for 192 as by default.\n\n\
+*Latency* is half a round trip. RC WRITE's target (`ib_write_lat`) spins on memory, and on one core its answer waits for airdma's other thread ([limits](limits.md)); one that *polls too* looks at its memory and its \
+completion queue in turns. The others poll their completion queue. *Bandwidth* counts the bytes declared valid at the target, until the last record that came while the source sent; of RC what was acknowledged. \
+*Loss* is by nftables at both ends, each packet alone: segmentation is off on these links (`gso_max_segs 1`), so no segmented send is lost whole. Both directions lose, RC's answers too.\n\n\
+*The paper's rule* is computed from the maps of the same records: packets in groups of 46 (a datagram of 64 KB in fragments) count when all of a group are there, and only if the last group is. *strict_last* \
+is a message that ends with its last packet, in packets of 1,416 bytes, and is lost without it.\n\n\
+*Sources*: queue pairs of one process, 256 messages in flight; memory is the growth of the target's resident memory from one source to all, for RC that of a process for a \
+queue pair (`idle-pairs`). *Survivors*: 64 queue pairs take reliable records of 4 KiB, one each at a time; then the first one is reset, and its messages fail after a second each. *UD READ* is not measured yet.";
+
+/// Renders the page; `name` is the stem of the plots' and the data's files.
+pub fn markdown(taken: &Measurement, name: &str) -> String {
+    let mut page = format!("# Write-Record, measured\n\n{INTRODUCTION}\n\n");
+    let _ = writeln!(page, "{}", report::facts(taken, name));
+    for (picture, _) in plot::pictures(taken) {
+        let file = plot::file(name, &picture, "svg");
+        let _ = write!(page, "\n![{picture}]({file})\n");
+    }
+    let verdicts = targets::verdicts(taken);
+    let rows = report::verdict_rows(&verdicts);
+    if rows.len() > 1 {
+        let _ = write!(page, "\n## Targets\n\n{}\n", table::markdown(&rows, 1));
+    }
+    let _ = write!(
+        page,
+        "\n## What failed, and what was not measured\n\n{}\n",
+        report::gaps(taken, &verdicts)
+    );
+    for (figure, link) in taken.groups() {
+        let rows = table::markdown(&report::rows(taken, figure, link), 1);
+        let _ = write!(page, "\n## {}; {}\n\n{rows}\n", figure.title(), link.label);
+        if figure == Figure::Latency {
+            let rows = table::markdown(&report::p99_rows(taken, link), 1);
+            let _ = write!(page, "\n99th percentiles, us:\n\n{rows}\n");
+        }
+    }
+    let _ = write!(
+        page,
+        "\n## Commands\n\nAt the largest `x` of each:\n\n{}",
+        report::commands(taken)
+    );
+    page
+}
