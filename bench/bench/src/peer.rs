@@ -22,7 +22,7 @@ pub use idle_pairs::{Grown, IdlePairs};
 pub use iperf::Iperf;
 pub use many_pairs::{ManyPairs, Written};
 pub use perftest::{Bandwidth, Latency, Pairs};
-pub use records::{PAPER_UNITS, RecordsLoad, RecordsMode, WriteRecords};
+pub use records::{PAPER_DATAGRAM, RecordsLoad, RecordsMode, WriteRecords};
 pub use sockperf::Sockperf;
 pub use ucx::Ucx;
 pub use udp::{Datagrams, Received};

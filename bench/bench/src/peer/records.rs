@@ -8,8 +8,8 @@ use super::{Peer, Place, Plan, Reading, on_airdma};
 
 const PORT: u16 = 20079;
 
-/// Packets of a datagram of 64 KB: 65,477 bytes of a message, in packets of 1,416.
-pub const PAPER_UNITS: u32 = 46;
+/// Bytes of a message in a datagram of 64 KB of the datagram-iWARP paper.
+pub const PAPER_DATAGRAM: u32 = 65_477;
 
 /// What the two ends do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

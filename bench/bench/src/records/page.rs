@@ -68,7 +68,7 @@ all series of a row take turns. UD SEND, RC SEND and RC WRITE are perftest's pro
 *Latency* is half a round trip. RC WRITE's target (`ib_write_lat`) spins on memory, and on one core its answer waits for airdma's other thread ([limits](limits.md)); one that *polls too* looks at its memory and its \
 completion queue in turns. The others poll their completion queue. *Bandwidth* counts the bytes declared valid at the target, until the last record that came while the source sent; of RC what was acknowledged. \
 *Loss* is by nftables at both ends, each packet alone: segmentation is off on these links (`gso_max_segs 1`), so no segmented send is lost whole. Both directions lose, RC's answers too.\n\n\
-*The paper's rule* is computed from the maps of the same records: packets in groups of 46 (a datagram of 64 KB in fragments) count when all of a group are there, and only if the last group is. *strict_last* \
+*The paper's rule* is computed from the maps of the same records: packets are the fragments of datagrams of 64 KB (65,477 bytes, a packet is of the one that has its last byte), which count when all of them are there, and only if the last datagram is whole. *strict_last* \
 is a message that ends with its last packet, in packets of 1,416 bytes, and is lost without it.\n\n\
 *Sources*: queue pairs of one process, 256 messages in flight; memory is the growth of the target's resident memory from one source to all, for RC that of a process for a \
 queue pair (`idle-pairs`). *Survivors*: 64 queue pairs take reliable records of 4 KiB, one each at a time; then the first one is reset, and its messages fail after a second each. *UD READ* is not measured yet.";

@@ -1,7 +1,7 @@
 //! Messages back to back in one direction.
 
 use super::{Completion, Duration, Ends, Instant, POLL, Reading, RecordsLoad, depth};
-use crate::peer::PAPER_UNITS;
+use crate::peer::PAPER_DATAGRAM;
 use anyhow::ensure;
 
 /// Silence after which no record follows: longer than a message stays open without a packet.
@@ -131,19 +131,23 @@ impl Flow {
 }
 
 /// Bytes of a record that were valid if its packets were the fragments of datagrams of 64 KB, each
-/// of which arrives whole or not at all, and the message is lost without the last of them.
+/// of which arrives whole or not at all, and the message is lost without the last of them. A packet
+/// is of the datagram that has its last byte.
 fn by_the_paper(length: u32, unit: u32, map: &[u64]) -> u64 {
     let units = length.div_ceil(unit);
-    let has = |unit: u32| map[unit as usize / 64] >> (unit % 64) & 1 == 1;
-    let mut valid = 0;
-    for first in (0..units).step_by(PAPER_UNITS as usize) {
-        let end = (first + PAPER_UNITS).min(units);
-        let is_whole = (first..end).all(has);
-        if is_whole {
-            valid += u64::from(length.min(end * unit) - first * unit);
+    let end_of = |index: u32| ((index + 1) * unit).min(length);
+    let has = |index: u32| map[index as usize / 64] >> (index % 64) & 1 == 1;
+    let (mut valid, mut first) = (0, 0);
+    while first < units {
+        let datagram = (end_of(first) - 1) / PAPER_DATAGRAM;
+        let is_of = |index: &u32| (end_of(*index) - 1) / PAPER_DATAGRAM == datagram;
+        let end = first + (first..units).take_while(is_of).count() as u32;
+        if (first..end).all(has) {
+            valid += u64::from(end_of(end - 1) - first * unit);
         } else if end == units {
             return 0;
         }
+        first = end;
     }
     valid
 }
@@ -156,12 +160,21 @@ mod tests {
     fn a_message_without_its_last_datagram_is_lost_by_the_paper() {
         let all = [u64::MAX; 2];
         assert_eq!(by_the_paper(100_000, 1000, &all), 100_000);
-        // A packet of the first datagram: the second one, of 54 packets less 46, is left.
-        assert_eq!(by_the_paper(60_000, 1000, &[!1, u64::MAX]), 14_000);
+        // A packet of the first datagram, which has 65: the others are left.
+        assert_eq!(by_the_paper(100_000, 1000, &[!1, u64::MAX]), 35_000);
         // The last packet.
-        assert_eq!(by_the_paper(60_000, 1000, &[!(1 << 59), 0]), 0);
+        assert_eq!(by_the_paper(100_000, 1000, &[u64::MAX, !(1 << 35)]), 0);
         // A message of one datagram is whole or lost.
         assert_eq!(by_the_paper(3500, 1000, &[0b1101, 0]), 0);
         assert_eq!(by_the_paper(3500, 1000, &[0b1111, 0]), 3500);
+    }
+
+    #[test]
+    fn the_last_datagram_of_the_paper_has_the_rest() {
+        // 256 KiB in 186 packets: the fifth datagram has the last one alone.
+        let mut map = [u64::MAX; 3];
+        map[2] &= !(1 << (184 - 128));
+        let valid = by_the_paper(262_144, 1412, &map);
+        assert_eq!(valid, 262_144 - (185 - 139) * 1412);
     }
 }

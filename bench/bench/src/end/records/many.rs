@@ -7,8 +7,6 @@ use super::{
 };
 use anyhow::{Context, ensure};
 
-/// Messages of the first source before the memory of the others is counted.
-const WARM_UP: u64 = 4096;
 /// Messages posted by all sources together and not completed.
 const AHEAD: u64 = 256;
 /// Polls between two looks at the connection.
@@ -17,7 +15,9 @@ const LOOK: u32 = 1024;
 /// Sends from all sources in turn.
 pub fn send(ends: &mut Ends, load: RecordsLoad, duration: Duration) -> anyhow::Result<()> {
     let mut turns = Turns::new(load);
-    turns.until(ends, load, 1, |turns| turns.done >= WARM_UP)?;
+    // One source first, as long as all of them, so that the target has used its table.
+    let began = Instant::now();
+    turns.until(ends, load, 1, |_| began.elapsed() >= duration)?;
     ends.say("warm")?;
     ends.hear("go")?;
     let began = Instant::now();
