@@ -29,13 +29,14 @@
 //! This module keeps the peers, their queue pairs, and the times of their calls. [`directory`]
 //! finds them, [`exchange`] has the messages and their effects, [`peer`] their times, [`pace`] the
 //! rate to a peer, [`bundling`] the use of bundles, [`congestion`] the congestion notifications,
-//! [`application`] the programs' reports of their own buffers, [`narrow`] paths on which long
-//! packets vanish, and [`assembly`] packets that arrive in pieces.
+//! [`application`] the programs' reports of their own buffers, [`datagrams`] datagrams, [`narrow`]
+//! paths on which long packets vanish, and [`assembly`] packets that arrive in pieces.
 
 mod application;
 mod assembly;
 mod bundling;
 mod congestion;
+mod datagrams;
 mod directory;
 mod exchange;
 mod identity;
@@ -113,6 +114,10 @@ pub(crate) struct Air {
     more_waits: Option<Time>,
     /// Queue pairs whose peers must get a CNP.
     notifies: VecDeque<QpIndex>,
+    /// Queue pairs of datagrams that waited for the pacer of a peer that is gone.
+    released: Vec<QpIndex>,
+    /// Whether a peer has ever had a rate, or got reports.
+    counts_datagrams: bool,
     /// Number of the last report to any peer. A peer may know this process longer than it is
     /// remembered here, so its count must not restart.
     number: u32,
@@ -138,6 +143,8 @@ impl Air {
             interface_mtu: 0,
             more_waits: None,
             notifies: VecDeque::new(),
+            released: Vec::new(),
+            counts_datagrams: false,
             number: 0,
             next_psn: Psn::default(),
         }
@@ -221,6 +228,12 @@ impl Air {
         peer.pace.is_some() || peer.bundling.is_some()
     }
 
+    /// Whether datagrams may have to ask a pacer, or count in a report.
+    #[inline]
+    pub(crate) fn counts_datagrams(&self) -> bool {
+        self.counts_datagrams
+    }
+
     /// The traffic class of a packet to the peer that would have `wanted`.
     pub(crate) fn traffic_class(&self, index: AirIndex, wanted: u8) -> u8 {
         let peer = &self.peers[index.place()];
@@ -297,6 +310,7 @@ impl Air {
         let peer = self.peer(index);
         if controls && peer.pace.is_none() {
             peer.pace = Some(Pace::dcqcn(line_rate, now));
+            self.counts_datagrams = true;
         }
         if speaks {
             self.ask_for_another(index, now);
@@ -388,6 +402,8 @@ impl Air {
         }
         let next = peer.pace.as_mut().and_then(|pace| pace.leave(queue_pair));
         if peer.users.is_empty() {
+            let waiting = peer.pace.take().into_iter().flat_map(Pace::disband);
+            self.released.extend(waiting);
             self.unproven -= u32::from(!peer.is_proven);
             self.directory.remove(peer.ends(), peer.range, index);
             self.timers.remove(index);
@@ -495,6 +511,13 @@ impl Air {
                 view.give_turn(next);
             }
         }
+        self.let_released_go(view);
+    }
+
+    fn let_released_go(&mut self, view: &mut AirView<'_>) {
+        for waiting in self.released.drain(..) {
+            view.give_turn(waiting);
+        }
     }
 
     pub(crate) fn leave_air(
@@ -511,6 +534,7 @@ impl Air {
         if let Some(next) = self.leave(view.qps, air, index) {
             view.give_turn(next);
         }
+        self.let_released_go(view);
     }
 
     /// Counts packets accepted for a queue pair.

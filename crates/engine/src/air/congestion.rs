@@ -101,6 +101,7 @@ impl Air {
         if peer.pace.is_none() {
             peer.pace = Some(Pace::dcqcn(line_rate, now));
         }
+        self.counts_datagrams = true;
         self.with_pace(view, air, |pace| pace.take_cnp(now));
     }
 

@@ -151,6 +151,7 @@ impl Air {
         let by_acks = agreed.is_some() && !are_reported(offers);
         let paces = agreed.is_some() && !by_acks && both & feature::BUFFERS != 0;
         let bundles = agreed.is_some() && both & feature::BUNDLES != 0;
+        self.counts_datagrams |= agreed.is_some() && !by_acks;
         let rate_control = self.rate_control;
         let peer = self.peer(index);
         peer.long_payload = answer.map_or(0, |answer| answer.long_payload.into());

@@ -167,6 +167,11 @@ impl Pace {
         self.hears_buffers
     }
 
+    /// Whether the buffer of the peer's program limits the rate.
+    pub(crate) fn is_limited_by_program(&self) -> bool {
+        self.controller.rate_beside_program().is_some()
+    }
+
     pub(crate) fn has_rare_reports(&self) -> bool {
         self.rare_reports
     }

@@ -199,6 +199,14 @@ impl Peers {
         peer.window = peer.window.min(peer.ceiling);
     }
 
+    /// Whether the process `paced` at `address` is silent to the queue pairs that are connected to
+    /// it.
+    pub(crate) fn is_host_silent(&self, address: Neighbour, paced: AirIndex) -> bool {
+        let by = |paced| self.places.get(&(address, paced));
+        let index = by(Some(paced)).or_else(|| by(None));
+        index.is_some_and(|&index| self.is_silent(index))
+    }
+
     /// Whether a peer did not answer in time, and nothing has come from it since.
     pub(crate) fn is_silent(&self, index: PeerIndex) -> bool {
         self.peers[index.place()].silent

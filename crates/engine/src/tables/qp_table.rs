@@ -91,6 +91,8 @@ pub(crate) struct QpSlot {
     pub(crate) records: Option<Arc<RecordShared>>,
     /// When the next of them times out.
     pub(crate) records_due: Option<Time>,
+    /// The peer whose pacer its datagrams asked last.
+    pub(crate) datagram_pacer: Option<AirIndex>,
 }
 
 /// Since when a connection has made no progress, as far as packets from other ports have shown.
@@ -161,6 +163,7 @@ impl QpSlot {
             datagrams: None,
             records: None,
             records_due: None,
+            datagram_pacer: None,
         }
     }
 

@@ -135,6 +135,7 @@ impl WorkerState {
         self.record_peers.forget(index, &mut self.scheduler.peers);
         self.raw_frames.remove(&index);
         self.record_takers.retain(|&taker| taker != index);
+        self.ask_pacer(index, None, 0, now);
         self.qps.release(index);
     }
 

@@ -12,8 +12,8 @@ use airdma_wire::padded::PADDED_VERSION;
 use airdma_wire::piece::{PIECE_OPCODE, Piece};
 use airdma_wire::sealed::is_sealed;
 use airdma_wire::{
-    Bth, Opcode, Packet, ParseError, Qpn, RECORD_ACK_OPCODE, RECORD_ECHO_OPCODE, RECORD_OPCODE,
-    RECORD_READ_OPCODE, RecordAck, RecordPacket, split_middle,
+    Bth, Deth, Opcode, Packet, ParseError, Qpn, RECORD_ACK_OPCODE, RECORD_ECHO_OPCODE,
+    RECORD_OPCODE, RECORD_READ_OPCODE, RecordAck, RecordPacket, split_middle,
 };
 
 /// Packets that arrive together. When the guard goes out of scope, the queue pair that took the
@@ -254,6 +254,24 @@ impl Receiving<'_> {
         self.state.with(index, |qp, host| {
             qp.handle_packet(now, arrival, packet, host)
         });
+        if let Some(deth) = &packet.headers.deth {
+            self.note_datagram(index, received, deth);
+        }
+    }
+
+    /// A datagram came for a queue pair, which reports to its sender count if both are in air mode.
+    pub(super) fn note_datagram(&mut self, index: QpIndex, received: &Received<'_>, deth: &Deth) {
+        let state = &mut *self.state;
+        if !state.air.counts_datagrams() {
+            return;
+        }
+        let slot = state.qps.slot(index);
+        if slot.is_some_and(|slot| slot.qp.attributes().qkey == deth.qkey) {
+            let mut arrived = Arrived::default();
+            arrived.note(received.bytes.len(), received.tos);
+            let ends = (received.source, received.destination);
+            (state.air).note_datagram(ends, deth.src_qpn, arrived, self.now);
+        }
     }
 
     /// A packet names a shared receive queue: what it asks for is in the protection domain of that.

@@ -3,12 +3,17 @@
 //!
 //! A queue pair has many destinations. In its turn it sends the requests whose destinations have
 //! room, in the order in which they were posted; it waits for the windows of the others.
+//!
+//! Datagrams to a process in air mode, records or not, take turns with the connections to it at its
+//! pacer. In a turn all go to one such process, and the queue pair waits for one pacer at a time:
+//! that of the first datagram that has room.
 
 use super::receive::Receiving;
 use super::state::WorkerState;
 use super::transmit::{Admitted, Sent, TurnEnd, seal_packet};
+use crate::air::Weight;
 use crate::counter_names::EngineCounter;
-use crate::index::{PeerIndex, QpIndex};
+use crate::index::{AirIndex, PeerIndex, QpIndex};
 use crate::limits::PACKET_LEN_MAX;
 use crate::memory::RunSums;
 use crate::seal::SEALED_LEN_MAX;
@@ -75,19 +80,25 @@ impl Next {
 }
 
 impl WorkerState {
-    /// As `fill_turn`, for a datagram queue pair with Write-Records to send.
+    /// As `fill_turn`, for a datagram queue pair whose datagrams have windows or pacers: those of
+    /// their destinations. Returns also the peer whose pacer they asked.
+    ///
+    /// # Errors
+    /// [`TurnEnd::Paced`]: nothing may leave now.
     #[inline(never)] // other turns save no registers for it
-    pub(super) fn fill_records(
+    pub(super) fn fill_by_destination(
         &mut self,
         index: QpIndex,
         now: Time,
         admitted: &Admitted,
         batch: &mut TransmitBatch,
-    ) -> Sent {
+    ) -> Result<(Sent, Option<AirIndex>), TurnEnd> {
         let mut sent = Sent::NOTHING;
         let (mut look, mut window) = (Look::default(), None);
+        // The pacer that the first datagram asked, if there was one to ask.
+        let (mut asked, mut allowance) = (None, admitted.allowance);
         sent.end = loop {
-            if sent.bytes >= admitted.allowance {
+            if sent.bytes >= allowance {
                 break TurnEnd::Used;
             }
             if admitted.limit.is_some_and(|limit| sent.limited >= limit) {
@@ -96,6 +107,17 @@ impl WorkerState {
             let Some(next) = self.next_record(index, now, &mut look) else {
                 break TurnEnd::NothingToSend;
             };
+            let pacer = self.pacer_of(&next.name);
+            if asked.is_none() {
+                let Some(permit) = self.ask_pacer(index, pacer, next.to.tos, now) else {
+                    self.leave_line(index);
+                    break TurnEnd::Paced;
+                };
+                allowance = allowance.min(i64::try_from(permit).unwrap_or(i64::MAX));
+                asked = Some(pacer);
+            } else if asked != Some(pacer) {
+                break TurnEnd::Used;
+            }
             let Some(out) = batch.reserve(SEALED_LEN_MAX) else {
                 break TurnEnd::BatchFull;
             };
@@ -110,16 +132,72 @@ impl WorkerState {
             let Some(len) = len else {
                 continue;
             };
-            batch.commit(len, next.to);
+            let mut to = next.to;
+            if let Some(pacer) = pacer {
+                to.tos = self.air.traffic_class(pacer, to.tos);
+            }
+            batch.commit(len, to);
             sent.packets += 1;
         };
+        let is_paced = sent.end == TurnEnd::Paced;
+        if asked.is_none() && !is_paced {
+            self.ask_pacer(index, None, 0, now);
+        }
         while let Some(left) = self.crowded_out.pop() {
             self.scheduler.let_all_go(&mut self.qps, left);
         }
         if let Some(window) = window {
             self.scheduler.unblock(&mut self.qps, window);
         }
-        sent
+        if is_paced {
+            return Err(TurnEnd::Paced);
+        }
+        Ok((sent, asked.flatten()))
+    }
+
+    /// The peer whose pacer decides on a datagram. A silent one is not asked: connections find out
+    /// whether it is gone.
+    fn pacer_of(&self, name: &Name) -> Option<AirIndex> {
+        let pacer = self.air.pacer_of((name.remote, name.local), name.number)?;
+        let is_silent = (self.scheduler.peers).is_host_silent(name.remote, pacer);
+        (!is_silent).then_some(pacer)
+    }
+
+    /// Asks the pacer of a peer how many bytes may leave now; `None`: none, and the queue pair will
+    /// be called. It asks one at a time, so it does not wait for another one any more.
+    pub(super) fn ask_pacer(
+        &mut self,
+        index: QpIndex,
+        pacer: Option<AirIndex>,
+        tos: u8,
+        now: Time,
+    ) -> Option<u64> {
+        let slot = self.qps.slot(index)?;
+        if slot.datagram_pacer != pacer {
+            let waited = std::mem::take(&mut slot.waits);
+            if let Some(before) = std::mem::replace(&mut slot.datagram_pacer, pacer)
+                && let Some(next) = self.air.pass(before, index, waited)
+            {
+                self.scheduler.give_turn(&mut self.qps, next);
+            }
+        }
+        let Some(pacer) = pacer else {
+            return Some(u64::MAX);
+        };
+        let slot = self.qps.slot(index)?;
+        // As connections, but datagrams fill no buffer of the peer's program.
+        let wanted = if slot.hungry && self.air.is_limited_by_path(pacer) {
+            u64::MAX
+        } else {
+            PACKET_LEN_MAX as u64
+        };
+        let asks = (index, Weight::of(tos));
+        self.air.admit(pacer, asks, wanted, &mut slot.waits, now)
+    }
+
+    fn leave_line(&mut self, index: QpIndex) {
+        let turn = self.qps.slot(index).map(|slot| &mut slot.turn);
+        self.scheduler.line.leave(turn);
     }
 
     /// The next datagram of a queue pair that may leave now. The queue pair waits for the windows
@@ -146,7 +224,7 @@ impl WorkerState {
                 remote: to.address,
             };
             let mut admitted = Some((None, false));
-            if which != Which::Reliable {
+            if which != Which::Reliable && slot.qp.has_records() {
                 let windows = &mut self.scheduler.peers;
                 let (peer, left) = self.record_peers.find_or_add(way, windows, now);
                 self.crowded_out.extend(left);

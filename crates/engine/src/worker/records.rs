@@ -330,6 +330,7 @@ impl Receiving<'_> {
         packet: &RecordPacket<'_>,
     ) {
         let arrival = super::receive::arrival(received);
+        self.note_datagram(index, received, &packet.headers.deth);
         if self
             .state
             .take_record_packet(index, self.now, &arrival, packet)

@@ -44,8 +44,8 @@ pub(super) struct Admitted {
     /// Bytes of requests that the rate limit of the queue pair permits, if it has one; the first
     /// packet may have more.
     pub(super) limit: Option<u64>,
-    /// Write-Records are among its requests.
-    has_records: bool,
+    /// Write-Records are among its requests, or its datagrams may have to ask a pacer.
+    by_destination: bool,
 }
 
 /// What a queue pair sent in its turn.
@@ -172,15 +172,18 @@ impl WorkerState {
         self.scheduler.note_no_delayed_ack(index);
         match self.admit(index, now, budget) {
             Ok(admitted) => {
-                let mut sent = if admitted.has_records {
-                    self.fill_records(index, now, &admitted, batch)
+                let (mut sent, air) = if admitted.by_destination {
+                    match self.fill_by_destination(index, now, &admitted, batch) {
+                        Ok(sent) => sent,
+                        Err(end) => return (0, end),
+                    }
                 } else {
-                    self.fill_turn(index, now, &admitted, batch)
+                    (self.fill_turn(index, now, &admitted, batch), admitted.air)
                 };
                 if admitted.limit.is_some() {
                     self.spend_limit(index, &admitted, &mut sent);
                 }
-                self.conclude(index, now, admitted.air, sent);
+                self.conclude(index, now, air, sent);
                 (sent.bytes, sent.end)
             }
             Err(end) => (0, end),
@@ -227,7 +230,8 @@ impl WorkerState {
             allowance: budget.min(slot.turn.deficit()).min(permit),
             bundles: air.is_some_and(|air| self.air.bundles(air)) && slot.qp.sends_new(),
             limit,
-            has_records: slot.qp.has_records(),
+            by_destination: slot.qp.has_records()
+                || air.is_none() && self.air.counts_datagrams() && slot.qp.qp_type() == QpType::Ud,
         })
     }
 

@@ -7,6 +7,7 @@ mod bundles;
 #[path = "../common/mod.rs"]
 mod common;
 mod congestion;
+mod datagrams;
 #[path = "../common/fragile.rs"]
 mod fragile;
 mod long_payload;
