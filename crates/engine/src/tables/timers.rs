@@ -3,7 +3,9 @@
 //!
 //! A deadline that moves later (every acknowledgement does that) costs nothing: the entry stays,
 //! comes up early, and is put back at the deadline that then holds. One that moves earlier is moved
-//! within the heap, which therefore knows where each entry is.
+//! within the heap, which therefore knows where each entry is. One that ends costs as little: its
+//! entry stays and comes up too, but its queue pair, which is one of thousands and in no cache, is
+//! not called.
 
 use crate::index::{Place, QpIndex};
 use airdma_transport::Time;
@@ -16,7 +18,9 @@ pub(crate) struct Timers<I = QpIndex> {
     positions: Vec<u32>,
 }
 
-const NOWHERE: u32 = u32::MAX;
+const NOWHERE: u32 = !ENDED;
+/// Bit of a position: the deadline has ended.
+const ENDED: u32 = 1 << 31;
 
 impl<I> Default for Timers<I> {
     fn default() -> Self {
@@ -34,8 +38,13 @@ impl<I: Place> Timers<I> {
             return;
         };
         let at = match self.position(index) {
-            Some(at) if self.heap[at].0 <= deadline => return,
-            Some(at) => at,
+            Some(at) => {
+                self.positions[index.place()] &= !ENDED;
+                if self.heap[at].0 <= deadline {
+                    return;
+                }
+                at
+            }
             None => self.push(index, deadline),
         };
         self.heap[at].0 = deadline;
@@ -45,12 +54,27 @@ impl<I: Place> Timers<I> {
     /// The next one whose entry is due at `now`; the entry is gone. Its deadline may have
     /// moved since.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<I> {
-        let &(time, index) = self.heap.first()?;
-        if time > now {
-            return None;
+        loop {
+            let &(time, index) = self.heap.first()?;
+            if time > now {
+                return None;
+            }
+            let has_ended = self.positions[index.place()] & ENDED != 0;
+            self.remove(index);
+            if !has_ended {
+                return Some(index);
+            }
         }
-        self.remove(index);
-        Some(index)
+    }
+
+    /// Takes note that `index` has no deadline any more.
+    #[inline]
+    pub(crate) fn end(&mut self, index: I) {
+        if let Some(position) = self.positions.get_mut(index.place())
+            && *position != NOWHERE
+        {
+            *position |= ENDED;
+        }
     }
 
     /// Forgets one.
@@ -79,7 +103,7 @@ impl<I: Place> Timers<I> {
 
     fn position(&self, index: I) -> Option<usize> {
         let &at = self.positions.get(index.place())?;
-        (at != NOWHERE).then_some(at as usize)
+        (at != NOWHERE).then_some((at & !ENDED) as usize)
     }
 
     fn push(&mut self, index: I, deadline: Time) -> usize {
@@ -95,7 +119,8 @@ impl<I: Place> Timers<I> {
     /// Remembers where the entry at `at` is.
     fn place(&mut self, at: usize) {
         let (_, index) = self.heap[at];
-        self.positions[index.place()] = at as u32;
+        let position = &mut self.positions[index.place()];
+        *position = at as u32 | *position & ENDED;
     }
 
     fn swap(&mut self, one: usize, other: usize) {
@@ -157,11 +182,27 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_deadline_that_ended_comes_up_no_more() {
+        let mut timers = Timers::<QpIndex>::default();
+        for place in 0..100 {
+            timers.set(qp(place), Some(at(10)));
+            timers.end(qp(place));
+        }
+        // It has another one, and the entry comes up early as ever.
+        timers.set(qp(7), Some(at(20)));
+        timers.end(qp(200));
+        assert_eq!(timers.pop_due(at(10)), Some(qp(7)));
+        assert_eq!(timers.pop_due(at(30)), None);
+        assert_eq!(timers.count(), 0);
+    }
+
     /// Against a table that is searched from end to end.
     #[test]
     fn any_sequence_of_calls_keeps_one_entry_each_and_their_order() {
         let mut timers = Timers::<QpIndex>::default();
         let mut model = [None::<u64>; 40];
+        let mut ended = [false; 40];
         let mut seed = 7u64;
         let mut random = |bound: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -169,14 +210,24 @@ mod tests {
         };
         for _ in 0..100_000 {
             let index = random(40) as usize;
-            let time = random(1000);
-            match random(4) {
+            // No two have the same.
+            let time = random(1000) * 64 + index as u64;
+            match random(5) {
                 0 => {
                     timers.remove(QpIndex::from_place(index));
                     model[index] = None;
                 }
                 1 => {
+                    timers.end(QpIndex::from_place(index));
+                    ended[index] = model[index].is_some();
+                }
+                2 => {
                     let due = timers.pop_due(at(time));
+                    // Those that have ended and come before it are gone.
+                    let end = due.map_or(time + 1, |due| model[due.place()].expect("an entry"));
+                    for (entry, ended) in model.iter_mut().zip(&ended) {
+                        entry.take_if(|of| *ended && *of < end);
+                    }
                     let earliest = model.iter().flatten().min().copied();
                     let Some(due) = due.map(QpIndex::place) else {
                         assert!(earliest.is_none_or(|earliest| earliest > time));
@@ -188,6 +239,7 @@ mod tests {
                 }
                 _ => {
                     timers.set(QpIndex::from_place(index), Some(at(time)));
+                    ended[index] = false;
                     model[index] = Some(model[index].map_or(time, |old| old.min(time)));
                 }
             }

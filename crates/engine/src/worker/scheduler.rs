@@ -286,7 +286,11 @@ impl WorkerState {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
-        self.scheduler.timers.set(index, slot.due());
+        match slot.due() {
+            // A rate limit sets the timer of its queue pair too.
+            None if slot.limit.is_none() => self.scheduler.timers.end(index),
+            due => self.scheduler.timers.set(index, due),
+        }
         let (before, after) = (slot.in_flight, slot.qp.in_flight_bytes());
         let lost = slot.qp.take_loss();
         slot.in_flight = after;
