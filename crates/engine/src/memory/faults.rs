@@ -6,6 +6,9 @@
 //! it would be in pages that nothing has mapped. What was read there is void, so reads and atomics
 //! are refused, as with on-demand regions. A copy without a fault has four instructions more.
 //!
+//! A page that the program itself maps there with `MAP_FIXED` while one is lent, which takes a
+//! microsecond, is taken back in its place: the kernel has no call that unmaps a certain mapping.
+//!
 //! All other faults are the program's: its own handler is called, or the program ends as it would
 //! have. Memory that is mapped but protected is the program's, too: its handler may permit the
 //! access. A handler that the program sets up after its first registration replaces this one.
