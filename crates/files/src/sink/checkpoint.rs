@@ -3,13 +3,13 @@
 //! So the disk is never idle, and the writer does not wait for it. There is one checkpoint at a
 //! time; data written meanwhile belongs to the next.
 
-use super::{OPEN_ANY, Sink, flaw_name, temporary_name};
+use super::{OPEN_ANY, Sink, flaw_name, temporary_name, times};
 use crate::journal::Journal;
 use crate::options::Clash;
 use crate::plan::CHUNK_BYTES;
 use crate::trailer::Flaw;
 use crate::{Error, Problem};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -167,7 +167,12 @@ impl Sink {
             .map(|receiving| receiving.file.try_clone())
             .transpose()?;
         let (chunks, whole) = (self.next, self.whole.clone());
-        let files = whole.clone();
+        let timed = self.options.times && is_smb(&staging);
+        let file = |&entry: &u32| Synced {
+            name: temporary_name(entry),
+            times: timed.then(|| times(self.manifest.entry(entry).modified)),
+        };
+        let files: Vec<_> = whole.iter().map(file).collect();
         let is_many = !tops.is_empty() || files.len() > FSYNC_FILES_MAX;
         let work = move || {
             match is_many {
@@ -246,11 +251,31 @@ pub(super) fn hold(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
 }
 
 /// Syncs the directory and the files at once: a disk does both in the time of one.
-pub(super) fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
+pub(super) fn sync(
+    staging: &OwnedFd,
+    whole: &[Synced],
+    receiving: Option<&File>,
+) -> io::Result<()> {
     at_once(
         || sync_directory(staging),
         || sync_files(staging, whole, receiving),
     )
+}
+
+/// A complete file in the staging directory.
+pub(super) struct Synced {
+    name: String,
+    /// Set again after the sync.
+    times: Option<Timestamps>,
+}
+
+/// Magic numbers of SMB (`statfs(2)`), in the kernel's `cifs`.
+const SMB: [u64; 2] = [0xff53_4d42, 0xfe53_4d42];
+
+/// Whether a sync changes the modification time of a file: a Samba server takes the time of the
+/// sync in place of one that was set before.
+fn is_smb(directory: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(directory).is_ok_and(|stat| SMB.contains(&(stat.f_type as u64)))
 }
 
 /// Runs both, the first in a thread, and returns an error of either.
@@ -282,10 +307,16 @@ pub(super) fn sync_directory(directory: impl AsFd) -> io::Result<()> {
     }
 }
 
-fn sync_files(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
-    for &entry in whole {
-        match rustix::fs::openat(staging, temporary_name(entry), OPEN_ANY, Mode::empty()) {
-            Ok(file) => rustix::fs::fsync(&file)?,
+fn sync_files(staging: &OwnedFd, whole: &[Synced], receiving: Option<&File>) -> io::Result<()> {
+    for Synced { name, times } in whole {
+        match rustix::fs::openat(staging, name, OPEN_ANY, Mode::empty()) {
+            Ok(file) => {
+                rustix::fs::fsync(&file)?;
+                if let Some(times) = times {
+                    // An error was reported when they were set first.
+                    let _ = rustix::fs::futimens(&file, times);
+                }
+            }
             // The file arrived without permissions for its owner.
             Err(Errno::ACCESS) => rustix::fs::syncfs(staging)?,
             Err(errno) => return Err(errno.into()),
