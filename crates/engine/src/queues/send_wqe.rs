@@ -10,6 +10,7 @@ use airdma_wire::{Gid, Qkey, Qpn};
 
 /// Writes the header of a work request, whose payload was checked, into `wqe`, which is all zeros.
 /// Inline bytes or elements follow it in the slot.
+#[inline(always)] // its fields go straight into the slot
 pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload, wqe: &mut SendWqe) {
     wqe.wr_id = wr.wr_id;
     wqe.flags = encode_flags(wr.flags);
