@@ -93,6 +93,8 @@ pub(crate) struct QpSlot {
     pub(crate) records_due: Option<Time>,
     /// The peer whose pacer its datagrams asked last.
     pub(crate) datagram_pacer: Option<AirIndex>,
+    /// The window whose room is its to use or to pass on in its next turn, if it sends datagrams.
+    pub(crate) offered: Option<PeerIndex>,
 }
 
 /// Since when a connection has made no progress, as far as packets from other ports have shown.
@@ -164,6 +166,7 @@ impl QpSlot {
             records: None,
             records_due: None,
             datagram_pacer: None,
+            offered: None,
         }
     }
 

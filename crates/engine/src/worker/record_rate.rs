@@ -146,7 +146,9 @@ impl WorkerState {
         while let Some(left) = self.crowded_out.pop() {
             self.scheduler.let_all_go(&mut self.qps, left);
         }
-        if let Some(window) = window {
+        let offered = (self.qps.slot(index)).and_then(|slot| slot.offered.take());
+        let windows = [window, offered.filter(|_| offered != window)];
+        for window in windows.into_iter().flatten() {
             self.scheduler.unblock(&mut self.qps, window);
         }
         if is_paced {

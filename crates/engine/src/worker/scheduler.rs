@@ -15,7 +15,7 @@ use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{Connection, QpTable};
 use crate::tables::round_robin::RoundRobin;
 use crate::tables::timers::Timers;
-use airdma_transport::{ACK_DELAY_MAX, Loss, QpState, QueuePair, Time};
+use airdma_transport::{ACK_DELAY_MAX, Loss, QpState, QpType, QueuePair, Time};
 use airdma_wire::sealed::SEALED_OVERHEAD;
 
 /// The line of queue pairs that send, their timers, and the windows to their peers.
@@ -87,9 +87,29 @@ impl Scheduler {
     /// Releases the next queue pair that the window of `peer` holds back, if there is room now.
     #[inline]
     pub(super) fn unblock(&mut self, qps: &mut QpTable, peer: PeerIndex) {
-        if let Some(index) = self.peers.unblock(peer) {
+        while let Some(index) = self.peers.unblock(peer) {
+            let needs_it = self.offer(qps, index, peer);
             self.release(qps, index);
+            if needs_it {
+                return;
+            }
         }
+    }
+
+    /// Offers the room in the window of `peer` to a queue pair, and returns whether it may need it.
+    /// Since it began to wait, one of datagrams may have sent all, or what is left to other hosts.
+    fn offer(&mut self, qps: &mut QpTable, index: QpIndex, peer: PeerIndex) -> bool {
+        let Some(slot) = qps.slot(index) else {
+            return false;
+        };
+        if slot.qp.qp_type() != QpType::Ud {
+            return true;
+        }
+        let needs_it = slot.qp.has_records() && slot.offered.is_none_or(|known| known == peer);
+        if needs_it {
+            slot.offered = Some(peer);
+        }
+        needs_it
     }
 
     /// Releases all queue pairs that the window of `peer` holds back; those without room there go

@@ -183,3 +183,42 @@ fn a_datagram_queue_pair_that_is_gone_takes_no_turn() {
     let used = saturate(&mut wires, &[(&left, &right)], 200 * MS);
     assert!(used > 0.9, "{used}");
 }
+
+/// Room in the window of a host is of no use to a queue pair that has nothing more to send there.
+#[test]
+fn room_that_a_queue_pair_does_not_need_is_passed_on() {
+    let mut wires = Wires::with([None; 2], BYTES);
+    // Answers come after 4 ms.
+    wires.away = 20;
+    let datagrams = Datagrams::new(&wires);
+    let sources = [(); 42].map(|()| {
+        let end = End::new(wires.hosts[0].device.device(), QpType::Ud, BYTES);
+        datagram_to_rts(&end.qp, QKEY);
+        end
+    });
+    let post = |source: &End, length| {
+        let mut wr = signalled(datagrams.record(), source.memory.sge(0, length));
+        wr.datagram = Some(Datagram {
+            path: datagrams.to.path(),
+            qpn: datagrams.to.qp.number(),
+            qkey: QKEY,
+        });
+        source.qp.post_send(&wr).unwrap();
+    };
+    let [first, others @ .., last] = &sources;
+    post(first, RECORD);
+    wires.quietly(MS / 10);
+    for source in others {
+        post(source, SEND);
+    }
+    wires.quietly(MS / 10);
+    post(last, SEND);
+    wires.quietly(MS / 10);
+    for source in others {
+        reset(source);
+    }
+    // Long before silence would let all of them go.
+    wires.quietly(9 * MS);
+    assert!(first.try_complete().is_some());
+    assert!(last.try_complete().is_some());
+}
