@@ -124,7 +124,7 @@ pub(crate) const CONGESTION_AT: usize = 4;
 impl IcrcCache {
     /// For packets of at most `len_max` bytes, BTH to pad.
     pub fn new(len_max: usize) -> Self {
-        let nobody = IpPseudo::V6 {
+        let unspecified = IpPseudo::V6 {
             src: Ipv6Addr::UNSPECIFIED,
             dst: Ipv6Addr::UNSPECIFIED,
         };
@@ -133,7 +133,7 @@ impl IcrcCache {
                 // No packet has that length.
                 line: Line {
                     flow: Flow {
-                        ip: nobody,
+                        ip: unspecified,
                         source_port: 0,
                         destination_port: 0,
                     },
