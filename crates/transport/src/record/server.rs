@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use airdma_wire::siphash::siphash;
 use airdma_wire::{
-    Bth, Deth, Gid, Neighbour, Opcode, Psn, Qkey, Qpn, RECORD_TOKEN_LEN, Rceth, ReadRanges,
-    RecordHeaders, RecordRead, RecordReadKind, Reth, Rkey,
+    Bth, Deth, Gid, Neighbour, Opcode, Psn, Qkey, Qpn, Rceth, ReadRanges, RecordHeaders,
+    RecordRead, RecordReadKind, Reth, Rkey,
 };
 
 use crate::counter::Counter;
@@ -112,7 +112,6 @@ impl ReadServer {
         host: &mut H,
     ) -> Option<RecordRead> {
         let packet = asked.packet;
-        let payload_max = payload_max.saturating_sub(RECORD_TOKEN_LEN as u32);
         let era = now.duration_since(Time::ZERO).as_secs() / TOKEN_LIFE.as_secs();
         let token = self.token(era, asked, qpn);
         let earlier = era.checked_sub(1).map(|era| self.token(era, asked, qpn));
