@@ -461,15 +461,8 @@ impl Receiving<'_> {
             Ok(echo) => echo,
             Err(error) => return self.drop_malformed(error),
         };
-        let Some(index) = self.state.qps.find(echo.dest_qpn) else {
-            return self.receive_unknown(self.now, received, echo.dest_qpn);
-        };
-        let Some(slot) = self.state.qps.slot(index) else {
+        if self.taker_in_clear(received, echo.dest_qpn).is_none() {
             return;
-        };
-        if !slot.knows(received) {
-            let reason = slot.why_not_plain();
-            return self.state.counters.count(reason);
         }
         self.take_record_echo(received, &echo);
     }

@@ -100,16 +100,9 @@ impl Receiving<'_> {
         if received.destination.is_multicast() {
             return self.state.counters.count(EngineCounter::DropUnknownQp);
         }
-        let Some(index) = self.state.qps.find(number) else {
-            return self.receive_unknown(self.now, received, number);
-        };
-        let Some(slot) = self.state.qps.slot(index) else {
+        let Some(index) = self.taker_in_clear(received, number) else {
             return;
         };
-        if !slot.knows(received) {
-            let reason = slot.why_not_plain();
-            return self.state.counters.count(reason);
-        }
         self.deliver_read(index, received, &packet);
     }
 

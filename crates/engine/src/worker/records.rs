@@ -258,17 +258,30 @@ impl Receiving<'_> {
         if received.destination.is_multicast() || number == Qpn::MULTICAST {
             return self.receive_group_record(received, &packet);
         }
-        let Some(index) = self.state.qps.find(number) else {
-            return self.receive_unknown(self.now, received, number);
-        };
-        let Some(slot) = self.state.qps.slot(index) else {
+        let Some(index) = self.taker_in_clear(received, number) else {
             return;
         };
+        self.deliver_record(index, received, &packet);
+    }
+
+    /// The queue pair of this number, if it takes packets in the clear from where this one is from.
+    /// Others are counted.
+    pub(super) fn taker_in_clear(
+        &mut self,
+        received: &Received<'_>,
+        number: Qpn,
+    ) -> Option<QpIndex> {
+        let Some(index) = self.state.qps.find(number) else {
+            self.receive_unknown(self.now, received, number);
+            return None;
+        };
+        let slot = self.state.qps.slot(index)?;
         if !slot.knows(received) {
             let reason = slot.why_not_plain();
-            return self.state.counters.count(reason);
+            self.state.counters.count(reason);
+            return None;
         }
-        self.deliver_record(index, received, &packet);
+        Some(index)
     }
 
     /// Gives each queue pair that is attached to the group a copy. None is answered.
@@ -295,16 +308,9 @@ impl Receiving<'_> {
             Err(error) => return self.drop_malformed(error),
         };
         let number = answer.bth.dest_qpn;
-        let Some(index) = self.state.qps.find(number) else {
-            return self.receive_unknown(self.now, received, number);
-        };
-        let Some(slot) = self.state.qps.slot(index) else {
+        let Some(index) = self.taker_in_clear(received, number) else {
             return;
         };
-        if !slot.knows(received) {
-            let reason = slot.why_not_plain();
-            return self.state.counters.count(reason);
-        }
         self.deliver_answer(index, received, &answer);
     }
 
