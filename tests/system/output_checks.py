@@ -14,7 +14,7 @@ ALL_SIZES = [2**power for power in range(1, 24)]
 
 def table_of(sizes: list[int], *, largest: int | None = None) -> Check:
     """The client's table has exactly these message sizes (up to `largest`), each with finite
-    positive numbers.
+    positive numbers where perftest could measure the processor's clock.
     """
     wanted = [size for size in sizes if largest is None or size <= largest]
 
@@ -23,6 +23,8 @@ def table_of(sizes: list[int], *, largest: int | None = None) -> Check:
         found = [int(row["#bytes"]) for row in rows]
         if found != wanted:
             return [f"the table has sizes {found}, not {wanted}"]
+        if pair.client and perftest.has_no_clock(pair.client.stderr):
+            return []
         return [f"nonsense in the table: {row}" for row in rows if not _is_sound(row)]
 
     return check

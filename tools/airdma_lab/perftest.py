@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from .reading import read
 
 PORT = 18515
@@ -12,10 +14,18 @@ def parse(output: str) -> list[dict[str, float]]:
 
     Titles are perftest's own: "#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]"
     (with --report_gbits), "MsgRate[Mpps]"; "t_min[usec]", "t_typical[usec]" (the median),
-    "t_avg[usec]", "99% percentile[usec]", ...
+    "t_avg[usec]", "99% percentile[usec]", ... What perftest prints as "inf" or "nan" is NaN.
     """
-    rows: list[dict[str, float]] = read("perftest", output) or []
-    return rows
+    rows: list[dict[str, float | None]] = read("perftest", output) or []
+    return [{title: math.nan if value is None else value for title, value in row.items()} for row in rows]
+
+
+def has_no_clock(stderr: str) -> bool:
+    """perftest could not measure the frequency of the cycle counter, for instance because the
+    scheduler took the processor away meanwhile. With -F it goes on and divides by zero: every time
+    and rate of its table is "inf" or "nan" (`get_cpu_mhz` in its get_clock.c).
+    """
+    return "Correlation coefficient r^2" in stderr
 
 
 def bandwidth_gbps(output: str) -> dict[int, float]:
