@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use airdma_wire::{
     Bth, Deth, GRH_LEN, Gid, Headers, ICRC_LEN, Neighbour, Opcode, Packet, PathMtu, Psn, Qkey, Qpn,
-    RECORD_TOKEN_LEN, Rceth, RecordAck, RecordHeaders, RecordRead, Reth, grh_area, record_payload,
+    RECORD_TOKEN_LEN, RecordAck, grh_area,
 };
 
 use crate::attributes::{QpAttributes, QpType};
@@ -18,7 +18,7 @@ use crate::counter::Counter;
 use crate::host::{Host, Receive};
 use crate::operation::Operation;
 use crate::queue_pair::{Arrival, Transmit};
-use crate::record::{ReadAsked, ReadServer, unit_of};
+use crate::record::{Answers, NextPart, ReadAsked, RecordRequester};
 use crate::reliable::{InvalidReliableConfig, ReliableConfig, ReliableRequester, Repeat};
 use crate::request_packet::{pad_of, request_bth};
 use crate::time::Time;
@@ -30,9 +30,6 @@ const UDP_HEADER_LEN: usize = 8;
 /// Highest bit of a Q_Key in a work request: send the queue pair's own instead (IBTA 10.2.5).
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
-/// Least payload of a packet of a Write-Record in a longer message: the smallest path MTU.
-pub(crate) const RECORD_PAYLOAD_MIN: u32 = PathMtu::M256.bytes();
-
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     port_mtu: PathMtu,
@@ -40,42 +37,16 @@ pub(crate) struct Datagrams {
     queue: VecDeque<Posted>,
     /// Place of the first one: how many there were before it.
     first: u64,
-    /// Write-Records among them, and reads of peers that are answered.
+    /// Write-Records among them.
     records_posted: usize,
     next_psn: Psn,
     /// A receive that was taken for a datagram that did not fit; the next datagram gets it.
     spare: Option<Receive>,
     records: RecordRequester,
     reliable: Option<Box<Reliable>>,
-    /// Answers to packets of reliable datagrams, which leave first; at most [`ANSWERS_MAX`].
-    answers: VecDeque<(Owed, Path)>,
-    /// Answers reads of peers.
-    server: Option<Box<ReadServer>>,
+    /// What it answers.
+    answers: Answers,
 }
-
-/// A packet that leaves before all messages.
-#[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "their memory is taken at the start"
-)]
-enum Owed {
-    Ack(RecordAck),
-    /// A request to read, or the answer to one that is no memory.
-    Read(RecordRead),
-}
-
-impl Owed {
-    fn dest_qpn(&self) -> Qpn {
-        match self {
-            Owed::Ack(answer) => answer.bth.dest_qpn,
-            Owed::Read(packet) => packet.bth.dest_qpn,
-        }
-    }
-}
-
-/// Answers that wait to be sent at most. Beyond, the packets are as good as lost.
-const ANSWERS_MAX: usize = 64;
 
 /// Reliable datagrams of a queue pair, and what they share with its other ones.
 #[derive(Debug)]
@@ -109,13 +80,23 @@ enum Progress {
     Failed(Status),
 }
 
-/// What packets of a Write-Record say of their sender.
-#[derive(Debug)]
-struct RecordRequester {
-    instance: Psn,
-    interface_mtu: u32,
-    /// Number of the next message.
-    id: u32,
+impl Progress {
+    /// Bytes of a Write-Record that were sent.
+    fn sent(self) -> u32 {
+        match self {
+            Progress::Part { sent } => sent,
+            Progress::Nothing | Progress::Done | Progress::Failed(_) => 0,
+        }
+    }
+
+    /// When `sent` bytes of a Write-Record have left.
+    fn after(sent: u32, request: &SendRequest) -> Self {
+        if sent == request.length {
+            Progress::Done
+        } else {
+            Progress::Part { sent }
+        }
+    }
 }
 
 /// A packet of a request that [`QueuePair::poll_datagram_at`](crate::QueuePair::poll_datagram_at)
@@ -139,14 +120,9 @@ impl Datagrams {
             records_posted: 0,
             next_psn: Psn::default(),
             spare: None,
-            records: RecordRequester {
-                instance: Psn::default(),
-                interface_mtu: 0,
-                id: 0,
-            },
+            records: RecordRequester::default(),
             reliable: None,
-            answers: VecDeque::new(),
-            server: None,
+            answers: Answers::default(),
         }
     }
 
@@ -157,11 +133,7 @@ impl Datagrams {
 
     /// See [`QueuePair::set_record_requester`](crate::QueuePair::set_record_requester).
     pub(crate) fn set_record_requester(&mut self, instance: Psn, interface_mtu: u32) {
-        self.records = RecordRequester {
-            instance,
-            interface_mtu,
-            id: 0,
-        };
+        self.records = RecordRequester::new(instance, interface_mtu);
         if let Some(reliable) = &mut self.reliable {
             reliable.requester.set_interface_mtu(interface_mtu);
         }
@@ -173,7 +145,7 @@ impl Datagrams {
         config: ReliableConfig,
         key: [u64; 2],
     ) -> Result<(), InvalidReliableConfig> {
-        let requester = ReliableRequester::new(config, key, self.records.interface_mtu)?;
+        let requester = ReliableRequester::new(config, key, self.records.interface_mtu())?;
         self.reliable = Some(Box::new(Reliable {
             requester,
             had_turn: false,
@@ -186,8 +158,7 @@ impl Datagrams {
         let fresh = Datagrams::new(self.port_mtu);
         let before = std::mem::replace(self, fresh);
         (self.reliable, self.answers) = (before.reliable, before.answers);
-        self.server = before.server;
-        self.forget_answers();
+        self.answers.forget();
         if let Some(reliable) = &mut self.reliable {
             reliable.requester.reset();
         }
@@ -197,24 +168,12 @@ impl Datagrams {
         self.reliable.is_some()
     }
 
-    fn forget_answers(&mut self) {
-        self.answers.clear();
-        if let Some(server) = &mut self.server {
-            server.clear();
-        }
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.answers
     }
 
-    /// Takes memory for answers, which a queue pair sends that takes records. `key` is secret.
-    pub(crate) fn reserve_answers(&mut self, key: [u64; 2]) {
-        self.answers.reserve(ANSWERS_MAX);
-        self.server = Some(Box::new(ReadServer::new(key)));
-    }
-
-    /// Owes a request to read, or an answer to one.
-    pub(crate) fn owe_read(&mut self, packet: RecordRead, path: Path) {
-        if self.answers.len() < ANSWERS_MAX {
-            self.answers.push_back((Owed::Read(packet), path));
-        }
+    pub(crate) fn answers_mut(&mut self) -> &mut Answers {
+        &mut self.answers
     }
 
     /// Most payload of a packet of a read on a path.
@@ -232,20 +191,7 @@ impl Datagrams {
         host: &mut H,
     ) {
         let payload_max = self.read_payload(&asked.path);
-        let Some(server) = &mut self.server else {
-            return host.count(Counter::DropMalformed);
-        };
-        let before = server.jobs();
-        let answer = server.handle(now, asked, qpn, payload_max, host);
-        self.records_posted = self.records_posted + server.jobs() - before;
-        if let Some(answer) = answer {
-            self.owe_read(answer, asked.path);
-        }
-    }
-
-    /// See [`QueuePair::next_read`](crate::QueuePair::next_read).
-    pub(crate) fn next_read(&self, place: usize) -> Option<(Path, Qpn)> {
-        self.server.as_ref()?.next(place)
+        self.answers.handle_read(now, asked, qpn, payload_max, host);
     }
 
     /// See [`QueuePair::poll_read`](crate::QueuePair::poll_read).
@@ -257,32 +203,23 @@ impl Datagrams {
         host: &mut H,
         out: &mut [u8],
     ) -> Option<SentDatagram> {
-        let server = self.server.as_deref_mut()?;
-        let before = server.jobs();
-        let sent = server.poll(place, asks, qpn, host, out);
-        self.records_posted -= before - server.jobs();
+        let sent = self.answers.poll_read(place, asks, qpn, host, out);
         self.pass_turn();
         sent
     }
 
-    /// Owes an answer.
-    pub(crate) fn owe(&mut self, answer: RecordAck, path: Path) {
-        if self.answers.len() < ANSWERS_MAX {
-            self.answers.push_back((Owed::Ack(answer), path));
-        }
-    }
-
     /// What [`set_record_requester`](Self::set_record_requester) said.
     pub(crate) fn record_instance(&self) -> Psn {
-        self.records.instance
+        self.records.instance()
     }
 
     pub(crate) fn post<H: Host>(&mut self, request: SendRequest, host: &mut H) {
-        let id = self.records.id;
-        if is_plain_record(&request) {
+        let id = if is_plain_record(&request) {
             self.records_posted += 1;
-            self.records.id = id.wrapping_add(1);
-        }
+            self.records.take_id()
+        } else {
+            0
+        };
         self.queue.push_back(Posted {
             request,
             progress: Progress::Nothing,
@@ -311,14 +248,7 @@ impl Datagrams {
         let repeats = |reliable: &Reliable| reliable.requester.wants_transmit();
         // A reliable one waits for room.
         let plain = (self.queue.front()).is_some_and(|next| self.is_plain(&next.request));
-        plain
-            || !self.answers.is_empty()
-            || self.records_posted > 0
-                && self
-                    .server
-                    .as_deref()
-                    .is_some_and(|server| server.jobs() > 0)
-            || self.reliable.as_deref().is_some_and(repeats)
+        plain || self.answers.wants_transmit() || self.reliable.as_deref().is_some_and(repeats)
     }
 
     /// Whether a request is sent once; that it is not, where none is repeated, is an error.
@@ -326,10 +256,10 @@ impl Datagrams {
         !request.reliable || self.reliable.is_none()
     }
 
-    /// Whether a Write-Record that is sent once is among the requests.
+    /// Whether a Write-Record that is sent once is among the requests, or a read is answered.
     #[inline]
     pub(crate) fn has_records(&self) -> bool {
-        self.records_posted > 0
+        self.records_posted > 0 || self.answers.reads() > 0
     }
 
     /// Destination of the next datagram.
@@ -344,8 +274,8 @@ impl Datagrams {
 
     /// As [`next`](Self::next), if that is an answer or part of a reliable datagram.
     pub(crate) fn next_reliable(&mut self, now: Time) -> Option<(Path, Qpn)> {
-        if let Some((answer, path)) = self.answers.front() {
-            return Some((*path, answer.dest_qpn()));
+        if let Some(next) = self.answers.next() {
+            return Some(next);
         }
         if self.reliable_goes_first()
             && let Some(reliable) = &mut self.reliable
@@ -383,15 +313,8 @@ impl Datagrams {
         host: &mut H,
         out: &mut [u8],
     ) -> Option<Transmit> {
-        if let Some((answer, path)) = self.answers.pop_front() {
-            let len = match answer {
-                Owed::Ack(answer) => {
-                    host.count(Counter::AcksSent);
-                    answer.emit(out)
-                }
-                Owed::Read(packet) => packet.emit(out),
-            };
-            return Some(Transmit { len, path });
+        if let Some(transmit) = self.answers.poll_transmit(host, out) {
+            return Some(transmit);
         }
         let goes_first = self.reliable_goes_first();
         let reliable = self.reliable.as_deref_mut()?;
@@ -462,7 +385,7 @@ impl Datagrams {
         host: &mut H,
         out: &mut [u8],
     ) -> Result<Option<Transmit>, Status> {
-        if self.reliable.is_some() || !self.answers.is_empty() {
+        if self.reliable.is_some() || self.answers.next().is_some() {
             let repeat = Repeat {
                 now,
                 attributes,
@@ -518,7 +441,15 @@ impl Datagrams {
             // None is repeated here.
             _ if posted.request.reliable => Err(Status::LocalQpOperationError),
             Progress::Nothing | Progress::Part { .. } if is_record => {
-                self.send_record(&posted, asks, attributes, qpn, host, out)
+                let next = NextPart {
+                    id: posted.id,
+                    offset: posted.progress.sent(),
+                    asks,
+                };
+                (self
+                    .records
+                    .send(&posted.request, next, attributes, qpn, host, out))
+                .map(|sent| (sent.packet, Progress::after(sent.end, &posted.request)))
             }
             Progress::Nothing | Progress::Part { .. } => self
                 .send(&posted.request, attributes, qpn, host, out)
@@ -606,83 +537,6 @@ impl Datagrams {
         })
     }
 
-    /// Writes the next packet of a Write-Record; `asks`: for an answer. Returns also how much of
-    /// the message has left with it.
-    fn send_record<H: Host>(
-        &mut self,
-        posted: &Posted,
-        asks: bool,
-        attributes: &QpAttributes,
-        qpn: Qpn,
-        host: &mut H,
-        out: &mut [u8],
-    ) -> Result<(SentDatagram, Progress), Status> {
-        let request = &posted.request;
-        let datagram = &request.datagram.ok_or(Status::LocalQpOperationError)?;
-        let (va, rkey, imm) = match request.operation.record_target() {
-            Some(target) if request.length > 0 => target,
-            Some(_) => return Err(Status::LocalLengthError),
-            None => return Err(Status::LocalQpOperationError),
-        };
-        let id = posted.id;
-        let offset = match posted.progress {
-            Progress::Part { sent } => sent,
-            Progress::Nothing | Progress::Done | Progress::Failed(_) => 0,
-        };
-        let unit = unit_of(request.length, self.records.payload_max(&datagram.path));
-        let payload_len = unit.min(request.length - offset);
-        let headers = RecordHeaders {
-            bth: Bth {
-                solicited: request.solicited,
-                ack_request: asks,
-                pad: pad_of(payload_len),
-                dest_qpn: datagram.qpn,
-                psn: self.records.instance,
-                opcode: Opcode::UdSendOnly,
-                ..request_bth()
-            },
-            deth: Deth {
-                qkey: qkey_of(datagram, attributes),
-                src_qpn: qpn,
-            },
-            reth: Reth {
-                va,
-                rkey,
-                length: request.length,
-            },
-            rceth: Rceth {
-                id,
-                offset,
-                unit: unit as u16,
-                round: 0,
-            },
-            is_send: false,
-            token: None,
-            read: None,
-            imm,
-        };
-        let start = headers.emit(out);
-        let end = start + payload_len as usize;
-        host.gather(request.slot, offset, &mut out[start..end])
-            .map_err(|_| Status::LocalProtectionError)?;
-        let len = end + usize::from(headers.bth.pad);
-        out[end..len].fill(0);
-        let sent = offset + payload_len;
-        let progress = if sent == request.length {
-            Progress::Done
-        } else {
-            Progress::Part { sent }
-        };
-        let path = datagram.path;
-        let transmit = Transmit { len, path };
-        let sent = SentDatagram {
-            transmit,
-            part: Some((id, offset)),
-            instance: self.records.instance,
-        };
-        Ok((sent, progress))
-    }
-
     /// Completes a datagram, which is done when it has left.
     fn complete<H: Host>(&self, request: &SendRequest, qpn: Qpn, host: &mut H) {
         host.count(Counter::MessagesSent);
@@ -697,7 +551,7 @@ impl Datagrams {
     /// Completes the oldest request with `failed`, if it failed, and flushes the others.
     pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
         let mut status = failed.unwrap_or(Status::WrFlushError);
-        self.forget_answers();
+        self.answers.forget();
         if let Some(reliable) = &mut self.reliable {
             reliable.requester.fail(qpn, host);
         }
@@ -775,14 +629,6 @@ impl Datagrams {
             ..Completion::with_status(receive.wr_id, CompletionOpcode::Receive, status, qpn)
         };
         host.complete_receive(receive.slot, completion);
-    }
-}
-
-impl RecordRequester {
-    /// The most payload of a packet on this path.
-    fn payload_max(&self, path: &Path) -> u32 {
-        let to = Neighbour::from(path.gid.to_ip());
-        record_payload(self.interface_mtu, to).max(RECORD_PAYLOAD_MIN)
     }
 }
 

@@ -290,7 +290,7 @@ impl QueuePair {
     /// Takes memory for answers. A datagram queue pair owes none before. `key` is secret.
     pub fn reserve_answers(&mut self, key: [u64; 2]) {
         if let Service::Datagram(datagrams) = &mut self.service {
-            datagrams.reserve_answers(key);
+            datagrams.answers_mut().reserve(key);
         }
     }
 
@@ -332,7 +332,7 @@ impl QueuePair {
         if let Service::Datagram(datagrams) = &mut self.service
             && sends
         {
-            datagrams.owe_read(request, path);
+            datagrams.answers_mut().owe_read(request, path);
         }
     }
 
@@ -340,7 +340,7 @@ impl QueuePair {
     pub fn next_read(&self, place: usize) -> Option<(Path, Qpn)> {
         match &self.service {
             Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
-                datagrams.next_read(place)
+                datagrams.answers().next_read(place)
             }
             Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
         }
@@ -371,7 +371,7 @@ impl QueuePair {
         if let Service::Datagram(datagrams) = &mut self.service
             && sends
         {
-            datagrams.owe(answer, path);
+            datagrams.answers_mut().owe_ack(answer, path);
         }
     }
 

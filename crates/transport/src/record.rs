@@ -4,14 +4,18 @@
 //! [`RecordTarget`] is the machine of the target. Its requester is that of datagrams
 //! ([`QueuePair::set_record_requester`](crate::QueuePair::set_record_requester)).
 
+mod answers;
+mod entry;
 pub(crate) mod index;
 pub(crate) mod list;
 mod reads;
 mod reply;
+mod requester;
 mod sends;
 mod server;
 mod sources;
 mod target;
+mod told;
 
 use core::ops::Range;
 use core::time::Duration;
@@ -23,10 +27,11 @@ use crate::counter::Counter;
 use crate::host::{Receive, RemoteFault, Slot};
 use crate::work::MESSAGE_LEN_MAX;
 
+pub(crate) use answers::Answers;
 pub use reads::{CannotRead, RECORD_READS_MAX, ReadRequest, Reader};
 pub use reply::RecordReply;
+pub(crate) use requester::{NextPart, RECORD_PAYLOAD_MIN, RecordRequester};
 pub use server::ReadAsked;
-pub(crate) use server::ReadServer;
 pub use target::RecordTarget;
 
 /// Most messages that may be open at once.

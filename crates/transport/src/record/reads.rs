@@ -251,7 +251,7 @@ impl RecordTarget {
     /// Asks for the units that a read misses.
     fn ask(&mut self, now: Time, place: usize) {
         let index = self.reads.reads[place].index;
-        let (unit, units) = (self.entry(index).unit(), self.entry(index).units());
+        let (unit, units) = (self.entry(index).unit, self.entry(index).units());
         let (mut ranges, mut next, mut last) = (ReadRanges::default(), 0, NONE);
         let map = self.map(index);
         while let Some(first) = (next..units).find(|&unit| !has_unit(map, unit)) {

@@ -14,8 +14,9 @@ use airdma_wire::{
     RecordRead, RecordReadKind, Reth, Rkey,
 };
 
+use super::RECORD_PAYLOAD_MIN;
 use crate::counter::Counter;
-use crate::datagram::{RECORD_PAYLOAD_MIN, SentDatagram};
+use crate::datagram::SentDatagram;
 use crate::host::Host;
 use crate::queue_pair::Transmit;
 use crate::request_packet::{pad_of, request_bth};

@@ -3,18 +3,18 @@
 
 use std::collections::VecDeque;
 
-use airdma_wire::{Neighbour, RecordAnswer, RecordHeaders, RecordPacket, Reth, Rkey};
+use airdma_wire::{Neighbour, RecordAnswer, RecordHeaders, RecordPacket, Reth};
 
+use super::entry::{Entry, State};
 use super::index::{Index, NONE};
 use super::list::List;
 use super::reads::Reads;
 use super::reply::Refused;
 use super::sources::{Fate, Source, Sources, share};
 use super::{
-    Ended, InvalidRecordConfig, Part, Record, RecordConfig, RecordHandle, RecordHost, RecordOrigin,
-    RecordReply, WORD, has_unit, unit_of,
+    Ended, InvalidRecordConfig, Part, RecordConfig, RecordHost, RecordOrigin, RecordReply, WORD,
+    has_unit, unit_of,
 };
-use crate::completion::GrhHeader;
 use crate::counter::Counter;
 use crate::datagram::grh_header;
 use crate::host::Receive;
@@ -32,97 +32,27 @@ use crate::time::Time;
 #[derive(Debug)]
 pub struct RecordTarget {
     config: RecordConfig,
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     /// The maps of all entries, one behind the other.
     maps: Vec<u64>,
     by_message: Index,
     free: Vec<u32>,
     /// Open entries, the one opened first at the front.
-    by_age: List,
+    pub(super) by_age: List,
     /// Open entries, the one touched longest ago at the front.
     by_touch: List,
     /// Open entries of acknowledged messages, which are in no other list, in the order of touch.
-    reliable: List,
+    pub(super) reliable: List,
     open: u32,
     open_reliable: u32,
     /// Receives of SENDs that ended early; the next SENDs get them.
     pub(super) spares: VecDeque<Receive>,
     /// Closed entries that the application was not told of.
-    untold: VecDeque<u32>,
+    pub(super) untold: VecDeque<u32>,
     pub(super) sources: Sources,
     pub(super) reads: Reads,
     /// The entry of the last packet.
     last: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Free,
-    Open,
-    Closed { ended: Ended, is_told: bool },
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    /// One more each time that the entry is freed.
-    generation: u32,
-    state: State,
-    pub(super) source: Source,
-    /// The group that the message was sent to.
-    group: Option<Neighbour>,
-    /// Row of the source.
-    pub(super) row: u32,
-    pub(super) id: u32,
-    pub(super) reth: Reth,
-    unit: u16,
-    pub(super) imm: Option<[u8; 4]>,
-    pub(super) solicited: bool,
-    opened: Time,
-    touched: Time,
-    pub(super) valid_bytes: u32,
-    valid_units: u32,
-    /// The message is acknowledged.
-    is_reliable: bool,
-    /// The nonce of the request for it, if it was asked for: its memory is then the
-    /// application's own.
-    read: Option<u64>,
-    /// Where a SEND goes.
-    pub(super) receive: Option<Receive>,
-    /// Kind of the header at its start.
-    pub(super) grh: Option<GrhHeader>,
-    /// No unit before this one is missing.
-    base: u32,
-}
-
-impl Entry {
-    pub(super) fn unit(&self) -> u16 {
-        self.unit
-    }
-
-    pub(super) fn units(&self) -> u32 {
-        self.reth.length.div_ceil(u32::from(self.unit)).max(1)
-    }
-
-    /// Whether a packet describes the same message, and was sent to the same group.
-    fn is_of(&self, group: Option<Neighbour>, headers: &RecordHeaders) -> bool {
-        let is_same_memory = if self.read.is_some() {
-            self.reth.length == headers.reth.length
-        } else {
-            self.reth == headers.reth
-        };
-        is_same_memory
-            && self.read == headers.read
-            && self.unit == headers.rceth.unit
-            && self.imm == headers.imm
-            && self.group == group
-    }
-
-    fn origin(&self) -> RecordOrigin {
-        RecordOrigin {
-            source: self.source.address,
-            group: self.group,
-        }
-    }
 }
 
 impl RecordTarget {
@@ -133,34 +63,9 @@ impl RecordTarget {
     pub fn new(config: RecordConfig, key: [u64; 2]) -> Result<Self, InvalidRecordConfig> {
         config.check()?;
         let entries = config.entries();
-        let nothing = Entry {
-            generation: 0,
-            state: State::Free,
-            source: Source {
-                address: Neighbour::from([0, 0, 0, 0]),
-                qpn: Default::default(),
-                instance: Default::default(),
-            },
-            group: None,
-            row: NONE,
-            id: 0,
-            reth: Reth::default(),
-            unit: 1,
-            imm: None,
-            solicited: false,
-            opened: Time::ZERO,
-            touched: Time::ZERO,
-            valid_bytes: 0,
-            valid_units: 0,
-            is_reliable: false,
-            read: None,
-            receive: None,
-            grh: None,
-            base: 0,
-        };
         Ok(RecordTarget {
             config,
-            entries: vec![nothing; entries as usize],
+            entries: vec![Entry::free(); entries as usize],
             maps: vec![0; entries as usize * config.map_words() as usize],
             by_message: Index::new(entries, key),
             free: (0..entries).rev().collect(),
@@ -327,16 +232,12 @@ impl RecordTarget {
             reth: headers.reth,
             unit: headers.rceth.unit,
             imm: headers.imm,
-            solicited: false,
             opened: now,
             touched: now,
-            valid_bytes: 0,
-            valid_units: 0,
             is_reliable,
-            read: None,
             receive,
             grh: receive.map(|_| grh_header(arrival)),
-            base: 0,
+            ..Entry::free()
         };
         let words = part.units.div_ceil(WORD) as usize;
         self.map_mut(index)[..words].fill(0);
@@ -616,22 +517,14 @@ impl RecordTarget {
             generation: entry.generation,
             state: State::Open,
             source,
-            group: None,
             row,
             id,
             reth,
             unit,
-            imm: None,
-            solicited: false,
             opened: now,
             touched: now,
-            valid_bytes: 0,
-            valid_units: 0,
-            is_reliable: false,
             read: Some(nonce),
-            receive: None,
-            grh: None,
-            base: 0,
+            ..Entry::free()
         };
         self.map_mut(index).fill(0);
         self.by_message.insert(self.hash(&source, id), index);
@@ -658,117 +551,6 @@ impl RecordTarget {
                 return;
             };
             self.close(index, Ended::TakenBack, host);
-        }
-    }
-
-    /// The next record that the application is told of. The caller must have room for it.
-    pub fn poll_record(&mut self) -> Option<RecordHandle> {
-        let index = self.untold.pop_front()?;
-        let entry = &mut self.entries[index as usize];
-        if let State::Closed { is_told, .. } = &mut entry.state {
-            *is_told = true;
-        }
-        Some(self.handle(index))
-    }
-
-    /// Whether [`poll_record`](Self::poll_record) has one.
-    pub fn has_record(&self) -> bool {
-        !self.untold.is_empty()
-    }
-
-    pub(super) fn handle(&self, index: u32) -> RecordHandle {
-        let generation = self.entries[index as usize].generation;
-        RecordHandle(u64::from(generation) << 32 | u64::from(index))
-    }
-
-    /// The entry of a record that the application was told of.
-    fn told(&self, handle: RecordHandle) -> Option<u32> {
-        let index = handle.0 as u32;
-        let entry = self.entries.get(index as usize)?;
-        let is_told = matches!(entry.state, State::Closed { is_told: true, .. });
-        (is_told && self.handle(index) == handle).then_some(index)
-    }
-
-    /// A record that the application was told of and has not freed.
-    pub fn record(&self, handle: RecordHandle) -> Option<Record<'_>> {
-        Some(self.view(self.told(handle)?))
-    }
-
-    /// Gives the entry of a record back; false if there is no such record.
-    pub fn free(&mut self, handle: RecordHandle) -> bool {
-        match self.told(handle) {
-            Some(index) => {
-                self.release(index);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// The open message that was opened first of those that write the byte at `va` with `rkey`.
-    pub fn peek(&self, rkey: Rkey, va: u64) -> Option<Record<'_>> {
-        self.open_at(rkey, va).map(|index| self.view(index))
-    }
-
-    fn open_at(&self, rkey: Rkey, va: u64) -> Option<u32> {
-        self.open_records().find(|&index| {
-            let reth = &self.entries[index as usize].reth;
-            reth.rkey == rkey && va.wrapping_sub(reth.va) < u64::from(reth.length)
-        })
-    }
-
-    /// The open messages that write registered memory.
-    fn open_records(&self) -> impl Iterator<Item = u32> + use<'_> {
-        let all = self.by_age.iter().chain(self.reliable.iter());
-        let all = all.chain(self.reads.entries());
-        all.filter(|&index| self.entries[index as usize].receive.is_none())
-    }
-
-    /// Closes the message that [`peek`](Self::peek) shows; false if there is none.
-    pub fn close_at<H: RecordHost>(&mut self, rkey: Rkey, va: u64, host: &mut H) -> bool {
-        let index = self.open_at(rkey, va);
-        if let Some(index) = index {
-            self.close(index, Ended::Asked, host);
-        }
-        index.is_some()
-    }
-
-    /// Closes all messages to memory that is no longer registered, whose key was for all messages
-    /// to a group, or for none of a group.
-    pub fn close_key<H: RecordHost>(&mut self, rkey: Rkey, group: Option<Neighbour>, host: &mut H) {
-        loop {
-            let names_it = |&index: &u32| {
-                let entry = &self.entries[index as usize];
-                entry.reth.rkey == rkey && entry.group == group
-            };
-            let Some(index) = self.open_records().find(names_it) else {
-                return;
-            };
-            self.close(index, Ended::TakenBack, host);
-        }
-    }
-
-    fn view(&self, index: u32) -> Record<'_> {
-        let entry = &self.entries[index as usize];
-        let units = entry.units();
-        Record {
-            source: entry.source.address,
-            group: entry.group,
-            is_read: entry.read.is_some(),
-            src_qpn: entry.source.qpn,
-            id: entry.id,
-            va: entry.reth.va,
-            rkey: entry.reth.rkey,
-            length: entry.reth.length,
-            unit: entry.unit,
-            valid_bytes: entry.valid_bytes,
-            imm: entry.imm,
-            solicited: entry.solicited,
-            ended: match entry.state {
-                State::Closed { ended, .. } => Some(ended),
-                State::Open | State::Free => None,
-            },
-            map: &self.map(index)[..units.div_ceil(WORD) as usize],
         }
     }
 }
