@@ -339,6 +339,47 @@ fn a_read_without_an_answer_ends_by_its_tries_or_its_deadline() {
 }
 
 #[test]
+fn reads_of_a_queue_pair_in_the_error_state_are_flushed() {
+    let reads = lossy("100%");
+    let handles: Vec<_> = (0..3)
+        .map(|_| reads.to.qp.read_record(&reads.request(5000)).unwrap())
+        .collect();
+    let attributes = QpAttributes {
+        state: QpState::Error,
+        ..QpAttributes::default()
+    };
+    let begun = std::time::Instant::now();
+    reads.to.qp.modify(&attributes, AttrMask::STATE).unwrap();
+    for handle in handles {
+        assert_eq!(reads.ends(handle), (Ended::Flushed, 0));
+    }
+    // Their deadline is ten seconds, and their tries end after two and a half.
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(reads.to.qp.read_record(&reads.request(5000)).is_err());
+}
+
+#[test]
+fn reads_are_flushed_when_a_send_fails() {
+    let reads = lossy("100%");
+    let handle = reads.to.qp.read_record(&reads.request(5000)).unwrap();
+    // Longer than a packet: it cannot be sent, and stops the send queue.
+    let send = SendWr {
+        datagram: Some(reads.request(1).datagram),
+        ..signalled(Operation::Send, reads.to.memory.sge(0, 5000))
+    };
+    reads.to.qp.post_send(&send).unwrap();
+    let mut told = Vec::new();
+    wait_until("both completions", || {
+        let taken = reads.to.cq.poll(2, |completion| told.push(completion));
+        taken.is_ok() && told.len() == 2
+    });
+    let record = told.iter().find(|told| told.wr_id == handle.0).unwrap();
+    assert_eq!(record.opcode, CompletionOpcode::ReceiveRecord);
+    let ended = reads.to.qp.record(handle, |record| record.ended);
+    assert_eq!(ended, Some(Some(Ended::Flushed)));
+}
+
+#[test]
 fn memory_that_is_deregistered_at_either_end_ends_the_read() {
     let reads = lossy("20%");
     let request = reads.request(BYTES);

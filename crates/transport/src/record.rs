@@ -140,6 +140,8 @@ pub enum Ended {
     Last = 6,
     /// It was asked for, and the peer does not allow that.
     Refused = 7,
+    /// It was asked for, and the queue pair sends no more.
+    Flushed = 8,
 }
 
 /// A record for the application: an entry of the target's table, until it is freed.

@@ -436,6 +436,7 @@ fn text(ended: Ended) -> &'static str {
         Ended::TakenBack => "taken back",
         Ended::Last => "last",
         Ended::Refused => "refused",
+        Ended::Flushed => "flushed",
     }
 }
 

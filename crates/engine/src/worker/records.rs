@@ -184,9 +184,18 @@ impl WorkerState {
             .call(|qp, _| qp.owe_answer(answer, path));
     }
 
-    /// A queue pair is in the error state: the receives that its messages took are flushed.
+    /// A queue pair is in the error state: the receives that its messages took are flushed, and so
+    /// are its reads.
     pub(super) fn flush_records(&mut self, index: QpIndex, now: Time) {
-        self.with_records(index, now, |_, target, host| target.flush_receives(host));
+        self.with_records(index, now, |_, target, host| {
+            target.flush_receives(host);
+            target.flush_reads(host);
+        });
+    }
+
+    /// The send queue of a queue pair is in the error state: its reads are flushed.
+    pub(super) fn flush_reads(&mut self, index: QpIndex, now: Time) {
+        self.with_records(index, now, |_, target, host| target.flush_reads(host));
     }
 
     /// Closes the messages whose time is over.

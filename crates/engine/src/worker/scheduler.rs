@@ -355,6 +355,9 @@ impl WorkerState {
             self.take_posted(index, now);
             self.flush_records(index, now);
         }
+        if entered && state == QpState::SendQueueError {
+            self.flush_reads(index, now);
+        }
     }
 
     fn note_loss(&mut self, peer: PeerIndex, loss: Loss, now: Time) {

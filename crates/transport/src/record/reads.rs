@@ -372,6 +372,13 @@ impl RecordTarget {
         }
     }
 
+    /// Ends all reads: the queue pair sends no more, so nothing asks again.
+    pub fn flush_reads<H: RecordHost>(&mut self, host: &mut H) {
+        while let Some(reading) = self.reads.reads.first() {
+            self.close(reading.index, Ended::Flushed, host);
+        }
+    }
+
     /// Asks again for what did not come in time, and ends the reads whose time or tries are over.
     pub(super) fn expire_reads<H: RecordHost>(&mut self, now: Time, host: &mut H) {
         let mut place = 0;

@@ -50,6 +50,7 @@ enum airdma_record_ended {
 	AIRDMA_RECORD_TAKEN_BACK = 5, /* the memory was deregistered */
 	AIRDMA_RECORD_LAST = 6,       /* the packet at its end arrived (AIRDMA_RECORD_STRICT_LAST) */
 	AIRDMA_RECORD_REFUSED = 7,    /* of a read: the peer does not allow it */
+	AIRDMA_RECORD_FLUSHED = 8,    /* of a read: the queue pair, or its send queue, is in the error state */
 	AIRDMA_RECORD_OPEN = 255,     /* it is open: airdma_record_peek() */
 };
 
@@ -159,8 +160,8 @@ struct airdma_record_read_wr {
  * takes records as well. What is lost is asked for again until all is there, the deadline has
  * passed, or `tries` requests were in vain. Then a record with the number that is stored in
  * `handle` is told (AIRDMA_WC_RECORD): AIRDMA_RECORD_WHOLE, AIRDMA_RECORD_AGE (the deadline),
- * AIRDMA_RECORD_IDLE (no answer), AIRDMA_RECORD_REFUSED (key or range). It is read, mapped and
- * freed as the others, and shown by airdma_record_peek() with `lkey` and `addr` meanwhile. A queue
+ * AIRDMA_RECORD_IDLE (no answer), AIRDMA_RECORD_REFUSED (key or range), AIRDMA_RECORD_FLUSHED
+ * (the queue pair is in the error state). It is read, mapped and freed as the others, and shown by airdma_record_peek() with `lkey` and `addr` meanwhile. A queue
  * pair has 64 reads at once, and half of open_max, at most.
  * EINVAL: a queue pair that cannot, a group, a field out of range. ENOMEM: no free entry. */
 int airdma_record_read_from(struct ibv_qp *qp, const struct airdma_record_read_wr *wr,
