@@ -1,5 +1,5 @@
-//! Write-Records between two processes: their latency, a flow of them, many sources, and reliable
-//! ones to many destinations of which one dies.
+//! Write-Records between two processes: their latency, a flow of them, reads, many sources, and
+//! reliable ones to many destinations of which one dies.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -19,6 +19,7 @@ use crate::peer::{Reading, RecordsLoad, RecordsMode};
 mod flow;
 mod latency;
 mod many;
+mod read;
 
 use flow::Flow;
 
@@ -70,6 +71,7 @@ pub fn serve(port: u16, load: RecordsLoad) -> anyhow::Result<Option<Reading>> {
             latency::answer(&mut ends, load).map(|()| None)
         }
         RecordsMode::Flow | RecordsMode::Strict => Flow::new(load).take(&mut ends).map(Some),
+        RecordsMode::Read => read::give(&mut ends).map(|()| None),
         RecordsMode::Sources | RecordsMode::SourceMemory => many::take(&mut ends, load).map(Some),
         RecordsMode::Destinations => many::die(&mut ends).map(|()| None),
     }
@@ -85,6 +87,7 @@ pub fn drive(to: SocketAddr, load: RecordsLoad, seconds: u32) -> anyhow::Result<
         RecordsMode::Flow | RecordsMode::Strict => {
             flow::send(&mut ends, load, duration).map(|()| None)
         }
+        RecordsMode::Read => read::fetch(&mut ends, load, duration).map(Some),
         RecordsMode::Sources | RecordsMode::SourceMemory => {
             many::send(&mut ends, load, duration).map(|()| None)
         }
@@ -152,11 +155,13 @@ impl Ends {
         };
         let memory = load.bytes.checked_mul(places);
         let memory = memory.context("more than 4 GiB")?;
-        let target = match load.is_connected() {
-            true => verbs.region(memory)?,
-            false => records.region(&verbs, memory)?,
+        let target = match (load.is_connected(), load.is_read()) {
+            (true, _) => verbs.region(memory)?,
+            (_, true) => records.readable(&verbs, memory)?,
+            (_, false) => records.region(&verbs, memory)?,
         };
-        let source = verbs.region(load.bytes)?;
+        // Reads that are open at once have places of their own.
+        let source = verbs.region(if load.is_read() { memory } else { load.bytes })?;
         let ours = Card {
             gid: verbs.gid(),
             address: target.address,

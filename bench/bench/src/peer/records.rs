@@ -22,6 +22,9 @@ pub enum RecordsMode {
     Flow,
     /// The same, where a message without its last packet is lost.
     Strict,
+    /// Reads of the peer's memory by datagrams, back to back: Gb/s, and the share of what was asked
+    /// for that came.
+    Read,
     /// Many sources and one target: millions of messages a second.
     Sources,
     /// Bytes by which the target grows for each source.
@@ -31,11 +34,12 @@ pub enum RecordsMode {
     Destinations,
 }
 
-const MODES: [(&str, RecordsMode); 7] = [
+const MODES: [(&str, RecordsMode); 8] = [
     ("latency", RecordsMode::Latency),
     ("write-latency", RecordsMode::WriteLatency),
     ("flow", RecordsMode::Flow),
     ("strict", RecordsMode::Strict),
+    ("read", RecordsMode::Read),
     ("sources", RecordsMode::Sources),
     ("source-memory", RecordsMode::SourceMemory),
     ("destinations", RecordsMode::Destinations),
@@ -79,6 +83,11 @@ impl RecordsLoad {
     /// Whether the queue pairs are connected, and no records are sent.
     pub fn is_connected(self) -> bool {
         self.mode == RecordsMode::WriteLatency
+    }
+
+    /// Whether the memory of the end that serves is read.
+    pub fn is_read(self) -> bool {
+        self.mode == RecordsMode::Read
     }
 
     /// Whether the target has many.

@@ -71,7 +71,7 @@ completion queue in turns. The others poll their completion queue. *Bandwidth* c
 *The paper's rule* is computed from the maps of the same records: packets are the fragments of datagrams of 64 KB (65,477 bytes, a packet is of the one that has its last byte), which count when all of them are there, and only if the last datagram is whole. *strict_last* \
 is a message that ends with its last packet, in packets of 1,416 bytes, and is lost without it.\n\n\
 *Sources*: queue pairs of one process, 256 messages in flight; memory is the growth of the target's resident memory from one source to all, for RC that of a process for a \
-queue pair (`idle-pairs`). *Survivors*: 64 queue pairs take reliable records of 4 KiB, one each at a time; then the first one is reset, and its messages fail after a second each. *UD READ* is not measured yet.";
+queue pair (`idle-pairs`). *Survivors*: 64 queue pairs take reliable records of 4 KiB, one each at a time; then the first one is reset, and its messages fail after a second each. *UD READ* keeps up to 32 reads open, of the memory of an end that polls; what is lost is asked for again until all is there.";
 
 /// Renders the page; `name` is the stem of the plots' and the data's files.
 pub fn markdown(taken: &Measurement, name: &str) -> String {

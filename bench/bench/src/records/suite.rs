@@ -27,6 +27,11 @@ pub const LOSSY: [(Link, f64); 4] = [
     (lossy("loss-5", "veth, 5 % of packets lost", 20), 5.0),
 ];
 
+/// A link like these without loss.
+pub const WHOLE: Link = lossy("loss-0", "veth, no loss, packets one by one", 0);
+/// Link with loss of reads, and its per cent.
+pub const READ_LOSS: (Link, f64) = LOSSY[2];
+
 /// Sizes of the paper's figure 5.
 pub const LATENCIES: [u64; 9] = [1, 64, 512, 1024, 2048, 4096, 16_384, 65_536, 1 << 20];
 /// Sizes of the paper's figure 6.
@@ -43,7 +48,7 @@ pub const BANDWIDTHS: [u64; 9] = [
 ];
 /// Sizes of the paper's figures 7 and 8.
 pub const LOSSES: [u64; 6] = [1024, 16_384, 64_512, 262_144, 1 << 20, 4 << 20];
-/// Sizes of which RC's goodput is measured.
+/// Sizes of which RC's goodput is measured, and that of reads.
 pub const CONNECTED: [u64; 4] = [1024, 16_384, 262_144, 1 << 20];
 /// Longest SEND of a datagram at MTU 1500.
 pub const UD_MAX: u64 = 1024;
@@ -70,6 +75,13 @@ pub fn all(quick: bool) -> Vec<Series> {
             loss(&mut all, link, &sizes, &pick(&CONNECTED, &[262_144]));
         }
     }
+    let sizes = pick(&CONNECTED, &[262_144]);
+    for link in [WHOLE, READ_LOSS.0] {
+        let at = (Figure::Bandwidth, link, &sizes[..]);
+        add(&mut all, at, UD_READ, records(RecordsMode::Read));
+        let connected = ("rc_read", "RC READ");
+        add(&mut all, at, connected, Bandwidth::of("ib_read_bw"));
+    }
     many(&mut all, &pick(&[1, 10, 100, SOURCES], &[100]));
     all
 }
@@ -85,7 +97,7 @@ fn add(
         link,
         name,
         label,
-        peer: !name.starts_with("write_record"),
+        peer: !name.starts_with("write_record") && name != UD_READ.0,
         xs: xs.to_vec(),
         program: Box::new(program),
     });
@@ -101,6 +113,7 @@ fn up_to(sizes: &[u64], max: u64) -> Vec<u64> {
 
 const WRITE_RECORD: (&str, &str) = ("write_record", "Write-Record");
 const UD_SEND: (&str, &str) = ("ud_send", "UD SEND");
+const UD_READ: (&str, &str) = ("ud_read", "UD READ");
 const RC_SEND: (&str, &str) = ("rc_send", "RC SEND");
 const RC_WRITE: (&str, &str) = ("rc_write", "RC WRITE");
 

@@ -1,10 +1,11 @@
 //! Goals of Write-Record, and whether this run reached them.
 
 use super::suite::{
-    BANDWIDTHS, CONNECTED, DESTINATIONS, LATENCIES, LOSSES, LOSSY, SOURCES, UD_MAX,
+    BANDWIDTHS, CONNECTED, DESTINATIONS, LATENCIES, LOSSES, LOSSY, READ_LOSS, SOURCES, UD_MAX,
+    WHOLE,
 };
 use crate::measurement::{Figure, Measurement, Point};
-use crate::suite::VETH_1500;
+use crate::suite::{Link, VETH_1500};
 use crate::targets::Verdict;
 use crate::units;
 
@@ -91,6 +92,20 @@ pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
             units::size(size)
         );
         add(what, found, 3.0, true, "x");
+    }
+    let (lossy, lost) = READ_LOSS;
+    for size in CONNECTED {
+        let of = |link: Link| {
+            let point = taken.point(Figure::Bandwidth, link.name, "ud_read", size)?;
+            point.median()
+        };
+        let left = 1.0 - lost / 100.0;
+        let found = of(lossy).and_then(|found| Some(found / (of(WHOLE)? * left)));
+        let what = format!(
+            "UD READ of {} at {lost} % loss, to what the loss leaves of it without",
+            units::size(size)
+        );
+        add(what, found, 0.9, true, "x");
     }
     let memory = taken.point(Figure::SourceMemory, veth, "write_record", SOURCES);
     let what = format!(

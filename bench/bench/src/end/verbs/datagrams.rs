@@ -79,6 +79,22 @@ struct RecordRequest {
     reserved: u32,
 }
 
+/// `struct airdma_record_read_wr`.
+#[repr(C)]
+struct ReadRequest {
+    handle: *mut c_void,
+    remote_pair: u32,
+    remote_qkey: u32,
+    remote_address: u64,
+    remote_key: u32,
+    bytes: u32,
+    address: u64,
+    local_key: u32,
+    deadline_us: u32,
+    tries: u32,
+    reserved: u32,
+}
+
 /// `struct airdma_record`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -102,11 +118,13 @@ pub struct Arrived {
 
 const _: () = assert!(mem::size_of::<RecordLimits>() == 32);
 const _: () = assert!(mem::size_of::<RecordRequest>() == 64);
+const _: () = assert!(mem::size_of::<ReadRequest>() == 56);
 const _: () = assert!(mem::size_of::<Arrived>() == 64);
 
 type Enable = unsafe extern "C" fn(*mut c_void, *const RecordLimits) -> c_int;
 type Register = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *const Gid) -> *mut c_void;
 type Post = unsafe extern "C" fn(*mut c_void, *const RecordRequest) -> c_int;
+type ReadFrom = unsafe extern "C" fn(*mut c_void, *const ReadRequest, *mut u64) -> c_int;
 type Read = unsafe extern "C" fn(*mut c_void, u64, *mut Arrived) -> c_int;
 type Map = unsafe extern "C" fn(*mut c_void, u64, *mut u64, usize) -> c_int;
 type Free = unsafe extern "C" fn(*mut c_void, u64) -> c_int;
@@ -117,7 +135,9 @@ type CreateAh = unsafe extern "C" fn(*mut c_void, *mut Ah) -> *mut c_void;
 pub struct Records {
     enable: Enable,
     register: Register,
+    register_read: Register,
     post: Post,
+    read_from: ReadFrom,
     read: Read,
     map: Map,
     free: Free,
@@ -156,7 +176,13 @@ impl Records {
             Ok(Records {
                 enable: mem::transmute::<*mut c_void, Enable>(symbol(c"airdma_record_enable")?),
                 register: mem::transmute::<*mut c_void, Register>(symbol(c"airdma_record_reg")?),
+                register_read: mem::transmute::<*mut c_void, Register>(symbol(
+                    c"airdma_record_reg_read",
+                )?),
                 post: mem::transmute::<*mut c_void, Post>(symbol(c"airdma_record_post")?),
+                read_from: mem::transmute::<*mut c_void, ReadFrom>(symbol(
+                    c"airdma_record_read_from",
+                )?),
                 read: mem::transmute::<*mut c_void, Read>(symbol(c"airdma_record_read")?),
                 map: mem::transmute::<*mut c_void, Map>(symbol(c"airdma_record_map")?),
                 free: mem::transmute::<*mut c_void, Free>(symbol(c"airdma_record_free")?),
@@ -219,19 +245,12 @@ impl Records {
 
     /// Registers `bytes` of new memory for records.
     pub fn region(&self, verbs: &Verbs, bytes: u32) -> anyhow::Result<Region> {
-        let memory = vec![0_u8; bytes as usize].leak();
-        let address = memory.as_mut_ptr();
-        // SAFETY: the memory is leaked and not accessed here; the keys lie where the ABI has them.
-        unsafe {
-            let region = (self.register)(verbs.domain, address.cast(), memory.len(), ptr::null());
-            let region = found(region, "airdma_record_reg")?;
-            Ok(Region {
-                address: address as u64,
-                bytes,
-                local_key: *region.byte_add(MR_LKEY_OFFSET).cast::<u32>(),
-                remote_key: *region.byte_add(MR_RKEY_OFFSET).cast::<u32>(),
-            })
-        }
+        register(verbs, bytes, self.register)
+    }
+
+    /// Registers `bytes` of new memory that peers read by datagrams.
+    pub fn readable(&self, verbs: &Verbs, bytes: u32) -> anyhow::Result<Region> {
+        register(verbs, bytes, self.register_read)
     }
 
     /// Makes an address handle of the host with `gid`.
@@ -286,6 +305,39 @@ impl Records {
         worked("airdma_record_post", error)
     }
 
+    /// Reads `bytes` of `from` to `offset` of the region; the answer is the record's handle.
+    pub fn read_from(
+        &self,
+        pair: &Pair,
+        from: RecordTo<'_>,
+        (region, offset, bytes): (&Region, u32, u32),
+    ) -> anyhow::Result<u64> {
+        assert!(
+            offset
+                .checked_add(bytes)
+                .is_some_and(|end| end <= region.bytes)
+        );
+        let request = ReadRequest {
+            handle: from.host.0,
+            remote_pair: from.pair,
+            remote_qkey: QKEY,
+            remote_address: from.address,
+            remote_key: from.key,
+            bytes,
+            address: region.address + u64::from(offset),
+            local_key: region.local_key,
+            deadline_us: 0,
+            tries: 0,
+            reserved: 0,
+        };
+        let mut handle = 0;
+        // SAFETY: queue pair and address handle are the library's; the request and the place of the
+        // handle live through the call, and the memory as long as the process.
+        let error = unsafe { (self.read_from)(pair.address, &request, &mut handle) };
+        worked("airdma_record_read_from", error)?;
+        Ok(handle)
+    }
+
     /// Reads a record, with its map.
     pub fn read(&self, pair: &Pair, handle: u64, map: &mut [u64]) -> anyhow::Result<Arrived> {
         let mut arrived = Arrived::default();
@@ -324,4 +376,21 @@ fn worked(what: &str, error: c_int) -> anyhow::Result<()> {
         bail!("{what}: error {error}");
     }
     Ok(())
+}
+
+/// Registers `bytes` of new memory by a call of `airdma/verbs_record.h`.
+fn register(verbs: &Verbs, bytes: u32, by: Register) -> anyhow::Result<Region> {
+    let memory = vec![0_u8; bytes as usize].leak();
+    let address = memory.as_mut_ptr();
+    // SAFETY: the memory is leaked and not accessed here; the keys lie where the ABI has them.
+    unsafe {
+        let region = by(verbs.domain, address.cast(), memory.len(), ptr::null());
+        let region = found(region, "registering memory for datagrams")?;
+        Ok(Region {
+            address: address as u64,
+            bytes,
+            local_key: *region.byte_add(MR_LKEY_OFFSET).cast::<u32>(),
+            remote_key: *region.byte_add(MR_RKEY_OFFSET).cast::<u32>(),
+        })
+    }
 }
