@@ -9,8 +9,9 @@ SYSTEM_OPTIONS ?=
 MUTANTS_OPTIONS ?=
 INTEROP_OPTIONS ?=
 STARVE_OPTIONS ?=
+SOCKETS_OPTIONS ?=
 INSTRUCTIONS_OPTIONS ?=
-SUITES ?= lint unit loom worlds air-virtual congestion records-virtual instructions system starve-short interop-quick rdma-core-check
+SUITES ?= lint unit loom worlds air-virtual congestion records-virtual instructions system sockets starve-short interop-quick rdma-core-check
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
@@ -34,7 +35,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +106,9 @@ system: $(if $(filter list,$(ONLY)),,build dropin) ## unmodified programs on eve
 
 programs: build dropin ## the programs of docs/programs.md, which is written again (SYSTEM_OPTIONS="--match fio": some)
 	$(PYTHON) tests/system/run.py --programs $(SYSTEM_OPTIONS)
+
+sockets: build ## socket programs under `airdma sockets`, at both ends, one, and none: the same behaviour (SOCKETS_OPTIONS="--only traps --match fork": some)
+	$(PYTHON) tests/sockets/run.py $(SOCKETS_OPTIONS)
 
 starve: build ## programs on a machine that is starved, 200 runs each; STARVE_OPTIONS="--runs 20 --only REGEX", --short: once each
 	$(PYTHON) tests/starve/run.py $(STARVE_OPTIONS)

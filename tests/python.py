@@ -37,6 +37,7 @@ GROUPS = {
     ],
     "tests/mutants": ["tools"],
     "tests/rdma_core": ["tools"],
+    "tests/sockets": ["tools", "tests/system"],
     "tests/starve": ["tools"],
     "tests/system": ["tools"],
     "fuzz": [],

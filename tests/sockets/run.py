@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Runs socket programs under `airdma sockets`, at both ends, at one, and without it, and compares
+what they do.
+
+Needs the release binaries (`make build`). Root, or unprivileged user namespaces.
+
+  run.py                       all suites
+  run.py --only traps,faults   some of them
+  run.py --match 'trap 7'      tests whose name matches
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+
+import traps
+from airdma_lab import build, privileges
+from airdma_lab.lab import Lab
+from case import Tally
+
+SUITES = ("traps", "faults")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(SUITES), help=f"suites: {', '.join(SUITES)}")
+    parser.add_argument("--match", default="", help="regular expression on the names of traps and programs")
+    arguments = parser.parse_args()
+    only = set(arguments.only.split(","))
+    if unknown := only - set(SUITES):
+        print(f"there is no suite {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    build.require()
+    privileges.enter()
+    tally = Tally()
+    with Lab() as lab, tempfile.TemporaryDirectory() as at:
+        folder = Path(at)
+        folder.chmod(0o755)
+        chosen = [trap for trap in traps.all_traps() if re.search(arguments.match, trap.name)]
+        if "traps" in only:
+            with tally.part("traps"):
+                traps.run(lab, tally, folder, chosen)
+        if "faults" in only:
+            with tally.part("faults"):
+                traps.run_faults(lab, tally, folder, chosen)
+    for name, complaints in tally.failures.items():
+        print(f"---- {name}\n{complaints}")
+    print(tally.summary())
+    print(tally.slowest())
+    print(tally.closing_line())
+    return 1 if tally.failures or not tally.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
