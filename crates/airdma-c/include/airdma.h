@@ -8,7 +8,7 @@
  *   airdma_shared     a region of yours that peers access directly
  *   airdma_remote     a region of the peer's: bytes that the peer sends you
  *   airdma_datagrams  an endpoint without a connection
- *   airdma_arrival    what arrived of a message that was written by datagrams: its record
+ *   airdma_arrival    what arrived of a message that was written, or read, by datagrams
  *   airdma_operation  an operation in progress
  *
  * Ownership: a call that takes a region takes `airdma_region **`, and sets your pointer to NULL:
@@ -95,7 +95,8 @@ enum airdma_rights {
     AIRDMA_READ = 1,
     AIRDMA_WRITE = 2,
     AIRDMA_ATOMIC = 4,
-    AIRDMA_RECORD = 8, /* write records, by datagrams */
+    AIRDMA_RECORD = 8,       /* write records, by datagrams */
+    AIRDMA_RECORD_READ = 16, /* read, by datagrams */
 };
 
 /* Shares a region with peers, each of which needs its own key (airdma_shared_remote). A shared
@@ -110,6 +111,14 @@ void airdma_shared_free(airdma_shared *shared);
 airdma_error *airdma_shared_remote(const airdma_shared *shared, const airdma_endpoint *to, airdma_remote *remote);
 /* The key for sources of records: of all hosts (`from` is NULL), or of one ("192.0.2.2"). */
 airdma_error *airdma_shared_remote_for_records(const airdma_shared *shared, const char *from, airdma_remote *remote);
+/* The key for reads by datagrams, likewise (airdma_read_record). */
+airdma_error *airdma_shared_remote_for_reads(const airdma_shared *shared, const char *from, airdma_remote *remote);
+/* The key for records to a multicast group, for an endpoint that is a member. The first member
+ * draws it (`agreed` is NULL), and sends it to the source and to the other members, which give it
+ * as `agreed`. Offsets are those of each member's own region. A member knows the key that writes to
+ * all the others: name the source, or trust the hosts of the network. */
+airdma_error *airdma_shared_remote_for_group(const airdma_shared *shared, const airdma_address *group,
+                                             const airdma_remote *agreed, const char *from, airdma_remote *remote);
 airdma_error *airdma_copy_out(const airdma_shared *shared, size_t offset, void *bytes, size_t length);
 airdma_error *airdma_copy_in(const airdma_shared *shared, size_t offset, const void *bytes, size_t length);
 /* Reads the word at a multiple of 8 atomically: for words that peers add to. */
@@ -169,6 +178,27 @@ airdma_error *airdma_datagrams_address(const airdma_datagrams *endpoint, airdma_
 airdma_operation *airdma_write_record(const airdma_datagrams *endpoint, airdma_region **region, size_t offset, size_t length,
                                       const airdma_address *to, const airdma_remote *remote, uint64_t at,
                                       const uint32_t *immediate);
+/* A new address of a multicast group ("239.1.2.3"), for its members and sources. It holds a random
+ * number, without which no message reaches a member. */
+airdma_error *airdma_group_address(const char *group, airdma_address *address);
+/* An endpoint that is a member of the group: it takes what is written to the group. Members answer
+ * nothing, so a process writes 64 KiB each 10 ms to a group at most. */
+airdma_error *airdma_group_open(const airdma_device *device, const airdma_address *group, airdma_datagrams **endpoint);
+/* Reads `length` bytes at `at` of the peer's region into the region at `offset`, by datagrams, from
+ * an endpoint of the device that the peer's region is of. What is lost is asked for again until the
+ * deadline. Gives the region back, and an arrival that says which bytes came; an error if none
+ * did. */
+airdma_operation *airdma_read_record(const airdma_datagrams *endpoint, airdma_region **region, size_t offset, size_t length,
+                                     const airdma_address *from, const airdma_remote *remote, uint64_t at,
+                                     uint32_t deadline_ms);
+/* What has arrived so far of the message that writes the byte at `offset` of the shared region; no
+ * arrival if there is none. Its bytes are in the shared region (airdma_copy_out). */
+airdma_error *airdma_peek_record(const airdma_datagrams *endpoint, const airdma_shared *shared, size_t offset,
+                                 airdma_arrival **arrival);
+/* Ends that message: its record comes at once (AIRDMA_ASKED). `*closed` is false if there is
+ * none. */
+airdma_error *airdma_close_record(const airdma_datagrams *endpoint, const airdma_shared *shared, size_t offset,
+                                  bool *closed);
 /* The next record: gives an arrival. */
 airdma_operation *airdma_next_record(const airdma_datagrams *endpoint);
 
@@ -181,6 +211,9 @@ enum airdma_ended {
     AIRDMA_ASKED = 4,      /* the program asked */
     AIRDMA_TAKEN_BACK = 5, /* the region was withdrawn */
     AIRDMA_LAST = 6,       /* the packet at its end arrived (a mode for measurements) */
+    AIRDMA_REFUSED = 7,    /* of a read: the peer does not allow it */
+    AIRDMA_FLUSHED = 8,    /* of a read: the endpoint ended */
+    AIRDMA_OPEN = 255,     /* it is arriving: airdma_peek_record */
 };
 
 typedef struct airdma_arrived {
@@ -190,6 +223,7 @@ typedef struct airdma_arrived {
     size_t ranges;          /* ranges of bytes that arrived */
     size_t unit;            /* bytes that are lost or arrive together */
     char source[48];        /* address of the host that sent it */
+    char group[48];         /* the multicast group that it was sent to, or "" */
     uint32_t source_number; /* which endpoint of that host */
     uint32_t number;        /* of the message: its source counts them from 0 */
     uint32_t immediate;     /* as sent along, 0 if none was */
@@ -208,7 +242,8 @@ airdma_error *airdma_arrival_read(const airdma_arrival *arrival, airdma_arrived 
 airdma_error *airdma_arrival_ranges(const airdma_arrival *arrival, airdma_range *ranges, size_t room);
 /* Whether all of these bytes of the message arrived. */
 bool airdma_arrival_has(const airdma_arrival *arrival, size_t offset, size_t length);
-/* Copies bytes of the message. Where nothing arrived, the region has what it had before. */
+/* Copies bytes of the message of a record. Where nothing arrived, the region has what it had
+ * before. */
 airdma_error *airdma_arrival_copy_out(const airdma_arrival *arrival, size_t offset, void *bytes, size_t length);
 /* From now on other messages may change the bytes. Free arrivals soon: an endpoint has room for 192
  * of them, of one host for half of that. */
@@ -221,10 +256,10 @@ void airdma_arrival_free(airdma_arrival *arrival);
 typedef struct airdma_result {
     airdma_endpoint *endpoint; /* accept, connect: yours to free */
     airdma_region *region;     /* the operation's region, after errors too: yours to free, or to use again */
-    size_t offset;             /* recv: where in the region the message begins */
-    size_t length;             /* recv: how long it is */
+    size_t offset;             /* recv, read_record: where in the region the bytes begin */
+    size_t length;             /* recv, read_record: how many they are */
     uint64_t value;            /* fetch_add, compare_swap: the old value */
-    airdma_arrival *arrival;   /* next_record: yours to free */
+    airdma_arrival *arrival;   /* next_record, read_record: yours to free */
 } airdma_result;
 
 /* Waits at most `timeout_ms` milliseconds, or without limit (-1). When the operation is done, it is

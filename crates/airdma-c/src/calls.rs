@@ -1,12 +1,12 @@
 //! Every call of the header, in its order.
 
-use crate::arrival::{Arrived, ByteRange};
+use crate::arrival::{Arrival, Arrived, ByteRange};
 use crate::failure::Failure;
 use crate::handle::{PLACE, borrow, borrow_mut, free, give, take, text, vacate};
 use crate::operation::{Any, Given, Outcome, UnderWay, Waited};
 use airdma::{
-    Blame, DatagramAddress, DatagramEndpoint, Device, Endpoint, Listener, Record, Region, Remote,
-    Rights, Shared,
+    Blame, DatagramAddress, DatagramEndpoint, Device, Endpoint, Listener, Region, Remote, Rights,
+    Shared,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{self, ErrorKind};
@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::time::Duration;
 
 /// Runs a call that can fail; returns `NULL` or the error.
 fn attempt(call: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
@@ -115,13 +116,13 @@ pub unsafe extern "C" fn airdma_region_length(region: *const Region) -> usize {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn airdma_arrival_has(
-    arrival: *const Record,
+    arrival: *const Arrival,
     offset: usize,
     length: usize,
 ) -> bool {
     quietly(false, || {
         // SAFETY: null, or an arrival that is alive.
-        unsafe { arrival.as_ref() }.is_some_and(|record| record.has(part(offset, length)))
+        unsafe { arrival.as_ref() }.is_some_and(|arrival| arrival.seen().has(part(offset, length)))
     })
 }
 
@@ -151,7 +152,7 @@ calls! {
         vacate(shared)?;
         let known = u8::try_from(rights).ok().and_then(Rights::from_bits);
         let rights = known.ok_or_else(|| Failure::you(
-            "rights that do not exist: add AIRDMA_READ, AIRDMA_WRITE, AIRDMA_ATOMIC and AIRDMA_RECORD as needed",
+            "rights that do not exist: add AIRDMA_READ, AIRDMA_WRITE, AIRDMA_ATOMIC, AIRDMA_RECORD and AIRDMA_RECORD_READ as needed",
         ))?;
         let taken = take(region, "region")?;
         match taken.share(rights) {
@@ -188,11 +189,33 @@ calls! {
         let place = borrow_mut(remote, PLACE)?;
         *place = [0; Remote::BYTES];
         let shared = borrow(shared, "shared region")?;
-        let from = match from.is_null() {
+        *place = shared.remote_for_records(host(from)?)?.to_bytes();
+        Ok(())
+    }
+
+    attempt fn airdma_shared_remote_for_reads(
+        shared: *const Shared, from: *const c_char, remote: *mut [u8; Remote::BYTES],
+    ) {
+        let place = borrow_mut(remote, PLACE)?;
+        *place = [0; Remote::BYTES];
+        let shared = borrow(shared, "shared region")?;
+        *place = shared.remote_for_reads(host(from)?)?.to_bytes();
+        Ok(())
+    }
+
+    attempt fn airdma_shared_remote_for_group(
+        shared: *const Shared, group: *const [u8; DatagramAddress::BYTES],
+        agreed: *const [u8; Remote::BYTES], from: *const c_char, place: *mut [u8; Remote::BYTES],
+    ) {
+        let place = borrow_mut(place, PLACE)?;
+        // Read first: it may be the place of the result.
+        let agreed = match agreed.is_null() {
             true => None,
-            false => Some(address(text(from, "address of the source")?)?),
+            false => Some(remote(agreed)?),
         };
-        *place = shared.remote_for_records(from)?.to_bytes();
+        *place = [0; Remote::BYTES];
+        let (shared, group) = (borrow(shared, "shared region")?, endpoint_at(group)?);
+        *place = shared.remote_for_group(&group, agreed.as_ref(), host(from)?)?.to_bytes();
         Ok(())
     }
 
@@ -310,25 +333,75 @@ calls! {
         immediate: *const u32,
     ) {
         let (endpoint, place) = (borrow(endpoint, "endpoint")?, remote(place)?);
-        let to = DatagramAddress::from_bytes(borrow(to, "address of the target")?)?;
+        let to = endpoint_at(to)?;
         let (range, immediate) = (part(offset, length), immediate.as_ref().copied());
         let region = *take(region, "region")?;
         Ok(Any::Region(endpoint.write_record(&to, region, range, &place, at, immediate)))
+    }
+
+    attempt fn airdma_group_address(group: *const c_char, address: *mut [u8; DatagramAddress::BYTES]) {
+        let place = borrow_mut(address, PLACE)?;
+        *place = [0; DatagramAddress::BYTES];
+        let group = ip(text(group, "address of the group")?)?;
+        *place = DatagramAddress::of_group(group)?.to_bytes();
+        Ok(())
+    }
+
+    attempt fn airdma_group_open(
+        device: *const Device, group: *const [u8; DatagramAddress::BYTES],
+        endpoint: *mut *mut DatagramEndpoint,
+    ) {
+        vacate(endpoint)?;
+        give(endpoint, borrow(device, "device")?.group_endpoint(&endpoint_at(group)?)?)
+    }
+
+    begin fn airdma_read_record(
+        endpoint: *const DatagramEndpoint, region: *mut *mut Region, offset: usize, length: usize,
+        from: *const [u8; DatagramAddress::BYTES], place: *const [u8; Remote::BYTES], at: u64,
+        deadline_ms: u32,
+    ) {
+        let (endpoint, place) = (borrow(endpoint, "endpoint")?, remote(place)?);
+        let (from, range) = (endpoint_at(from)?, part(offset, length));
+        let deadline = Duration::from_millis(deadline_ms.into());
+        let region = *take(region, "region")?;
+        Ok(Any::Fetched(endpoint.read_record(&from, region, range, &place, at, deadline)))
+    }
+
+    attempt fn airdma_peek_record(
+        endpoint: *const DatagramEndpoint, shared: *const Shared, offset: usize,
+        arrival: *mut *mut Arrival,
+    ) {
+        vacate(arrival)?;
+        let shared = borrow(shared, "shared region")?;
+        match borrow(endpoint, "endpoint")?.peek_record(shared, offset) {
+            Some(seen) => give(arrival, Arrival::Seen(seen)),
+            None => Ok(()),
+        }
+    }
+
+    attempt fn airdma_close_record(
+        endpoint: *const DatagramEndpoint, shared: *const Shared, offset: usize, closed: *mut bool,
+    ) {
+        let place = borrow_mut(closed, PLACE)?;
+        *place = false;
+        let shared = borrow(shared, "shared region")?;
+        *place = borrow(endpoint, "endpoint")?.close_record(shared, offset)?;
+        Ok(())
     }
 
     begin fn airdma_next_record(endpoint: *const DatagramEndpoint) {
         Ok(Any::Record(borrow(endpoint, "endpoint")?.record()))
     }
 
-    attempt fn airdma_arrival_read(arrival: *const Record, arrived: *mut Arrived) {
+    attempt fn airdma_arrival_read(arrival: *const Arrival, arrived: *mut Arrived) {
         let place = borrow_mut(arrived, PLACE)?;
         *place = Arrived::default();
-        *place = Arrived::of(borrow(arrival, "arrival")?);
+        *place = Arrived::of(borrow(arrival, "arrival")?.seen());
         Ok(())
     }
 
-    attempt fn airdma_arrival_ranges(arrival: *const Record, ranges: *mut ByteRange, room: usize) {
-        let valid = borrow(arrival, "arrival")?.valid();
+    attempt fn airdma_arrival_ranges(arrival: *const Arrival, ranges: *mut ByteRange, room: usize) {
+        let valid = borrow(arrival, "arrival")?.seen().valid();
         let count = room.min(valid.len());
         if count > 0 {
             borrow(ranges, "place for the ranges")?;
@@ -341,8 +414,12 @@ calls! {
         Ok(())
     }
 
-    attempt fn airdma_arrival_copy_out(arrival: *const Record, offset: usize, bytes: *mut c_void, length: usize) {
-        let record = borrow(arrival, "arrival")?;
+    attempt fn airdma_arrival_copy_out(arrival: *const Arrival, offset: usize, bytes: *mut c_void, length: usize) {
+        let Arrival::Record(record) = borrow(arrival, "arrival")? else {
+            return Err(Failure::you(
+                "no record: the bytes of a read are in its region, and those of a message that is arriving in the shared one (airdma_copy_out)",
+            ));
+        };
         // Checked before a slice is made of it.
         if offset.checked_add(length).is_none_or(|end| end > record.len()) {
             return Err(outside(offset, length, "record", record.len()));
@@ -354,7 +431,7 @@ calls! {
         Ok(record.copy_out(offset, std::slice::from_raw_parts_mut(bytes.cast(), length))?)
     }
 
-    free fn airdma_arrival_free(arrival: *mut Record) { free(arrival) }
+    free fn airdma_arrival_free(arrival: *mut Arrival) { free(arrival) }
 
     attempt fn airdma_wait(operation: *mut *mut UnderWay, timeout_ms: c_int, result: *mut Outcome) {
         // Set first, so that the C caller never reads what was on its stack.
@@ -411,6 +488,29 @@ unsafe fn remote(bytes: *const [u8; Remote::BYTES]) -> Result<Remote, Failure> {
     }?)?)
 }
 
+/// # Safety
+/// Null, or 28 bytes.
+unsafe fn endpoint_at(
+    bytes: *const [u8; DatagramAddress::BYTES],
+) -> Result<DatagramAddress, Failure> {
+    // SAFETY: the caller's promise.
+    Ok(DatagramAddress::from_bytes(unsafe {
+        borrow(bytes, "address of an endpoint")
+    }?)?)
+}
+
+/// The host that a caller names, if it does.
+///
+/// # Safety
+/// Null, or text.
+unsafe fn host(name: *const c_char) -> Result<Option<IpAddr>, Failure> {
+    if name.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    Ok(Some(ip(unsafe { text(name, "address of the host") }?)?))
+}
+
 /// Checks a length before memory is allocated for it.
 fn check_length(shared: &Shared, offset: usize, length: usize) -> Result<(), Failure> {
     match offset.checked_add(length) {
@@ -425,7 +525,7 @@ fn outside(offset: usize, length: usize, of: &str, bytes: usize) -> Failure {
     ))
 }
 
-fn address(text: &str) -> Result<IpAddr, Failure> {
+fn ip(text: &str) -> Result<IpAddr, Failure> {
     text.parse()
         .map_err(|_| Failure::you(&format!("{text:?} is no address: give one as 192.0.2.2")))
 }

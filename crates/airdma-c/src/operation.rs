@@ -1,7 +1,8 @@
 //! Operations of any kind behind one handle, and their results.
 
+use crate::arrival::Arrival;
 use crate::failure::Failure;
-use airdma::{Endpoint, Error, Message, Operation, Record, Region};
+use airdma::{Endpoint, Error, Fetched, Message, Operation, Record, Region};
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,6 +26,7 @@ pub enum Any {
     Message(Operation<Message>),
     Word(Operation<u64>),
     Record(Operation<Record>),
+    Fetched(Operation<Fetched>),
     Nothing(Operation<()>),
     /// It failed to start, or had ended when its notification was requested.
     Over(Given, Option<Failure>),
@@ -38,7 +40,7 @@ pub struct Outcome {
     pub offset: usize,
     pub length: usize,
     pub value: u64,
-    pub arrival: *mut Record,
+    pub arrival: *mut Arrival,
 }
 
 /// A result before C gets it: parts that are not taken are freed.
@@ -49,7 +51,7 @@ pub struct Given {
     offset: usize,
     length: usize,
     value: u64,
-    arrival: Option<Box<Record>>,
+    arrival: Option<Box<Arrival>>,
 }
 
 /// How a wait ended.
@@ -122,7 +124,21 @@ impl Give for u64 {
 impl Give for Record {
     fn give(self) -> Given {
         Given {
-            arrival: Some(Box::new(self)),
+            arrival: Some(Box::new(Arrival::Record(self))),
+            ..Given::default()
+        }
+    }
+}
+
+impl Give for Fetched {
+    fn give(self) -> Given {
+        let (region, arrived) = self.into_parts();
+        let range = arrived.range();
+        Given {
+            region: Some(region),
+            offset: range.start,
+            length: range.len(),
+            arrival: Some(Box::new(Arrival::Seen(arrived))),
             ..Given::default()
         }
     }
@@ -148,6 +164,7 @@ impl Any {
             Any::Message(operation) => waited(operation, timeout_ms),
             Any::Word(operation) => waited(operation, timeout_ms),
             Any::Record(operation) => waited(operation, timeout_ms),
+            Any::Fetched(operation) => waited(operation, timeout_ms),
             Any::Nothing(operation) => waited(operation, timeout_ms),
             Any::Over(given, failure) => Waited::Over(std::mem::take(given), failure.take()),
         }
@@ -162,6 +179,7 @@ impl Any {
             Any::Message(operation) => polled(operation, &mut context),
             Any::Word(operation) => polled(operation, &mut context),
             Any::Record(operation) => polled(operation, &mut context),
+            Any::Fetched(operation) => polled(operation, &mut context),
             Any::Nothing(operation) => polled(operation, &mut context),
             Any::Over(..) => return Poll::Ready(()),
         };

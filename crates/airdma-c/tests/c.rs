@@ -297,6 +297,23 @@ fn records_tell_what_arrived_and_misuse_is_reported() {
 }
 
 #[test]
+fn reads_groups_and_arriving_records_work_from_c() {
+    let name = "reads_groups_and_arriving_records_work_from_c";
+    let source = "tests/record_calls.c";
+    drop(program(source));
+    isolated(name, "ip route add 239.0.0.0/8 dev lo", || {
+        let calls = program(source);
+        said(run(&calls, Under::Nothing, &[]));
+        let mut lossy = run(&calls, Under::Nothing, &["lossy"]);
+        lossy.env("AIRDMA_IMPAIR", "drop=2%,seed=3");
+        said(lossy);
+        if has_valgrind() {
+            said(run(&calls, Under::Valgrind, &[]));
+        }
+    });
+}
+
+#[test]
 fn a_market_data_feed_names_the_quotes_it_lost() {
     let name = "a_market_data_feed_names_the_quotes_it_lost";
     prepared(name, &["examples/feed.c"], || {

@@ -2,12 +2,14 @@
 
 use crate::endpoint::{IN_FLIGHT, part};
 use crate::operation::{Any, Operation};
+use crate::record::Record;
 use crate::region::Region;
-use crate::shared::{Remote, bytes_of};
+use crate::shared::{Missing, Remote, Shared, address_of, bytes_of, is_withdrawn};
 use crate::{Cell, failure};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyTuple};
+use std::time::Duration;
 
 /// An endpoint without a connection: it writes messages into regions of any number of targets, and
 /// takes the records of messages that any number of sources write.
@@ -25,7 +27,7 @@ pub struct DatagramEndpoint {
 /// `DatagramAddress(message)`.
 #[pyclass(frozen, eq, module = "airdma")]
 #[derive(PartialEq)]
-pub struct DatagramAddress(airdma::DatagramAddress);
+pub struct DatagramAddress(pub airdma::DatagramAddress);
 
 impl DatagramEndpoint {
     pub fn new(endpoint: airdma::DatagramEndpoint) -> DatagramEndpoint {
@@ -33,6 +35,27 @@ impl DatagramEndpoint {
             address: endpoint.address(),
             endpoint: Cell::new(Some(endpoint)),
         }
+    }
+
+    /// Calls the endpoint with a shared region, without the interpreter.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        shared: &Shared,
+        what: impl FnOnce(&airdma::DatagramEndpoint, &airdma::Shared) -> airdma::Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = py.detach(|| {
+            let endpoint = self.endpoint.lock();
+            let endpoint = endpoint.as_ref().ok_or(Missing::Endpoint)?;
+            let shared = shared.lock();
+            let shared = shared.as_ref().ok_or(Missing::Memory)?;
+            what(endpoint, shared).map_err(Missing::Result)
+        });
+        done.map_err(|missing| match missing {
+            Missing::Endpoint => is_closed(py),
+            Missing::Memory => is_withdrawn(py),
+            Missing::Result(error) => failure::from(py, &error),
+        })
     }
 }
 
@@ -85,6 +108,78 @@ impl DatagramEndpoint {
                 Err(is_closed(py))
             }
         }
+    }
+
+    /// Reads `length` bytes at offset `at` of a peer's region (as many as follow in the region, if
+    /// None) into a region, from `offset` on, by datagrams. `address` is of an endpoint of the
+    /// peer's device, `remote` from `Shared.remote_for_reads`. What is lost is asked for again for
+    /// `deadline` seconds. Returns a `Record` that says which bytes arrived; they are in the
+    /// region.
+    ///
+    /// Raises BufferError while views of the region exist, UsageError while it is in flight. The
+    /// operation raises UsageError beyond the end of either region, PeerError if the peer does not
+    /// allow it, and NetworkError if nothing arrived.
+    #[pyo3(signature = (region, address, remote, at=0, length=None, *, offset=0, deadline=1.0))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn read_record(
+        &self,
+        region: Bound<'_, Region>,
+        address: &DatagramAddress,
+        remote: &Remote,
+        at: u64,
+        length: Option<usize>,
+        offset: usize,
+        deadline: f64,
+    ) -> PyResult<Operation> {
+        let py = region.py();
+        let deadline = Duration::try_from_secs_f64(deadline).map_err(|_| {
+            failure::usage(
+                py,
+                format!("a deadline of {deadline} seconds: give one above 0"),
+            )
+        })?;
+        let memory = region.get().take(py, IN_FLIGHT)?;
+        let begun = py.detach(|| match &*self.endpoint.lock() {
+            Some(endpoint) => {
+                let range = part(&memory, offset, length);
+                Ok(endpoint.read_record(&address.0, memory, range, &remote.0, at, deadline))
+            }
+            None => Err(memory),
+        });
+        match begun {
+            Ok(begun) => Ok(Operation::new(Any::Fetched(begun), Some(region.unbind()))),
+            Err(memory) => {
+                region.get().put(memory);
+                Err(is_closed(py))
+            }
+        }
+    }
+
+    /// What has arrived so far of the message that writes the byte at `offset` of a shared region,
+    /// while it arrives: a `Record` whose bytes are in the shared region (`Shared.copy_out`), or
+    /// None if there is none.
+    #[pyo3(signature = (shared, offset=0))]
+    fn peek_record(
+        &self,
+        py: Python<'_>,
+        shared: &Shared,
+        offset: usize,
+    ) -> PyResult<Option<Record>> {
+        let seen = self.with(py, shared, |endpoint, shared| {
+            Ok(endpoint.peek_record(shared, offset))
+        });
+        Ok(seen?.as_ref().map(Record::without_place))
+    }
+
+    /// Ends the message that `peek_record` shows: its record comes at once, with what has arrived
+    /// (`Ended.ASKED`). False if there is none.
+    ///
+    /// Raises UsageError if the region is not shared with `Rights.RECORD`.
+    #[pyo3(signature = (shared, offset=0))]
+    fn close_record(&self, py: Python<'_>, shared: &Shared, offset: usize) -> PyResult<bool> {
+        self.with(py, shared, |endpoint, shared| {
+            endpoint.close_record(shared, offset)
+        })
     }
 
     /// The next record: of a message that is whole, or of which no more is awaited. A cancelled
@@ -149,7 +244,20 @@ impl DatagramAddress {
             .map_err(|error| failure::from(py, &error))
     }
 
-    /// Address of its host.
+    /// A new address of a multicast group ("239.1.2.3"): send its bytes to the members
+    /// (`Device.group_endpoint`) and to the sources. It holds a random number, without which no
+    /// message reaches a member.
+    ///
+    /// Raises UsageError if the address is not of a group.
+    #[staticmethod]
+    fn of_group(py: Python<'_>, group: &str) -> PyResult<DatagramAddress> {
+        let address = airdma::DatagramAddress::of_group(address_of(py, group)?);
+        address
+            .map(DatagramAddress)
+            .map_err(|error| failure::from(py, &error))
+    }
+
+    /// Address of its host, or of the group.
     #[getter]
     fn host(&self) -> String {
         self.0.ip().to_string()

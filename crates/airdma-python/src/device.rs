@@ -1,6 +1,6 @@
 //! Devices and listeners.
 
-use crate::datagrams::DatagramEndpoint;
+use crate::datagrams::{DatagramAddress, DatagramEndpoint};
 use crate::operation::{Any, Operation};
 use crate::region::Region;
 use crate::{Cell, failure};
@@ -119,6 +119,7 @@ impl Device {
     /// seconds after its first packet.
     ///
     /// Raises UsageError for a limit out of range, or an interface without an address; HostError.
+    /// On a device that seals it needs a secret that both hosts have (AIRDMA_SECRET).
     #[pyo3(signature = (*, open_max=64, closed_max=192, units_max=4096, idle=0.02, age=1.0))]
     fn datagram_endpoint(
         &self,
@@ -144,6 +145,22 @@ impl Device {
             ..usual
         };
         let opened = py.detach(|| self.0.datagram_endpoint_with(config));
+        opened
+            .map(DatagramEndpoint::new)
+            .map_err(|error| failure::from(py, &error))
+    }
+
+    /// An endpoint that is a member of a multicast group (`DatagramAddress.of_group`): it gets what
+    /// is written to the group, in regions that are shared for it (`Shared.remote_for_group`).
+    /// Members answer nothing, so a process writes 64 KiB each 10 ms to a group at most.
+    ///
+    /// Raises UsageError if the address is not of a group, or hosts share a secret; HostError.
+    fn group_endpoint(
+        &self,
+        py: Python<'_>,
+        group: &DatagramAddress,
+    ) -> PyResult<DatagramEndpoint> {
+        let opened = py.detach(|| self.0.group_endpoint(&group.0));
         opened
             .map(DatagramEndpoint::new)
             .map_err(|error| failure::from(py, &error))

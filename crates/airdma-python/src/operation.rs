@@ -52,6 +52,7 @@ pub enum Any {
     Message(airdma::Operation<airdma::Message>),
     Word(airdma::Operation<u64>),
     Record(airdma::Operation<airdma::Record>),
+    Fetched(airdma::Operation<airdma::Fetched>),
     Nothing(airdma::Operation<()>),
 }
 
@@ -62,6 +63,7 @@ enum Given {
     Message(airdma::Message),
     Word(u64),
     Record(airdma::Record),
+    Fetched(airdma::Fetched),
     Nothing,
 }
 
@@ -83,6 +85,7 @@ macro_rules! each {
             Any::Message($operation) => $how.map(|done| done.map(Given::Message)),
             Any::Word($operation) => $how.map(|done| done.map(Given::Word)),
             Any::Record($operation) => $how.map(|done| done.map(Given::Record)),
+            Any::Fetched($operation) => $how.map(|done| done.map(Given::Fetched)),
             Any::Nothing($operation) => $how.map(|done| done.map(|()| Given::Nothing)),
         }
     };
@@ -173,6 +176,13 @@ impl Operation {
             }
             (Given::Word(word), _) => Ok(word.into_pyobject(py)?.into_any().unbind()),
             (Given::Record(record), _) => Ok(Py::new(py, Record::new(record))?.into_any()),
+            (Given::Fetched(fetched), region) => {
+                let (memory, arrived) = fetched.into_parts();
+                if let Some(region) = region {
+                    region.get().put(memory);
+                }
+                Ok(Py::new(py, Record::without_place(&arrived))?.into_any())
+            }
             (Given::Region(_) | Given::Message(_), None) | (Given::Nothing, _) => Ok(py.None()),
         }
     }

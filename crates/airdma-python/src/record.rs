@@ -10,7 +10,8 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 /// One message of `DatagramEndpoint.write_record` at its target: its bytes, and which of them
-/// arrived.
+/// arrived. `DatagramEndpoint.read_record` and `peek_record` give one, too: without bytes, which
+/// are in the region.
 ///
 /// `bytes(record)`, `memoryview(record)` and `numpy.frombuffer(record)` are a copy of the bytes,
 /// with zeros where nothing arrived; `mask` says where that is. The place in the region that was
@@ -20,8 +21,10 @@ use std::ops::Range;
 #[pyclass(frozen, module = "airdma")]
 pub struct Record {
     told: Told,
-    /// None once it is released.
+    /// None once it is released, and if it holds no place.
     record: Cell<Option<airdma::Record>>,
+    /// Why its bytes cannot be taken without a place.
+    without: &'static str,
     /// The copy, from the first use on.
     data: PyOnceLock<Py<PyBytes>>,
 }
@@ -30,32 +33,51 @@ pub struct Record {
 struct Told {
     source: String,
     source_number: u32,
+    group: Option<String>,
     number: u32,
     immediate: Option<u32>,
     range: Range<usize>,
     unit: usize,
-    ended: u8,
+    ended: Option<u8>,
     valid_bytes: usize,
     valid: Vec<Range<usize>>,
     missing: Vec<Range<usize>>,
 }
 
+impl Told {
+    fn of(seen: &airdma::Arrived) -> Told {
+        Told {
+            source: seen.source().to_string(),
+            source_number: seen.source_number(),
+            group: seen.group().map(|group| group.to_string()),
+            number: seen.number(),
+            immediate: seen.immediate(),
+            range: seen.range(),
+            unit: seen.unit(),
+            ended: seen.end().map(|ended| ended as u8),
+            valid_bytes: seen.valid_bytes(),
+            valid: seen.valid().to_vec(),
+            missing: seen.missing().collect(),
+        }
+    }
+}
+
 impl Record {
     pub fn new(record: airdma::Record) -> Record {
         Record {
-            told: Told {
-                source: record.source().to_string(),
-                source_number: record.source_number(),
-                number: record.number(),
-                immediate: record.immediate(),
-                range: record.range(),
-                unit: record.unit(),
-                ended: record.ended() as u8,
-                valid_bytes: record.valid_bytes(),
-                valid: record.valid().to_vec(),
-                missing: record.missing().collect(),
-            },
+            told: Told::of(&record),
             record: Cell::new(Some(record)),
+            without: "the record is released: take its bytes before",
+            data: PyOnceLock::new(),
+        }
+    }
+
+    /// One that holds no place: of a read, or of a message that is arriving.
+    pub fn without_place(seen: &airdma::Arrived) -> Record {
+        Record {
+            told: Told::of(seen),
+            record: Cell::new(None),
+            without: "the record holds no bytes: they are in the region, from `record.offset` on",
             data: PyOnceLock::new(),
         }
     }
@@ -67,9 +89,7 @@ impl Record {
                 let record = self.record.lock();
                 record.as_ref().map(airdma::Record::to_vec)
             });
-            let copied = copied.ok_or_else(|| {
-                failure::usage(py, "the record is released: take its bytes before")
-            })?;
+            let copied = copied.ok_or_else(|| failure::usage(py, self.without))?;
             let bytes = copied.map_err(|error| failure::from(py, &error))?;
             Ok(PyBytes::new(py, &bytes).unbind())
         })
@@ -97,6 +117,12 @@ impl Record {
         self.told.source_number
     }
 
+    /// The multicast group that it was sent to, or None.
+    #[getter]
+    fn group(&self) -> Option<&str> {
+        self.told.group.as_deref()
+    }
+
     /// Its number: the source counts its messages from 0, those to other targets too.
     #[getter]
     fn number(&self) -> u32 {
@@ -121,13 +147,15 @@ impl Record {
         self.told.unit
     }
 
-    /// Why no more of it was awaited: an `airdma.Ended`.
+    /// Why no more of it was awaited: an `airdma.Ended`, or None while it is arriving.
     #[getter]
-    fn ended<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn ended<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         static ENDED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        ENDED
-            .import(py, "airdma", "Ended")?
-            .call1((self.told.ended,))
+        let Some(ended) = self.told.ended else {
+            return Ok(None);
+        };
+        let ended = ENDED.import(py, "airdma", "Ended")?.call1((ended,))?;
+        Ok(Some(ended))
     }
 
     /// Whether all of it arrived.

@@ -239,7 +239,7 @@ impl Region {
         let known = Rights::from_bits(rights).ok_or_else(|| {
             failure::usage(
                 py,
-                "rights that do not exist: join Rights.READ, Rights.WRITE, Rights.ATOMIC and Rights.RECORD by |",
+                "rights that do not exist: join Rights.READ, Rights.WRITE, Rights.ATOMIC, Rights.RECORD and Rights.RECORD_READ by |",
             )
         })?;
         let memory = self.take(

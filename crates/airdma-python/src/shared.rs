@@ -1,5 +1,6 @@
 //! Memory for one-sided operations: local regions that are shared, and regions of a peer.
 
+use crate::datagrams::DatagramAddress;
 use crate::endpoint::{Endpoint, is_closed};
 use crate::region::Region;
 use crate::{Cell, failure};
@@ -7,6 +8,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::net::IpAddr;
+use std::sync::MutexGuard;
 
 /// A region that peers can access while the program does something else. It is not a buffer, since
 /// its bytes may change at any time: they are copied out and in.
@@ -29,6 +32,11 @@ impl Shared {
         }
     }
 
+    /// Locks it: never while holding the interpreter.
+    pub fn lock(&self) -> MutexGuard<'_, Option<airdma::Shared>> {
+        self.memory.lock()
+    }
+
     fn with<T>(
         &self,
         py: Python<'_>,
@@ -41,14 +49,14 @@ impl Shared {
     }
 }
 
-/// Why there is no key for an endpoint.
-enum Missing {
+/// Why a call with an endpoint and a shared region has no result.
+pub enum Missing {
     Endpoint,
     Memory,
-    Key(airdma::Error),
+    Result(airdma::Error),
 }
 
-fn is_withdrawn(py: Python<'_>) -> PyErr {
+pub fn is_withdrawn(py: Python<'_>) -> PyErr {
     failure::usage(
         py,
         "the region is withdrawn: use the one that `withdraw` gave",
@@ -69,12 +77,12 @@ impl Shared {
             let endpoint = endpoint.as_ref().ok_or(Missing::Endpoint)?;
             let shared = self.memory.lock();
             let shared = shared.as_ref().ok_or(Missing::Memory)?;
-            shared.remote(endpoint).map_err(Missing::Key)
+            shared.remote(endpoint).map_err(Missing::Result)
         });
         made.map(Remote).map_err(|missing| match missing {
             Missing::Endpoint => is_closed(py),
             Missing::Memory => is_withdrawn(py),
-            Missing::Key(error) => failure::from(py, &error),
+            Missing::Result(error) => failure::from(py, &error),
         })
     }
 
@@ -85,13 +93,42 @@ impl Shared {
     /// no keys left.
     #[pyo3(signature = (host=None))]
     fn remote_for_records(&self, py: Python<'_>, host: Option<&str>) -> PyResult<Remote> {
-        let host = match host {
-            Some(host) => Some(host.parse().map_err(|_| {
-                failure::usage(py, format!("{host:?} is no address: give one as 192.0.2.2"))
-            })?),
-            None => None,
-        };
+        let host = host.map(|host| address_of(py, host)).transpose()?;
         self.with(py, |shared| shared.remote_for_records(host).map(Remote))
+    }
+
+    /// The key and address for reads by datagrams (`DatagramEndpoint.read_record`): of all hosts,
+    /// or of the one with the address `host`. Each call returns the same for the same hosts.
+    ///
+    /// Raises UsageError if the region is not shared with `Rights.RECORD_READ`; HostError if there
+    /// are no keys left.
+    #[pyo3(signature = (host=None))]
+    fn remote_for_reads(&self, py: Python<'_>, host: Option<&str>) -> PyResult<Remote> {
+        let host = host.map(|host| address_of(py, host)).transpose()?;
+        self.with(py, |shared| shared.remote_for_reads(host).map(Remote))
+    }
+
+    /// The key for records to a multicast group, for an endpoint that is a member
+    /// (`Device.group_endpoint`). The first member draws it, and sends it to the source and to the
+    /// other members, which give it as `agreed`. Offsets are those of each member's own region. A
+    /// member knows the key that writes to all the others: name the source by `host`, or trust the
+    /// hosts of the network.
+    ///
+    /// Raises UsageError if the region is not shared with `Rights.RECORD`; HostError if there are
+    /// no keys left, or another region of the device has the key.
+    #[pyo3(signature = (group, agreed=None, host=None))]
+    fn remote_for_group(
+        &self,
+        py: Python<'_>,
+        group: &DatagramAddress,
+        agreed: Option<&Remote>,
+        host: Option<&str>,
+    ) -> PyResult<Remote> {
+        let host = host.map(|host| address_of(py, host)).transpose()?;
+        let agreed = agreed.map(|remote| &remote.0);
+        self.with(py, |shared| {
+            shared.remote_for_group(&group.0, agreed, host).map(Remote)
+        })
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -184,4 +221,10 @@ pub fn bytes_of(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
         )
     })?;
     buffer.to_vec(py)
+}
+
+/// The address that a caller gives as text.
+pub fn address_of(py: Python<'_>, text: &str) -> PyResult<IpAddr> {
+    text.parse()
+        .map_err(|_| failure::usage(py, format!("{text:?} is no address: give one as 192.0.2.2")))
 }

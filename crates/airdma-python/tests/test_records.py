@@ -56,6 +56,39 @@ class Whole(Scene):
         with self.assertRaisesRegex(airdma.UsageError, "released"):
             bytes(record)
 
+    def test_memory_of_a_peer_is_read(self) -> None:
+        shared = filled(self.device, bytes(range(200))).share(airdma.Rights.RECORD_READ)
+        remote = airdma.Remote(bytes(shared.remote_for_reads()))
+        region = self.device.allocate(150)
+        record = self.source.read_record(region, self.to, remote, 60, offset=10).wait(PATIENCE_S)
+        self.assertEqual((record.ended, record.valid, record.offset), (airdma.Ended.WHOLE, [(0, 140)], 10))
+        self.assertEqual(region[10:150], bytes(range(60, 200)))
+        with self.assertRaisesRegex(airdma.UsageError, "in the region"):
+            bytes(record)
+        reading = self.source.read_record(region, self.to, shared.remote_for_reads("127.0.0.9"), length=1)
+        with self.assertRaises(airdma.PeerError):
+            reading.wait(PATIENCE_S)
+        self.assertFalse(region.in_flight)
+        for wrong in (-1, 0):
+            with self.assertRaises(airdma.UsageError):
+                self.source.read_record(region, self.to, remote, deadline=wrong).wait(PATIENCE_S)
+
+    def test_members_of_a_group_get_a_message(self) -> None:
+        group = airdma.DatagramAddress(bytes(airdma.DatagramAddress.of_group("239.1.2.3")))
+        members, remote = [], None
+        for device in (self.device, airdma.Device("127.0.0.1")):
+            shared = device.allocate(5000).share(airdma.Rights.RECORD)
+            remote = shared.remote_for_group(group, remote)
+            members.append((device.group_endpoint(group), shared))
+        assert remote is not None
+        self.source.write_record(filled(self.device, b"to all"), group, remote, 1000).wait(PATIENCE_S)
+        for member, shared in members:
+            with member.record().wait(PATIENCE_S) as record:
+                self.assertEqual((bytes(record), record.offset, record.group), (b"to all", 1000, "239.1.2.3"))
+            self.assertEqual(shared.copy_out(1000, 6), b"to all")
+        with self.assertRaises(airdma.UsageError):
+            airdma.DatagramAddress.of_group("10.0.0.1")
+
     def test_an_iterator_ends_after_its_timeout(self) -> None:
         for number in range(5):
             self.write(b"x" * 10, 10 * number)
@@ -120,6 +153,23 @@ class Lossy(Scene):
             self.assertEqual(mask[start:end], bytes(end - start))
         self.assertEqual(record.mask(4), bytes(min(mask[at : at + 4]) for at in range(0, len(mask), 4)))
         self.assertEqual(record.mask(400_000), b"\x00")
+
+    def test_a_message_is_seen_while_it_arrives_and_ended(self) -> None:
+        target = self.device.datagram_endpoint(idle=60, age=60)
+        self.assertIsNone(target.peek_record(self.shared))
+        region = filled(self.device, b"\x07" * 300_000)
+        self.source.write_record(region, target.address, self.remote, 100).wait(PATIENCE_S)
+        record = None
+        while record is None:
+            with self.assertRaises(TimeoutError):
+                target.record().wait(0.01)
+            record = target.peek_record(self.shared, 50_000)
+        self.assertEqual((record.ended, record.offset, len(record)), (None, 100, 300_000))
+        start, end = record.valid[0]
+        self.assertEqual(self.shared.copy_out(100 + start, end - start), b"\x07" * (end - start))
+        self.assertTrue(target.close_record(self.shared, 50_000))
+        self.assertFalse(target.close_record(self.shared, 50_000))
+        self.assertEqual(target.record().wait(PATIENCE_S).ended, airdma.Ended.ASKED)
 
     @unittest.skipUnless(numpy, "no numpy")
     def test_an_array_has_a_mask(self) -> None:

@@ -2,6 +2,8 @@
 
 use crate::{Error, Result};
 use airdma_engine::{Gid, Qkey, Qpn};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
 /// Address of a [`DatagramEndpoint`](crate::DatagramEndpoint), for the sources that write to it.
@@ -16,6 +18,29 @@ pub struct DatagramAddress {
 const MAGIC: [u8; 4] = *b"aiD1";
 
 impl DatagramAddress {
+    /// A new address of a multicast group, such as 239.1.2.3 or ff02::1234. Send
+    /// [`DatagramAddress::to_bytes`] to its members
+    /// ([`Device::group_endpoint`](crate::Device::group_endpoint)) and to its sources, which write
+    /// to it as to any other.
+    ///
+    /// It holds a random number, without which no message reaches a member: two of one group are
+    /// different.
+    ///
+    /// # Errors
+    /// [`Blame::You`](crate::Blame::You): the address is not of a multicast group.
+    pub fn of_group(group: IpAddr) -> Result<DatagramAddress> {
+        if !group.is_multicast() {
+            return Err(Error::you(format!(
+                "{group} is no multicast group: give one as 239.1.2.3 or ff02::1234"
+            )));
+        }
+        Ok(DatagramAddress {
+            gid: Gid::from(group),
+            qpn: Qpn::MULTICAST,
+            qkey: random_qkey(),
+        })
+    }
+
     /// Length of [`DatagramAddress::to_bytes`].
     pub const BYTES: usize = 28;
 
@@ -67,6 +92,11 @@ impl DatagramAddress {
         self.qpn.get()
     }
 
+    /// Whether it is of a multicast group.
+    pub fn is_group(&self) -> bool {
+        self.ip().is_multicast()
+    }
+
     /// The same endpoint at another address of its host.
     #[must_use]
     pub fn at(self, ip: IpAddr) -> DatagramAddress {
@@ -75,4 +105,11 @@ impl DatagramAddress {
             ..self
         }
     }
+}
+
+/// A Q_Key that no peer can guess.
+pub(crate) fn random_qkey() -> Qkey {
+    // The highest bit would mean the sender's own Q_Key (IBTA 10.2.5).
+    let random = RandomState::new().build_hasher().finish() as u32;
+    Qkey(random & !(1 << 31))
 }

@@ -3,31 +3,32 @@
 use crate::error::Cause;
 use crate::hub::{Hub, Member, lock};
 use crate::operation::Pending;
-use crate::record::Seen;
 use crate::work::{Buffer, SEND_DEPTH};
 use crate::{
-    Blame, DatagramAddress, Device, Error, Operation, Record, Region, Remote, Result, device,
+    Arrived, Blame, DatagramAddress, Device, Error, Fetched, Operation, Record, Region, Remote,
+    Result, Rights, Shared, datagram_address, device,
 };
 use airdma_engine::{
-    AttrMask, Completion, Cq, Datagram, Gid, Operation as Verb, Qkey, Qp, QpAttributes, QpCaps,
-    QpInit, QpState, QpType, RecordConfig, RecordHandle,
+    AttrMask, Completion, Cq, Datagram, DatagramRead, Gid, Lkey, Operation as Verb, Qkey, Qp,
+    QpAttributes, QpCaps, QpInit, QpState, QpType, RecordConfig, RecordHandle, Rkey,
 };
 use books::{Aftermath, Books};
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 mod books;
+mod reads;
 
 /// Completions taken at a time.
 const BATCH: usize = 16;
 /// UDP port of RoCEv2, for the choice of a source address.
 const ROCE_PORT: u16 = 4791;
+/// Requests of a read without an answer, after which it ends.
+const TRIES: u32 = 8;
 
 /// An endpoint without a connection: it writes messages into regions of any number of targets, and
 /// takes the records of messages that any number of sources write.
@@ -62,12 +63,23 @@ impl DatagramEndpoint {
         device: &Device,
         hub: &Arc<Hub>,
         config: RecordConfig,
+        group: Option<&DatagramAddress>,
     ) -> Result<DatagramEndpoint> {
         let address = device.address().ok_or_else(|| {
             Error::you("the interface has no address, which an endpoint needs: give it one")
         })?;
         let datagrams = Datagrams::new(hub, config)?;
-        let (qpn, qkey) = (datagrams.qp.number(), datagrams.make_ready()?);
+        if device.seals() && !datagrams.qp.seals_datagrams() {
+            return Err(Error::you(
+                "an endpoint without a connection agrees on no keys: to seal it give both hosts one secret (`DeviceConfig::secret`, AIRDMA_SECRET)",
+            ));
+        }
+        let qpn = datagrams.qp.number();
+        let qkey = group.map_or_else(datagram_address::random_qkey, |group| group.qkey);
+        datagrams.make_ready(qkey)?;
+        if let Some(group) = group {
+            datagrams.qp.attach_multicast(group.gid)?;
+        }
         let gid = Gid::from(address);
         Ok(DatagramEndpoint {
             address: DatagramAddress { gid, qpn, qkey },
@@ -113,9 +125,91 @@ impl DatagramEndpoint {
             Ok(to) => to,
             Err(error) => return Operation::failed(hub, error.with(buffer.region)),
         };
-        let number = self.datagrams.write(to, verb, buffer);
+        let number = self.datagrams.start(|books| books.write(to, verb, buffer));
         let datagrams = Arc::clone(&self.datagrams);
         Operation::new(hub, Writing { datagrams, number })
+    }
+
+    /// Reads `range.len()` bytes at offset `at` of the peer's region into `range` of a region, by
+    /// datagrams. What is lost is asked for again until all is there, `deadline` has passed, or the
+    /// peer has not answered eight times. `from` is an endpoint of the peer, of the device of its
+    /// region; its program does nothing for it.
+    ///
+    /// Returns the region, and which bytes arrived: perhaps not all. The device handles 64 reads at
+    /// a time (half of `open_max` at most); more wait for their turn.
+    ///
+    /// # Errors
+    /// The region is in the error.
+    /// - [`Blame::You`]: a range exceeds its region, or is empty; no time; the device has no
+    ///   address of the family of the peer's; the read has more than `units_max` packets.
+    /// - [`Blame::Peer`]: it does not allow the read.
+    /// - [`Blame::Network`]: nothing arrived in time.
+    /// - [`Blame::System`]: the interface is gone, or records that are held leave no room.
+    pub fn read_record(
+        &self,
+        from: &DatagramAddress,
+        region: Region,
+        range: impl RangeBounds<usize>,
+        remote: &Remote,
+        at: u64,
+        deadline: Duration,
+    ) -> Operation<Fetched> {
+        let hub = &self.datagrams.hub;
+        let checked = self.part_of_message(&region, range, remote, at);
+        let (range, va, rkey) = match checked {
+            Ok(checked) => checked,
+            Err(error) => return Operation::failed(hub, error.with(region)),
+        };
+        let datagram = match self.path_of(from) {
+            Ok(path) => path,
+            Err(error) => return Operation::failed(hub, error.with(region)),
+        };
+        let buffer = Buffer { region, range };
+        let element = buffer.element();
+        let wanted = DatagramRead {
+            datagram,
+            va,
+            rkey,
+            length: element.length,
+            lkey: Lkey(element.lkey),
+            to: element.addr,
+            deadline,
+            tries: TRIES,
+        };
+        let number = self.datagrams.start(|books| books.read(wanted, buffer));
+        let datagrams = Arc::clone(&self.datagrams);
+        Operation::new(hub, Fetching { datagrams, number })
+    }
+
+    /// What has arrived so far of the message that writes the byte at `offset` of a shared region,
+    /// while it arrives; the oldest if there are several, `None` if there is none.
+    ///
+    /// Its bytes can be copied out of the region where they are valid
+    /// ([`Shared::copy_out`]); they do not change while the message is open.
+    pub fn peek_record(&self, shared: &Shared, offset: usize) -> Option<Arrived> {
+        let keys = shared.keys(Rights::RECORD).ok()?;
+        keys.find_map(offset, |key, va| {
+            let seen = self.datagrams.qp.peek_record(key, va, Arrived::of)?;
+            let begin = offset.checked_sub((va - seen.va) as usize)?;
+            Some(seen.at(begin))
+        })
+    }
+
+    /// Ends the message that [`DatagramEndpoint::peek_record`] shows: its record comes at once,
+    /// with what has arrived ([`Ended::Asked`](crate::Ended::Asked)). False if there is none.
+    ///
+    /// # Errors
+    /// [`Blame::You`]: the region is shared without [`Rights::RECORD`](crate::Rights::RECORD); the
+    /// endpoint has ended.
+    pub fn close_record(&self, shared: &Shared, offset: usize) -> Result<bool> {
+        let keys = shared.keys(Rights::RECORD)?;
+        let closed = keys.find_map(offset, |key, va| {
+            match self.datagrams.qp.close_record(key, va) {
+                Ok(false) => None,
+                other => Some(other),
+            }
+        });
+        Ok(closed.transpose()?.unwrap_or(false))
     }
 
     /// The next record: of a message that is whole, or of which no more is awaited.
@@ -159,30 +253,41 @@ impl DatagramEndpoint {
         at: u64,
         immediate: Option<u32>,
     ) -> Result<(Verb, Buffer)> {
-        let checked = region.part(range).and_then(|range| {
-            if range.is_empty() {
-                return Err(Error::you("a record of 0 bytes: write at least one"));
-            }
-            let (va, rkey) = remote.at(at, range.len())?;
-            if !region.is_of(&self.datagrams.hub.pd) {
-                return Err(Error::you(
-                    "a region of another device: allocate it from the one of this endpoint",
-                ));
-            }
-            let verb = match immediate {
-                Some(immediate) => Verb::RecordImm {
-                    va,
-                    rkey,
-                    imm: immediate.to_be_bytes(),
-                },
-                None => Verb::Record { va, rkey },
-            };
-            Ok((verb, range))
-        });
-        match checked {
-            Ok((verb, range)) => Ok((verb, Buffer { region, range })),
-            Err(error) => Err(error.with(region)),
+        let checked = self.part_of_message(&region, range, remote, at);
+        let (range, va, rkey) = match checked {
+            Ok(checked) => checked,
+            Err(error) => return Err(error.with(region)),
+        };
+        let verb = match immediate {
+            Some(immediate) => Verb::RecordImm {
+                va,
+                rkey,
+                imm: immediate.to_be_bytes(),
+            },
+            None => Verb::Record { va, rkey },
+        };
+        Ok((verb, Buffer { region, range }))
+    }
+
+    /// A part of a region, and the peer's address and key of as many bytes.
+    fn part_of_message(
+        &self,
+        region: &Region,
+        range: impl RangeBounds<usize>,
+        remote: &Remote,
+        at: u64,
+    ) -> Result<(Range<usize>, u64, Rkey)> {
+        let range = region.part(range)?;
+        if range.is_empty() {
+            return Err(Error::you("a record of 0 bytes: give it at least one"));
         }
+        let (va, rkey) = remote.at(at, range.len())?;
+        if !region.is_of(&self.datagrams.hub.pd) {
+            return Err(Error::you(
+                "a region of another device: allocate it from the one of this endpoint",
+            ));
+        }
+        Ok((range, va, rkey))
     }
 
     fn path_of(&self, to: &DatagramAddress) -> Result<Datagram> {
@@ -271,17 +376,14 @@ impl Datagrams {
             qp,
             cq,
             polling: Mutex::new(Vec::with_capacity(BATCH)),
-            books: Mutex::default(),
+            books: Mutex::new(Books::new(config.open_max)),
         });
         hub.enter(number, Member::Datagrams(Arc::downgrade(&this)));
         Ok(this)
     }
 
-    /// Takes the queue pair from RESET to RTS; returns its Q_Key.
-    fn make_ready(&self) -> Result<Qkey> {
-        // The highest bit would mean the sender's own Q_Key (IBTA 10.2.5).
-        let random = RandomState::new().build_hasher().finish() as u32;
-        let qkey = Qkey(random & !(1 << 31));
+    /// Takes the queue pair from RESET to RTS.
+    fn make_ready(&self, qkey: Qkey) -> Result<()> {
         let mut attributes = QpAttributes {
             state: QpState::Init,
             port: 1,
@@ -295,21 +397,21 @@ impl Datagrams {
         attributes.state = QpState::ReadyToSend;
         self.qp
             .modify(&attributes, AttrMask::STATE | AttrMask::SQ_PSN)?;
-        Ok(qkey)
+        Ok(())
     }
 
-    /// Starts a message; returns its number in the books.
-    fn write(&self, to: Datagram, verb: Verb, buffer: Buffer) -> usize {
+    /// Starts what `enter` adds to the books; returns its number there.
+    fn start<T>(&self, enter: impl FnOnce(&mut Books) -> T) -> T {
         let mut after = Aftermath::default();
         let (number, overflows) = {
             let mut books = lock(&self.books);
-            let number = books.write(to, verb, buffer);
+            let number = enter(&mut books);
             books.post(&self.qp, &mut after);
             (number, books.overflows())
         };
         after.settle(self);
         if overflows {
-            // A message that waits for room must be posted even if no thread waits for it. Without
+            // What waits for room must be posted even if no thread waits for it. Without
             // the hub's thread, a waiting thread does so.
             drop(self.hub.drive());
             self.arm_and_progress();
@@ -411,7 +513,7 @@ impl Datagrams {
             any = true;
             let mut books = lock(&self.books);
             for completion in found.iter() {
-                books.completed(completion, after);
+                books.completed(completion, &self.qp, after);
             }
             books.post(&self.qp, after);
             // Polling an empty queue again would run the device again.
@@ -426,6 +528,7 @@ impl Drop for Datagrams {
     fn drop(&mut self) {
         self.hub.leave(self.number);
         // The device must release the memory in the books first.
+        self.qp.detach_all();
         drop(self.qp.destroy());
     }
 }
@@ -457,6 +560,33 @@ impl Drop for Writing {
     }
 }
 
+/// A read on its way.
+struct Fetching {
+    datagrams: Arc<Datagrams>,
+    number: u64,
+}
+
+impl Pending<Fetched> for Fetching {
+    fn poll(&mut self, waker: Option<&Waker>) -> Poll<Result<Fetched>> {
+        let number = self.number;
+        let polled = self
+            .datagrams
+            .poll(waker, |books, waker| books.reads.result(number, waker));
+        polled.map(|(outcome, region)| match outcome {
+            Ok(arrived) => Ok(Fetched::new(region, arrived)),
+            Err(cause) => Err(Error::from(cause).with(region)),
+        })
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        let number = self.number;
+        self.datagrams
+            .amend(|books, after| books.reads.abandon(number, after));
+    }
+}
+
 /// A wait for a record.
 struct Reading {
     datagrams: Arc<Datagrams>,
@@ -469,9 +599,9 @@ impl Pending<Record> for Reading {
         let polled = datagrams.poll(waker, |books, waker| books.record(ticket, waker));
         polled.map(|found| {
             let handle = found?;
-            let seen = datagrams.qp.record(handle, Seen::of);
-            let seen = seen.ok_or_else(|| Error::you("the endpoint has ended"))?;
-            Ok(Record::new(datagrams, handle, seen))
+            let arrived = datagrams.qp.record(handle, Arrived::of);
+            let arrived = arrived.ok_or_else(|| Error::you("the endpoint has ended"))?;
+            Ok(Record::new(datagrams, handle, arrived))
         })
     }
 }

@@ -4,7 +4,9 @@ use crate::config::{DeviceConfig, RecordConfig};
 use crate::connection::Connection;
 use crate::endpoint::Connecting;
 use crate::hub::Hub;
-use crate::{DatagramEndpoint, Endpoint, Error, Listener, Operation, Region, Result};
+use crate::{
+    DatagramAddress, DatagramEndpoint, Endpoint, Error, Listener, Operation, Region, Result,
+};
 use airdma_engine::{self as engine, DeviceInfo, Path};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -315,9 +317,12 @@ impl Device {
 
     /// An endpoint without a connection, for records.
     ///
+    /// On a device that [seals](Device::sealed) it needs a secret that both hosts have
+    /// ([`DeviceConfig::secret`], `AIRDMA_SECRET`). With a secret all endpoints seal.
+    ///
     /// # Errors
-    /// [`Blame::You`](crate::Blame::You): the interface has no address, or the device seals.
-    /// [`Blame::System`](crate::Blame::System).
+    /// [`Blame::You`](crate::Blame::You): the interface has no address, or the device seals and has
+    /// no secret. [`Blame::System`](crate::Blame::System).
     pub fn datagram_endpoint(&self) -> Result<DatagramEndpoint> {
         self.datagram_endpoint_with(RecordConfig::default())
     }
@@ -328,12 +333,38 @@ impl Device {
     /// As [`Device::datagram_endpoint`]; [`Blame::You`](crate::Blame::You): a limit is out of
     /// range.
     pub fn datagram_endpoint_with(&self, config: RecordConfig) -> Result<DatagramEndpoint> {
-        if self.seals {
-            return Err(Error::you(
-                "records are not sealed: open the endpoint on a device without `sealed`",
-            ));
-        }
-        DatagramEndpoint::new(self, &self.hub, config)
+        DatagramEndpoint::new(self, &self.hub, config, None)
+    }
+
+    /// An endpoint that is a member of a multicast group ([`DatagramAddress::of_group`]): it gets
+    /// what is written to the group, in regions that are shared for it
+    /// ([`Shared::remote_for_group`](crate::Shared::remote_for_group)).
+    ///
+    /// Members answer nothing, so a process writes 64 KiB each 10 ms to a group at most. Two
+    /// members in one process have two devices: open the interface twice.
+    ///
+    /// # Errors
+    /// As [`Device::datagram_endpoint`]; [`Blame::You`](crate::Blame::You): the address is not of a
+    /// group, or the device has a secret: groups are not sealed.
+    pub fn group_endpoint(&self, group: &DatagramAddress) -> Result<DatagramEndpoint> {
+        self.group_endpoint_with(group, RecordConfig::default())
+    }
+
+    /// As [`Device::group_endpoint`], with other limits for its records.
+    ///
+    /// # Errors
+    /// As [`Device::group_endpoint`] and [`Device::datagram_endpoint_with`].
+    pub fn group_endpoint_with(
+        &self,
+        group: &DatagramAddress,
+        config: RecordConfig,
+    ) -> Result<DatagramEndpoint> {
+        DatagramEndpoint::new(self, &self.hub, config, Some(group))
+    }
+
+    /// Whether connections are sealed: see [`Device::sealed`].
+    pub(crate) fn seals(&self) -> bool {
+        self.seals
     }
 
     fn begin_to_connect(&self, to: impl ToSocketAddrs) -> Result<Arc<Connection>> {

@@ -58,6 +58,7 @@
 //! ends what waits for it within seconds, and nothing waits for ever but a `recv` from a peer that
 //! lives and has nothing to say.
 
+mod arrived;
 mod changes;
 mod connection;
 mod datagram_address;
@@ -65,6 +66,7 @@ mod datagrams;
 mod device;
 mod endpoint;
 mod error;
+mod fetched;
 mod hub;
 mod landing;
 mod listening;
@@ -77,15 +79,17 @@ mod shared_driver;
 mod waiting;
 mod work;
 
+pub use arrived::{Arrived, Ended};
 pub use changes::Changes;
 pub use datagram_address::DatagramAddress;
 pub use datagrams::{DatagramEndpoint, Records};
 pub use device::{Device, Interface};
 pub use endpoint::{Endpoint, Message};
 pub use error::{Blame, Error, Result};
+pub use fetched::Fetched;
 pub use listening::Listener;
 pub use operation::Operation;
-pub use record::{Ended, Record};
+pub use record::Record;
 pub use region::{Region, Rights, Shared};
 pub use remote::Remote;
 

@@ -1,18 +1,16 @@
-//! What arrived of a message that was written by datagrams.
+//! The record of a message that was written by datagrams.
 
+use crate::arrived::{Arrived, Ended};
 use crate::datagrams::Datagrams;
 use crate::landing::{Landing, RecordKeys};
-use crate::{DatagramAddress, Error, Result};
-use airdma_engine::{self as engine, RecordHandle};
+use crate::{Error, Result};
+use airdma_engine::RecordHandle;
 use std::fmt;
-use std::net::IpAddr;
-use std::ops::Range;
+use std::ops::Deref;
 use std::sync::Arc;
 
-pub use engine::Ended;
-
 /// One message of [`DatagramEndpoint::write_record`](crate::DatagramEndpoint::write_record) at its
-/// target: where it is, and which of its bytes arrived.
+/// target: where it is, and which of its bytes arrived ([`Arrived`]).
 ///
 /// It is part of the region that was shared. Its bytes do not change until it is dropped, unless
 /// another message is written to the same place. Drop records soon: a target has room for some
@@ -22,139 +20,31 @@ pub struct Record {
     handle: RecordHandle,
     /// `None` if the region was withdrawn before.
     landing: Option<Arc<Landing>>,
-    offset: usize,
-    seen: Seen,
-}
-
-/// What the device knows of it.
-pub(crate) struct Seen {
-    source: IpAddr,
-    source_queue_pair: u32,
-    number: u32,
-    va: u64,
-    key: engine::Rkey,
-    length: usize,
-    unit: usize,
-    valid_bytes: usize,
-    immediate: Option<u32>,
-    ended: Ended,
-    valid: Vec<Range<usize>>,
-}
-
-impl Seen {
-    pub(crate) fn of(record: &engine::Record<'_>) -> Seen {
-        let bytes = |range: Range<u32>| range.start as usize..range.end as usize;
-        Seen {
-            source: engine::Gid::from(record.source).to_ip(),
-            source_queue_pair: record.src_qpn.get(),
-            number: record.id,
-            va: record.va,
-            key: record.rkey,
-            length: record.length as usize,
-            unit: record.unit.into(),
-            valid_bytes: record.valid_bytes as usize,
-            immediate: record.imm.map(u32::from_be_bytes),
-            ended: record.ended.unwrap_or(Ended::Asked),
-            valid: record.ranges().map(bytes).collect(),
-        }
-    }
+    arrived: Arrived,
 }
 
 impl Record {
-    pub(crate) fn new(datagrams: &Arc<Datagrams>, handle: RecordHandle, seen: Seen) -> Record {
-        let found = datagrams.hub.landings.find(seen.key).and_then(|landing| {
-            let offset = landing.offset(seen.va)?;
-            Some((landing, offset))
+    pub(crate) fn new(
+        datagrams: &Arc<Datagrams>,
+        handle: RecordHandle,
+        arrived: Arrived,
+    ) -> Record {
+        let found = datagrams.hub.landings.find(&arrived).and_then(|place| {
+            let offset = place.offset(&arrived)?;
+            Some((place.landing, offset))
         });
         let (landing, offset) = found.map_or((None, 0), |(landing, at)| (Some(landing), at));
         Record {
             datagrams: Arc::clone(datagrams),
             handle,
             landing,
-            offset,
-            seen,
+            arrived: arrived.at(offset),
         }
-    }
-
-    /// Address of the host that sent it.
-    pub fn source(&self) -> IpAddr {
-        self.seen.source
-    }
-
-    /// Number of the endpoint that sent it, of those of its host
-    /// ([`DatagramAddress::number`](DatagramAddress::number)).
-    pub fn source_number(&self) -> u32 {
-        self.seen.source_queue_pair
-    }
-
-    /// Whether the endpoint with this address sent it.
-    ///
-    /// Source addresses of datagrams can be forged, as those of UDP can.
-    pub fn is_from(&self, address: &DatagramAddress) -> bool {
-        self.source() == address.ip() && self.source_number() == address.number()
-    }
-
-    /// Its number: the source counts its messages from 0, those to other targets too.
-    pub fn number(&self) -> u32 {
-        self.seen.number
-    }
-
-    /// The number that the source sent along.
-    pub fn immediate(&self) -> Option<u32> {
-        self.seen.immediate
-    }
-
-    /// Length of the whole message, whatever arrived.
-    #[allow(clippy::len_without_is_empty, reason = "a message has bytes")]
-    pub fn len(&self) -> usize {
-        self.seen.length
-    }
-
-    /// Its range of the region.
-    pub fn range(&self) -> Range<usize> {
-        self.offset..self.offset + self.seen.length
-    }
-
-    /// Number of bytes that arrived.
-    pub fn valid_bytes(&self) -> usize {
-        self.seen.valid_bytes
-    }
-
-    /// The bytes that arrived, as ranges of the message, in order.
-    pub fn valid(&self) -> &[Range<usize>] {
-        &self.seen.valid
-    }
-
-    /// The bytes that are missing, as ranges of the message, in order.
-    pub fn missing(&self) -> impl Iterator<Item = Range<usize>> {
-        let end = self.len();
-        let starts = std::iter::once(0).chain(self.valid().iter().map(|valid| valid.end));
-        let ends = self.valid().iter().map(|valid| valid.start);
-        let gaps = starts.zip(ends.chain(std::iter::once(end)));
-        gaps.filter(|(start, end)| start < end)
-            .map(|(start, end)| start..end)
-    }
-
-    /// Whether all of `range` of the message arrived.
-    pub fn has(&self, range: Range<usize>) -> bool {
-        let at = self.valid().partition_point(|valid| valid.end < range.end);
-        let within = self.valid().get(at);
-        within.is_some_and(|valid| valid.start <= range.start && range.end <= valid.end)
-    }
-
-    /// Whether all of it arrived.
-    pub fn is_whole(&self) -> bool {
-        self.seen.valid_bytes == self.seen.length
     }
 
     /// Why it was closed.
     pub fn ended(&self) -> Ended {
-        self.seen.ended
-    }
-
-    /// Bytes that are lost or arrive together; the last ones may be fewer.
-    pub fn unit(&self) -> usize {
-        self.seen.unit
+        self.arrived.end().unwrap_or(Ended::Asked)
     }
 
     /// Copies what is at `offset` of the message. Where nothing arrived, the region has
@@ -175,7 +65,7 @@ impl Record {
             )));
         }
         match &self.landing {
-            Some(landing) => landing.copy_out(self.offset + offset, bytes),
+            Some(landing) => landing.copy_out(self.range().start + offset, bytes),
             None => Err(Error::you(
                 "the region of the record was withdrawn before the record was taken",
             )),
@@ -200,6 +90,14 @@ impl Record {
     }
 }
 
+impl Deref for Record {
+    type Target = Arrived;
+
+    fn deref(&self) -> &Arrived {
+        &self.arrived
+    }
+}
+
 impl Drop for Record {
     fn drop(&mut self) {
         self.datagrams.free(self.handle);
@@ -208,17 +106,6 @@ impl Drop for Record {
 
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Seen {
-            source,
-            number,
-            length,
-            valid_bytes,
-            ended,
-            ..
-        } = &self.seen;
-        write!(
-            f,
-            "Record({valid_bytes} of {length} bytes, number {number} from {source}, ended {ended:?})"
-        )
+        write!(f, "Record({:?})", self.arrived)
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::connection::Connection;
 use crate::hub::{Hub, lock};
-use crate::landing::{Landings, RecordKeys};
+use crate::landing::{Landings, Purpose, RecordKeys};
 use crate::pages::{PageFile, Pages};
-use crate::{Endpoint, Error, Record, Remote, Result};
+use crate::{DatagramAddress, Endpoint, Error, Record, Remote, Result};
 use airdma_engine::{Access, Gid, Mr, Mw, Pd, Rkey, Sge};
 use bitflags::bitflags;
 use std::fmt;
@@ -37,6 +37,8 @@ bitflags! {
         const ATOMIC = 1 << 2;
         /// Write records to it, by datagrams: with keys that open it for nothing else.
         const RECORD = 1 << 3;
+        /// Read it by datagrams: with keys that open it for nothing else.
+        const RECORD_READ = 1 << 4;
     }
 }
 
@@ -48,8 +50,9 @@ pub struct Shared {
     // Dropped first: peers have access to the pages as long as they exist.
     openings: Mutex<Vec<Opening>>,
     access: Access,
-    /// With [`Rights::RECORD`].
+    /// With [`Rights::RECORD`] or [`Rights::RECORD_READ`].
     records: Option<RecordKeys>,
+    rights: Rights,
     region: Region,
 }
 
@@ -82,14 +85,24 @@ impl Memory {
         unsafe { self.pages.start().add(offset as usize) }
     }
 
-    /// Opens a part for records of one host, or of all.
+    /// Opens a part to datagrams of one host, or of all; to a group by `key`, or by one that is
+    /// drawn.
     pub(crate) fn register_records(
         &self,
-        address: u64,
-        length: usize,
+        purpose: Purpose,
+        (address, length): (u64, usize),
         from: Option<Gid>,
+        key: Option<Rkey>,
     ) -> Result<Arc<Mr>> {
-        Ok(self.pd.reg_sealed_record_mr(address, length, from)?)
+        let pd = &self.pd;
+        Ok(match purpose {
+            Purpose::Write => pd.reg_sealed_record_mr(address, length, from)?,
+            Purpose::Read => pd.reg_sealed_record_read_mr(address, length, from)?,
+            Purpose::WriteToGroup(group) => {
+                let name = (Gid::from(group), key.unwrap_or_default());
+                pd.reg_group_record_mr(address, length, name, from)?
+            }
+        })
     }
 }
 
@@ -177,12 +190,13 @@ impl Region {
         access.set(Access::REMOTE_WRITE, rights.contains(Rights::WRITE));
         access.set(Access::REMOTE_ATOMIC, rights.contains(Rights::ATOMIC));
         let records = rights
-            .contains(Rights::RECORD)
+            .intersects(Rights::RECORD | Rights::RECORD_READ)
             .then(|| RecordKeys::new(&self));
         Ok(Shared {
             openings: Mutex::default(),
             access,
             records,
+            rights,
             region: self,
         })
     }
@@ -284,7 +298,7 @@ impl Shared {
     pub fn remote(&self, to: &Endpoint) -> Result<Remote> {
         if self.records.is_some() && self.access.is_empty() {
             return Err(Error::you(
-                "the region is shared for records alone: their key is that of `remote_for_records`",
+                "the region is shared with datagrams alone: their keys are those of `remote_for_records` and `remote_for_reads`",
             ));
         }
         let connection = to.connection();
@@ -317,10 +331,58 @@ impl Shared {
     /// [`DatagramEndpoint::write_record`]: crate::DatagramEndpoint::write_record
     /// [`DatagramEndpoint::address`]: crate::DatagramEndpoint::address
     pub fn remote_for_records(&self, from: Option<IpAddr>) -> Result<Remote> {
-        let records = self.records.as_ref().ok_or_else(|| {
-            Error::you("the region is not shared for records: share it with `Rights::RECORD`")
-        })?;
-        records.remote(from)
+        self.keys(Rights::RECORD)?
+            .remote(Purpose::Write, from, None)
+    }
+
+    /// The key and addresses for records to a multicast group, which reach the region at an
+    /// endpoint that is a member ([`Device::group_endpoint`](crate::Device::group_endpoint)): of
+    /// all hosts, or of the one at `from` alone.
+    ///
+    /// The first member draws the key, and sends the result to the source and to the other members,
+    /// which give it as `agreed`. Each of them has a region of its own; addresses begin at 0 in
+    /// all. Each call returns the same for the same arguments. *A member knows the key that writes
+    /// to all the others*: name the source, or use a group on a network whose hosts are trusted.
+    ///
+    /// # Errors
+    /// [`Blame::You`](crate::Blame::You): the region is shared without [`Rights::RECORD`]; the
+    /// address is not of a group. [`Blame::System`](crate::Blame::System): no keys are left, or
+    /// another region of the device has the key of the group.
+    pub fn remote_for_group(
+        &self,
+        group: &DatagramAddress,
+        agreed: Option<&Remote>,
+        from: Option<IpAddr>,
+    ) -> Result<Remote> {
+        let purpose = Purpose::WriteToGroup(group.ip());
+        self.keys(Rights::RECORD)?
+            .remote(purpose, from, agreed.map(Remote::key))
+    }
+
+    /// The key and address for reads by datagrams ([`DatagramEndpoint::read_record`]): of all
+    /// hosts, or of the one at `from` alone. A reader also needs the address of an endpoint of this
+    /// device, which answers. Each call returns the same for the same hosts.
+    ///
+    /// # Errors
+    /// [`Blame::You`](crate::Blame::You): the region is shared without [`Rights::RECORD_READ`].
+    /// [`Blame::System`](crate::Blame::System): no keys are left.
+    ///
+    /// [`DatagramEndpoint::read_record`]: crate::DatagramEndpoint::read_record
+    pub fn remote_for_reads(&self, from: Option<IpAddr>) -> Result<Remote> {
+        self.keys(Rights::RECORD_READ)?
+            .remote(Purpose::Read, from, None)
+    }
+
+    /// Its keys for datagrams, if it is shared with this right.
+    pub(crate) fn keys(&self, right: Rights) -> Result<&RecordKeys> {
+        let keys = self.records.as_ref();
+        keys.filter(|_| self.rights.contains(right)).ok_or_else(|| {
+            Error::you(if right == Rights::RECORD {
+                "the region is not shared for records: share it with `Rights::RECORD`"
+            } else {
+                "the region is not shared for reads by datagrams: share it with `Rights::RECORD_READ`"
+            })
+        })
     }
 
     /// Whether `record` is in this region.

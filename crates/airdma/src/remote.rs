@@ -72,6 +72,10 @@ impl Remote {
         self.length == 0
     }
 
+    pub(crate) fn key(&self) -> Rkey {
+        self.key
+    }
+
     /// Address and key of `length` bytes at `offset`.
     pub(crate) fn at(&self, offset: u64, length: usize) -> Result<(u64, Rkey)> {
         let end = offset.checked_add(length as u64);

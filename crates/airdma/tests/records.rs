@@ -325,9 +325,11 @@ fn arguments_that_do_not_fit_are_the_callers_fault() {
             let other = to.at("2001:db8::1".parse().unwrap());
             assert!(refused(8, 0..8, 0, &other).contains("no IPv6 address"));
 
+            // No connection agrees on its keys.
             let sealed = Device::open("127.0.0.1").unwrap().sealed();
             let error = sealed.datagram_endpoint().unwrap_err();
             assert_eq!(error.blame(), Blame::You, "{error}");
+            assert!(error.to_string().contains("one secret"), "{error}");
             let config = RecordConfig {
                 open_max: 0,
                 ..RecordConfig::default()

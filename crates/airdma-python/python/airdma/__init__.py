@@ -82,6 +82,8 @@ class Rights(enum.IntFlag):
     """Add to its words, and compare and swap them."""
     RECORD = 8
     """Write records, by datagrams: with keys that open the region for nothing else."""
+    RECORD_READ = 16
+    """Read it by datagrams: with keys that open the region for nothing else."""
 
 
 class Ended(enum.IntEnum):
@@ -101,3 +103,7 @@ class Ended(enum.IntEnum):
     """The region was withdrawn."""
     LAST = 6
     """The packet at its end arrived: a mode for measurements."""
+    REFUSED = 7
+    """The peer does not allow the read."""
+    FLUSHED = 8
+    """The endpoint of the read ended."""

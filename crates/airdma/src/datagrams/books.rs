@@ -1,13 +1,14 @@
 //! The books of one datagram endpoint: messages on their way, and records that wait for a reader.
 
 use super::Datagrams;
+use super::reads::Reads;
 use crate::Region;
 use crate::error::Cause;
 use crate::work::{Buffer, SEND_DEPTH, keep};
 use crate::{Blame, Error};
 use airdma_engine::{
-    Completion, CompletionOpcode, Datagram, Operation as Verb, Qp, RecordHandle, SendFlags, SendWr,
-    Status,
+    Completion, CompletionOpcode, Datagram, DatagramRead, Operation as Verb, Qp, RecordHandle,
+    Rkey, SendFlags, SendWr, Status,
 };
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -34,9 +35,12 @@ struct Reader {
 /// What is done after the lock of the books is released.
 #[derive(Default)]
 pub(super) struct Aftermath {
-    wakers: Vec<Waker>,
-    regions: Vec<Region>,
-    records: Vec<RecordHandle>,
+    pub(super) wakers: Vec<Waker>,
+    pub(super) regions: Vec<Region>,
+    /// Records to free.
+    pub(super) records: Vec<RecordHandle>,
+    /// Keys and addresses of reads to end.
+    pub(super) closes: Vec<(Rkey, u64)>,
 }
 
 impl Aftermath {
@@ -44,13 +48,16 @@ impl Aftermath {
         for handle in self.records {
             datagrams.free(handle);
         }
+        for (key, va) in self.closes {
+            // Fails only after the end of the queue pair, which ends all.
+            drop(datagrams.qp.close_record(key, va));
+        }
         for waker in self.wakers {
             waker.wake();
         }
     }
 }
 
-#[derive(Default)]
 pub(super) struct Books {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
@@ -62,21 +69,45 @@ pub(super) struct Books {
     /// The n-th gets the n-th record.
     readers: VecDeque<Reader>,
     last_ticket: u64,
+    pub(super) reads: Reads,
     /// Why the endpoint has ended.
     failure: Option<Cause>,
 }
 
 impl Books {
-    /// Whether there are messages that the queue pair has no room for.
+    /// Those of an endpoint whose table holds `open_max` messages.
+    pub(super) fn new(open_max: u32) -> Books {
+        Books {
+            slots: Vec::new(),
+            free: Vec::new(),
+            queued: VecDeque::new(),
+            posted: 0,
+            records: VecDeque::new(),
+            readers: VecDeque::new(),
+            last_ticket: 0,
+            reads: Reads::new(open_max),
+            failure: None,
+        }
+    }
+
+    /// Whether there are messages or reads that the queue pair has no room for.
     pub(super) fn overflows(&self) -> bool {
-        !self.queued.is_empty()
+        !self.queued.is_empty() || self.reads.overflows()
     }
 
     /// Whether a task waits for completions.
     pub(super) fn is_watched(&self) -> bool {
         let mut wakers = self.slots.iter().flatten().map(|slot| &slot.waker);
         let mut readers = self.readers.iter().map(|reader| &reader.waker);
-        self.overflows() || wakers.any(Option::is_some) || readers.any(Option::is_some)
+        self.overflows()
+            || wakers.any(Option::is_some)
+            || readers.any(Option::is_some)
+            || self.reads.is_watched()
+    }
+
+    /// Adds a read of a peer's memory, which [`Books::post`] begins; returns its number.
+    pub(super) fn read(&mut self, wanted: DatagramRead, buffer: Buffer) -> u64 {
+        self.reads.enter(wanted, buffer, self.failure.clone())
     }
 
     /// Adds a message, which [`Books::post`] posts; returns its number.
@@ -197,6 +228,7 @@ impl Books {
 
     /// Posts what the queue pair has room for.
     pub(super) fn post(&mut self, qp: &Qp, after: &mut Aftermath) {
+        self.reads.begin(qp, after);
         while self.posted < SEND_DEPTH
             && let Some(number) = self.queued.pop_front()
         {
@@ -224,9 +256,12 @@ impl Books {
     }
 
     /// Handles a completion.
-    pub(super) fn completed(&mut self, completion: &Completion, after: &mut Aftermath) {
+    pub(super) fn completed(&mut self, completion: &Completion, qp: &Qp, after: &mut Aftermath) {
         if completion.opcode == CompletionOpcode::ReceiveRecord {
             let handle = RecordHandle(completion.wr_id);
+            if self.reads.ended(handle, qp, self.failure.as_ref(), after) {
+                return;
+            }
             if self.failure.is_some() {
                 after.records.push(handle);
                 return;
@@ -260,6 +295,7 @@ impl Books {
                 after.wakers.extend(slot.waker.take());
             }
         }
+        self.reads.fail(&cause, after);
         after.records.extend(std::mem::take(&mut self.records));
         self.wake_readers(after);
     }

@@ -175,6 +175,20 @@ impl Pd {
         self.register_records((addr, length), source, (false, false))
     }
 
+    /// As [`Pd::reg_record_read_mr`], for memory that no process can truncate
+    /// ([`Pd::reg_sealed_mr`]).
+    ///
+    /// # Errors
+    /// As [`Pd::reg_mr`].
+    pub fn reg_sealed_record_read_mr(
+        self: &Arc<Self>,
+        addr: u64,
+        length: usize,
+        source: Option<Gid>,
+    ) -> Result<Arc<Mr>, Error> {
+        self.register_records((addr, length), source, (true, false))
+    }
+
     fn register_records(
         self: &Arc<Self>,
         (address, length): (u64, usize),

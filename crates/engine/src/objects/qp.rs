@@ -418,7 +418,7 @@ impl Qp {
     }
 
     /// Detaches it from all multicast groups.
-    fn detach_all(&self) {
+    pub fn detach_all(&self) {
         // A queue pair that is gone is attached to none.
         if self
             .ask_yes_no(QueuePairControl::IsAttached)

@@ -22,6 +22,11 @@ impl Qp {
         Ok(())
     }
 
+    /// Whether its datagrams are sealed: the device had a secret when the queue pair was created.
+    pub fn seals_datagrams(&self) -> bool {
+        self.shared.seals_datagrams
+    }
+
     /// Lets a datagram queue pair repeat SENDs and Write-Records with the flag
     /// [`RELIABLE`](crate::SendFlags::RELIABLE) until their target has them. They complete one by
     /// one, in any order. The target has called [`Qp::enable_records`].
