@@ -1,5 +1,5 @@
 /* A preload that gets one trap wrong, FAULT=number, as shims have done. The trap of that number must
-   then print something else. */
+   then print something else. Above 25: faults of a stream's bytes. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
@@ -159,6 +160,21 @@ EXPORT ssize_t recv(int fd, void *data, size_t length, int flags)
     do got = NEXT(recv)(fd, data, length, flags);
     while (fault(21) && got < 0 && errno == EINTR);
     return got;
+}
+
+EXPORT ssize_t send(int fd, const void *data, size_t length, int flags)
+{
+    static int calls;
+    if (length < 100 || !(fault(26) || fault(27) || fault(28)) || ++calls % 50 != 0) return NEXT(send)(fd, data, length, flags);
+    /* 26: a byte is lost; 27: one comes twice; 28: two change places. */
+    unsigned char *other = malloc(length + 1);
+    memcpy(other, data, length);
+    if (fault(27)) memcpy(other + 51, (const char *)data + 50, length - 50);
+    if (fault(28)) other[50] = ((const unsigned char *)data)[51], other[51] = ((const unsigned char *)data)[50];
+    size_t bytes = fault(26) ? length - 1 : fault(27) ? length + 1 : length;
+    ssize_t sent = NEXT(send)(fd, other, bytes, flags);
+    free(other);
+    return sent == (ssize_t)bytes ? (ssize_t)length : sent;
 }
 
 EXPORT ssize_t write(int fd, const void *data, size_t length)

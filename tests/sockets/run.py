@@ -6,7 +6,9 @@ Needs the release binaries (`make build`). Root, or unprivileged user namespaces
 
   run.py                       all suites
   run.py --only traps,faults   some of them
-  run.py --match 'trap 7'      tests whose name matches
+  run.py --match 'trap 7'      traps whose name matches
+  run.py --only machine --seed 100 --seeds 50 --steps 200
+                               random sequences of calls, from a seed on
 """
 
 from __future__ import annotations
@@ -20,18 +22,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
+import machine
 import traps
 from airdma_lab import build, privileges
 from airdma_lab.lab import Lab
 from case import Tally
 
-SUITES = ("traps", "faults")
+SUITES = ("traps", "machine", "faults")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SUITES), help=f"suites: {', '.join(SUITES)}")
     parser.add_argument("--match", default="", help="regular expression on the names of traps and programs")
+    parser.add_argument("--seed", type=int, help="first seed of the state machine")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    parser.add_argument("--steps", type=int, default=machine.STEPS, help="length of a sequence")
     arguments = parser.parse_args()
     only = set(arguments.only.split(","))
     if unknown := only - set(SUITES):
@@ -47,9 +53,14 @@ def main() -> int:
         if "traps" in only:
             with tally.part("traps"):
                 traps.run(lab, tally, folder, chosen)
+        if "machine" in only:
+            seeds = machine.SEEDS if arguments.seed is None else range(arguments.seed, arguments.seed + arguments.seeds)
+            with tally.part("machine"):
+                machine.run(lab, tally, folder, seeds, arguments.steps)
         if "faults" in only:
             with tally.part("faults"):
                 traps.run_faults(lab, tally, folder, chosen)
+                machine.run_faults(lab, tally, folder)
     for name, complaints in tally.failures.items():
         print(f"---- {name}\n{complaints}")
     print(tally.summary())
