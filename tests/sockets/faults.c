@@ -1,5 +1,5 @@
-/* A preload that gets one trap wrong, FAULT=number, as shims have done. The trap of that number must
-   then print something else. Above 25: faults of a stream's bytes. */
+/* A preload that gets one trap wrong, FAULT=number, as shims have done. The trap of that number
+   must then print something else. Above 25: faults of a stream's bytes. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -84,7 +84,7 @@ EXPORT int epoll_wait(int epoll, struct epoll_event *events, int most, int timeo
     return got;
 }
 
-/* 6: the target of dup2 is kept open under another number. 8: sockets are closed in what is executed. */
+/* 6: the target of dup2 is kept open under another number. 8: exec closes sockets. */
 EXPORT int dup2(int from, int to)
 {
     if (fault(6) && from != to) fcntl(to, F_DUPFD, 400);

@@ -16,7 +16,7 @@ from ends import PLAIN, SHIMMED, Arrangement
 from observed import HERE, Observed, compiled, compiled_faults
 
 SEEDS = range(1, 6)
-"""Of the quick suite."""
+"""The seeds that `make sockets` runs."""
 STEPS = 80
 PORT = 6900
 LOSES_A_BYTE, DOUBLES_BYTES, SWAPS_BYTES = 26, 27, 28

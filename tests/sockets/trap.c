@@ -84,7 +84,7 @@ static int open_end(const char *name)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    /* Both ways, so that opening waits for nobody and words outlive who said them. */
+    /* Both ways, so that opening does not wait, and words outlive their writer. */
     long fd = raw(SYS_open, (long)path, O_RDWR, 0, 0, 0);
     long high = raw(SYS_fcntl, fd, F_DUPFD, CHANNEL_AT, 0, 0);
     raw(SYS_close, fd, 0, 0, 0, 0);

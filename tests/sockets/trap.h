@@ -1,5 +1,5 @@
-/* What the trap programs share: two ends, `server` and `client`, that print each call's result, and a
-   channel between them which no preload sees. Descriptor numbers are part of what is printed. */
+/* What the trap programs share: two ends, `server` and `client`, that print each call's result, and
+   a channel between them which no preload sees. Descriptor numbers are part of what is printed. */
 #ifndef TRAP_H
 #define TRAP_H
 
@@ -68,7 +68,7 @@ const char *error_name(int error);
         returned_;                                                                            \
     })
 
-/* The channel: `tell` is async-signal-safe; `hear` ends the program if another word comes or none. */
+/* The channel. `tell` is async-signal-safe; `hear` ends the program if the word does not come. */
 void tell(const char *word);
 void hear(const char *word);
 /* Both ends are here. */
