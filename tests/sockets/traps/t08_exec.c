@@ -1,4 +1,4 @@
-/* A socket without CLOEXEC lives on in a new image; what a vfork child does to its table stays there. */
+/* A socket without CLOEXEC lives on in a new image; a vfork child changes only its own table. */
 #include <spawn.h>
 
 #include "../trap.h"

@@ -1,4 +1,4 @@
-/* A descriptor that is passed keeps the connection while it is in flight, and works where it arrives. */
+/* A descriptor that is passed keeps the connection in flight, and works where it arrives. */
 #include "../trap.h"
 
 enum { PART = 5000 };

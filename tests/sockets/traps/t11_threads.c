@@ -1,4 +1,4 @@
-/* Threads on one socket: close does not wake a reader, shutdown does; numbers are used again at once. */
+/* Threads on one socket: close does not wake a reader, shutdown does; numbers are used again. */
 #include <sys/syscall.h>
 
 #include "../trap.h"

@@ -1,4 +1,4 @@
-/* Nothing but the program's bytes is in the stream, and what was set before connect holds after it. */
+/* Only the program's bytes are in the stream, and what was set before connect holds after it. */
 #include "../trap.h"
 
 static void quiet(const char *when, int connection)
