@@ -83,6 +83,7 @@ local f = {
   record_imm = ProtoField.bytes("airdma.write.imm", "Immediate data"),
   record_socket = ProtoField.uint32("airdma.write.socket", "Bytes in the socket", base.DEC),
   record_socket_max = ProtoField.uint32("airdma.write.socket_max", "Capacity of the socket", base.DEC),
+  record_entries = ProtoField.uint24("airdma.write.entries", "Free entries", base.DEC),
   answer = ProtoField.uint8("airdma.answer", "Answer", base.DEC, {
     [0] = "arrives", [1] = "whole", [2] = "not ready", [3] = "refused", [4] = "too long", [5] = "ended",
   }),
@@ -207,8 +208,14 @@ local function echo(buffer, pinfo, root)
   tree:add(f.record_source, buffer(17, 3))
   tree:add(f.record_id, buffer(20, 4))
   tree:add(f.record_offset, buffer(24, 4))
+  if buffer(len - 4, 1):bitfield(6, 1) == 1 then
+    tree:append_text(": question")
+    pinfo.cols.info:append(" airdma Write-Record question")
+    return
+  end
   tree:add(f.record_socket, buffer(28, 4))
   tree:add(f.record_socket_max, buffer(32, 4))
+  if buffer(len - 4, 1):bitfield(7, 1) == 1 then tree:add(f.record_entries, buffer(len - 3, 3)) end
   pinfo.cols.info:append(" airdma Write-Record answer")
 end
 

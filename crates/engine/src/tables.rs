@@ -11,6 +11,7 @@ pub(crate) mod qp_host;
 pub(crate) mod qp_table;
 pub(crate) mod rate_limit;
 pub(crate) mod record_peers;
+pub(crate) mod record_targets;
 pub(crate) mod round_robin;
 pub(crate) mod srq_table;
 pub(crate) mod timers;

@@ -111,6 +111,34 @@ pub struct SentDatagram {
     pub instance: Psn,
 }
 
+/// A datagram that waits to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextDatagram {
+    /// Its place: requests count in the order in which they were posted.
+    pub place: u64,
+    /// Where it goes, and to which queue pair.
+    pub path: Path,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// The Q_Key in it.
+    pub qkey: Qkey,
+    /// It begins a Write-Record.
+    pub begins: bool,
+}
+
+impl NextDatagram {
+    /// One that begins no Write-Record of a posted request.
+    pub fn part(path: Path, qpn: Qpn) -> NextDatagram {
+        NextDatagram {
+            place: 0,
+            path,
+            qpn,
+            qkey: Qkey(0),
+            begins: false,
+        }
+    }
+}
+
 impl Datagrams {
     pub(crate) fn new(port_mtu: PathMtu) -> Self {
         Datagrams {
@@ -357,7 +385,7 @@ impl Datagrams {
     }
 
     /// See [`QueuePair::next_datagram_at`](crate::QueuePair::next_datagram_at).
-    pub(crate) fn next_at(&self, place: u64) -> Option<(u64, Path, Qpn)> {
+    pub(crate) fn next_at(&self, place: u64, attributes: &QpAttributes) -> Option<NextDatagram> {
         let skipped = place.saturating_sub(self.first);
         let rest = self.queue.iter().enumerate().skip(skipped as usize);
         for (at, posted) in rest {
@@ -368,8 +396,15 @@ impl Datagrams {
                 // Nothing behind it leaves, as if it had been sent in order.
                 Progress::Failed(_) if at > 0 => return None,
                 Progress::Nothing | Progress::Part { .. } | Progress::Failed(_) => {
-                    let datagram = posted.request.datagram?;
-                    return Some((self.first + at as u64, datagram.path, datagram.qpn));
+                    let datagram = &posted.request.datagram?;
+                    let is_first = posted.progress == Progress::Nothing;
+                    return Some(NextDatagram {
+                        place: self.first + at as u64,
+                        path: datagram.path,
+                        qpn: datagram.qpn,
+                        qkey: qkey_of(datagram, attributes),
+                        begins: is_first && posted.request.operation.is_record(),
+                    });
                 }
             }
         }

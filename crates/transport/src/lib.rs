@@ -38,7 +38,7 @@ pub use attributes::{
 };
 pub use completion::{Completion, CompletionOpcode, GrhHeader, Status};
 pub use counter::Counter;
-pub use datagram::SentDatagram;
+pub use datagram::{NextDatagram, SentDatagram};
 pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };

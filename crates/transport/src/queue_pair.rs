@@ -12,7 +12,7 @@ use airdma_wire::{
 use crate::ack_delay::AckDelay;
 use crate::attributes::{QpAttributes, QpState, QpType};
 use crate::counter::Counter;
-use crate::datagram::{Datagrams, SentDatagram};
+use crate::datagram::{Datagrams, NextDatagram, SentDatagram};
 use crate::host::{Host, QpEvent};
 use crate::record::{ReadAsked, Reader, RecordHost, RecordTarget};
 use crate::reliable::{InvalidReliableConfig, ReliableConfig, Repeat};
@@ -777,6 +777,11 @@ impl QueuePair {
         }
     }
 
+    /// Whether packets are taken in the state of the queue pair.
+    pub fn is_receiving(&self) -> bool {
+        self.attributes.state.receives()
+    }
+
     /// What tells the queue pair from others that had its number
     /// ([`set_record_requester`](Self::set_record_requester)).
     pub fn record_instance(&self) -> Option<Psn> {
@@ -786,12 +791,12 @@ impl QueuePair {
         }
     }
 
-    /// The first datagram that waits to be sent, of those from a `place` on: its place, path and
-    /// queue pair. Places count all requests, in the order in which they were posted.
-    pub fn next_datagram_at(&self, place: u64) -> Option<(u64, Path, Qpn)> {
+    /// The first datagram that waits to be sent, of those from a `place` on. Places count all
+    /// requests, in the order in which they were posted.
+    pub fn next_datagram_at(&self, place: u64) -> Option<NextDatagram> {
         match &self.service {
             Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
-                datagrams.next_at(place)
+                datagrams.next_at(place, &self.attributes)
             }
             Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
         }

@@ -141,7 +141,7 @@ fn like_a_record_echo(data: &[u8]) -> Vec<u8> {
     bytes.resize(RECORD_ECHO_LEN, 0);
     bytes[0] = RECORD_ECHO_OPCODE;
     bytes[1] &= 0xf0;
-    bytes[RECORD_ECHO_LEN - 4] = 0x10;
+    bytes[RECORD_ECHO_LEN - 4] = 0x10 | bytes[RECORD_ECHO_LEN - 4] & 0x0f;
     bytes
 }
 

@@ -13,9 +13,11 @@
 //! | no answer | after four round trips, and [`SILENCE_MIN`] at least, all that is in flight counts as gone: so hosts that never answer get a window in that time |
 //! | a window | as that of connections: halved when answers cease, or the socket is nearly full |
 //! | hosts | [`RECORD_PEERS_MAX`]; each is forgotten after [`UNUSED_MAX`] without a packet |
+//! | entries of targets | no more messages than the last answer allows ([`super::record_targets`]) |
 
 use crate::index::{PeerIndex, QpIndex};
 use crate::tables::peers::Peers;
+use crate::tables::record_targets::{Asker, Targets};
 use airdma_transport::Time;
 use airdma_wire::{Neighbour, Psn, Qpn, RecordEcho};
 use std::collections::{HashMap, VecDeque};
@@ -69,6 +71,8 @@ struct Asked {
     at: Time,
     /// All bytes sent before it, and it.
     sent: u64,
+    /// All messages to its target that began before it, and with it.
+    begun: u32,
 }
 
 /// One host.
@@ -87,6 +91,25 @@ struct RecordPeer {
     round_trip: Option<Duration>,
     /// Whether it has answered since the last silence.
     answers: bool,
+    /// Its queue pairs.
+    targets: Targets,
+}
+
+/// A packet that has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentRecord {
+    pub(crate) len: usize,
+    /// The queue pair to which a message begins with it.
+    pub(crate) begins: Option<Qpn>,
+    pub(crate) question: Option<Question>,
+}
+
+/// A question to a target of which no packet is sent now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Query {
+    pub(crate) way: Way,
+    pub(crate) asker: Asker,
+    pub(crate) question: Question,
 }
 
 /// The table.
@@ -99,6 +122,8 @@ pub(crate) struct RecordPeers {
     hand: usize,
     /// When [`RecordPeers::expire`] is due.
     due: Option<Time>,
+    /// Queue pairs whose messages may begin.
+    released: Vec<QpIndex>,
 }
 
 impl RecordPeers {
@@ -157,13 +182,15 @@ impl RecordPeers {
             used_at: now,
             round_trip: None,
             answers: false,
+            targets: Targets::default(),
         });
         self.call_at(now + UNUSED_MAX);
         (RecordPeerIndex(self.last), left)
     }
 
     fn remove(&mut self, at: usize, windows: &mut Peers) -> PeerIndex {
-        let peer = self.peers.swap_remove(at);
+        let mut peer = self.peers.swap_remove(at);
+        peer.targets.release_all(&mut self.released);
         self.by_way.remove(&peer.way);
         if let Some(moved) = self.peers.get(at) {
             self.by_way.insert(moved.way, at as u32);
@@ -174,6 +201,30 @@ impl RecordPeers {
 
     fn call_at(&mut self, at: Time) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// A queue pair whose messages may begin.
+    pub(crate) fn pop_released(&mut self) -> Option<QpIndex> {
+        self.released.pop()
+    }
+
+    /// Whether a message to a target may begin, and if so, whether its first packet asks for an
+    /// answer. The `asker` waits otherwise.
+    pub(crate) fn admit_message(
+        &mut self,
+        index: RecordPeerIndex,
+        to: Qpn,
+        asker: impl FnOnce() -> Asker,
+        now: Time,
+    ) -> Option<bool> {
+        let peer = &mut self.peers[index.0 as usize];
+        let asks = peer.targets.admit(to, &mut self.released);
+        if asks.is_none()
+            && let Some(due) = (peer.targets).wait(to, asker(), peer.round_trip, now)
+        {
+            self.call_at(due);
+        }
+        asks
     }
 
     /// Whether a packet may leave, and if so, whether it asks for an answer.
@@ -189,12 +240,11 @@ impl RecordPeers {
         windows.block_once(self.peers[index.0 as usize].peer, queue_pair);
     }
 
-    /// A packet of `len` bytes has left, which asks for an answer or not. Returns its window.
+    /// A packet has left, which asks for an answer or not. Returns its window.
     pub(crate) fn note_sent(
         &mut self,
         index: RecordPeerIndex,
-        len: usize,
-        question: Option<Question>,
+        packet: SentRecord,
         now: Time,
         windows: &mut Peers,
     ) -> PeerIndex {
@@ -204,18 +254,14 @@ impl RecordPeers {
             peer.since = now;
         }
         peer.used_at = now;
-        peer.sent += u64::from(len as u32 + PACKET_BYTES);
+        peer.sent += u64::from(packet.len as u32 + PACKET_BYTES);
         windows.update(peer.peer, before, peer.in_flight(), false, 0);
-        if let Some(question) = question {
+        if let Some(to) = packet.begins {
+            peer.targets.begin(to);
+        }
+        if let Some(question) = packet.question {
             peer.asked = peer.sent;
-            if peer.questions.len() == QUESTIONS_MAX {
-                peer.questions.pop_front();
-            }
-            peer.questions.push_back(Asked {
-                question,
-                at: now,
-                sent: peer.sent,
-            });
+            peer.ask(question, now);
         }
         let (window, due) = (peer.peer, peer.due());
         if before == 0 {
@@ -251,6 +297,8 @@ impl RecordPeers {
         if most > 0 {
             windows.note_socket(peer.peer, most);
         }
+        let stated = (asked.begun, echo.entries);
+        (peer.targets).take_answer(echo.src_qpn, stated, &mut self.released);
         let before = peer.in_flight();
         peer.gone = peer.gone.max(asked.sent);
         let is_full = most > 0 && echo.socket_bytes > most / 4 * 3;
@@ -260,18 +308,35 @@ impl RecordPeers {
     }
 
     /// Gives up what was not answered in time, and forgets hosts that were not used for long. Adds
-    /// the windows that have more room to `windows_with_room`; returns how many got smaller.
+    /// the windows that have more room to `windows_with_room`, and what to ask to `queries`;
+    /// returns how many windows got smaller.
     #[cold]
     pub(crate) fn expire(
         &mut self,
         now: Time,
         windows: &mut Peers,
         windows_with_room: &mut Vec<PeerIndex>,
+        queries: &mut Vec<Query>,
     ) -> u64 {
         let mut smaller = 0;
         for at in (0..self.peers.len()).rev() {
             let peer = &mut self.peers[at];
-            if peer.due() > now {
+            while let Some((asker, to, part)) = peer.targets.expire(now, &mut self.released) {
+                let question = Question {
+                    from: asker.number,
+                    to,
+                    instance: asker.instance,
+                    part,
+                };
+                peer.ask(question, now);
+                let way = peer.way;
+                queries.push(Query {
+                    way,
+                    asker,
+                    question,
+                });
+            }
+            if peer.silence_due() > now {
                 continue;
             }
             let in_flight = peer.in_flight();
@@ -293,9 +358,11 @@ impl RecordPeers {
 
     /// A queue pair is gone: it waits for no window.
     pub(crate) fn forget(&mut self, queue_pair: QpIndex, windows: &mut Peers) {
-        for peer in &self.peers {
+        for peer in &mut self.peers {
             windows.unwait(peer.peer, queue_pair);
+            peer.targets.forget(queue_pair);
         }
+        self.released.retain(|&released| released != queue_pair);
     }
 }
 
@@ -304,7 +371,25 @@ impl RecordPeer {
         (self.sent - self.gone) as u32
     }
 
+    /// A question leaves. If there are too many, the oldest is forgotten.
+    fn ask(&mut self, question: Question, now: Time) {
+        if self.questions.len() == QUESTIONS_MAX {
+            self.questions.pop_front();
+        }
+        self.questions.push_back(Asked {
+            question,
+            at: now,
+            sent: self.sent,
+            begun: self.targets.begun(question.to),
+        });
+    }
+
     fn due(&self) -> Time {
+        let query = self.targets.due();
+        query.map_or(self.silence_due(), |query| query.min(self.silence_due()))
+    }
+
+    fn silence_due(&self) -> Time {
         if self.sent == self.gone {
             return self.used_at + UNUSED_MAX;
         }
@@ -372,8 +457,12 @@ mod tests {
                     part: (self.sent, 0),
                 });
                 asked.extend(asks.then_some(self.sent));
-                self.peers
-                    .note_sent(index, LEN, question, now, &mut self.windows);
+                let packet = SentRecord {
+                    len: LEN,
+                    begins: None,
+                    question,
+                };
+                self.peers.note_sent(index, packet, now, &mut self.windows);
             }
             (most, asked)
         }
@@ -399,6 +488,8 @@ mod tests {
                 offset: 0,
                 socket_bytes: socket[0],
                 socket_bytes_max: socket[1],
+                entries: None,
+                asks: false,
             };
             let taken = self.peers.take_answer(way, &echo, now, &mut self.windows);
             taken.is_some()
@@ -406,7 +497,7 @@ mod tests {
 
         fn expire(&mut self, now: Time) -> usize {
             let mut room = Vec::new();
-            self.peers.expire(now, &mut self.windows, &mut room);
+            (self.peers).expire(now, &mut self.windows, &mut room, &mut Vec::new());
             room.len()
         }
     }

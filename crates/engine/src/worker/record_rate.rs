@@ -21,9 +21,10 @@ use crate::seal::datagrams::{Name, Readiness};
 use crate::tables::destination::destination;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::QpSlot;
-use crate::tables::record_peers::{Question, RecordPeerIndex, Way};
+use crate::tables::record_peers::{Query, Question, RecordPeerIndex, SentRecord, Way};
+use crate::tables::record_targets::Asker;
 use airdma_port::{Destination, Port, Received, TransmitBatch};
-use airdma_transport::{Counter, Path, QueuePair, SentDatagram, Time};
+use airdma_transport::{Counter, NextDatagram, QueuePair, SentDatagram, Time};
 use airdma_wire::{Psn, Qpn, RecordEcho, RecordPacket};
 
 /// Requests that one turn looks at, most of which may have no room.
@@ -31,7 +32,7 @@ const LOOKS_MAX: usize = 256;
 /// Answers that wait to be sent; they leave in the round that asked for them.
 const ANSWERS_MAX: usize = 256;
 
-/// An answer to send.
+/// An answer to send, or a question of which no packet is sent now.
 pub(super) struct Answer {
     /// The queue pair that sends it.
     from: QpIndex,
@@ -71,6 +72,8 @@ struct Next {
     /// The host whose window it takes from.
     peer: Option<RecordPeerIndex>,
     asks: bool,
+    /// It begins a Write-Record.
+    begins: bool,
 }
 
 impl Next {
@@ -146,6 +149,7 @@ impl WorkerState {
         while let Some(left) = self.crowded_out.pop() {
             self.scheduler.let_all_go(&mut self.qps, left);
         }
+        self.join_released();
         let offered = (self.qps.slot(index)).and_then(|slot| slot.offered.take());
         let windows = [window, offered.filter(|_| offered != window)];
         for window in windows.into_iter().flatten() {
@@ -197,6 +201,13 @@ impl WorkerState {
         self.air.admit(pacer, asks, wanted, &mut slot.waits, now)
     }
 
+    /// Puts queue pairs in line whose targets have entries.
+    fn join_released(&mut self) {
+        while let Some(index) = self.record_peers.pop_released() {
+            self.scheduler.join(&mut self.qps, index);
+        }
+    }
+
     fn leave_line(&mut self, index: QpIndex) {
         let turn = self.qps.slot(index).map(|slot| &mut slot.turn);
         self.scheduler.line.leave(turn);
@@ -209,17 +220,18 @@ impl WorkerState {
         loop {
             let reliable = slot.qp.next_reliable_datagram(now);
             let next = match reliable {
-                Some((path, number)) => Some((Which::Reliable, path, number)),
+                Some((path, qpn)) => Some((Which::Reliable, NextDatagram::part(path, qpn))),
                 None => next_windowed(&slot.qp, look),
             };
-            let Some((which, path, number)) = next else {
+            let Some((which, next)) = next else {
                 // Reliable datagrams have windows of their own.
                 slot.qp.pass_turn();
                 slot.qp.next_reliable_datagram(now)?;
                 continue;
             };
+            let number = next.qpn;
             let rows = &self.device.rows;
-            let to = destination(&path, rows);
+            let to = destination(&next.path, rows);
             let local = rows.get(usize::from(to.source_index)).copied().flatten();
             let way = Way {
                 local: local.unwrap_or(to.address),
@@ -236,6 +248,21 @@ impl WorkerState {
                     .map(|asks| (Some(peer), asks && is_host));
                 if admitted.is_none() {
                     self.record_peers.wait(peer, windows, index);
+                }
+                if next.begins
+                    && is_host
+                    && let Some((_, asks)) = &mut admitted
+                {
+                    let asker = || Asker {
+                        index,
+                        number: slot.qp.qpn(),
+                        instance: slot.qp.record_instance().unwrap_or_default(),
+                        qkey: next.qkey,
+                    };
+                    match self.record_peers.admit_message(peer, number, asker, now) {
+                        Some(is_one_of_the_last) => *asks |= is_one_of_the_last,
+                        None => admitted = None,
+                    }
                 }
             }
             let name = Name {
@@ -259,6 +286,7 @@ impl WorkerState {
                         name,
                         peer,
                         asks,
+                        begins: next.begins,
                     });
                 }
                 (None, Which::Posted(place)) => {
@@ -323,7 +351,12 @@ impl WorkerState {
             });
             let windows = &mut self.scheduler.peers;
             let peers = &mut self.record_peers;
-            *window = Some(peers.note_sent(peer, len, question, now, windows));
+            let packet = SentRecord {
+                len,
+                begins: next.begins.then_some(next.name.number),
+                question,
+            };
+            *window = Some(peers.note_sent(peer, packet, now, windows));
         }
         Some((clear, Some(len)))
     }
@@ -350,12 +383,24 @@ impl WorkerState {
             offset: headers.rceth.offset,
             socket_bytes: 0,
             socket_bytes_max: 0,
+            entries: None,
+            asks: false,
         };
+        self.owe(Answer { from, way, echo });
+    }
+
+    /// Owes an answer, in place of an earlier one to the same queue pair.
+    fn owe(&mut self, answer: Answer) {
         let ends = |answer: &Answer| {
             let echo = &answer.echo;
-            (answer.way, answer.from, echo.dest_qpn, echo.instance)
+            (
+                answer.way,
+                answer.from,
+                echo.dest_qpn,
+                echo.instance,
+                echo.asks,
+            )
         };
-        let answer = Answer { from, way, echo };
         let answers = &mut self.record_answers;
         match answers
             .iter()
@@ -393,10 +438,14 @@ impl WorkerState {
                 flow_label: 0,
                 bundles: false,
             };
-            if let Some(queue) = port.receive_queue(to.source_index) {
-                let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-                echo.socket_bytes = bytes(queue.bytes);
-                echo.socket_bytes_max = bytes(queue.capacity.unwrap_or(0));
+            if !echo.asks {
+                if let Some(queue) = port.receive_queue(to.source_index) {
+                    let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+                    echo.socket_bytes = bytes(queue.bytes);
+                    echo.socket_bytes_max = bytes(queue.capacity.unwrap_or(0));
+                }
+                let records = slot.records.as_ref();
+                echo.entries = records.map(|records| records.lock().room_for(way.remote));
             }
             let bytes = echo.to_bytes();
             out[..bytes.len()].copy_from_slice(&bytes);
@@ -423,7 +472,13 @@ impl WorkerState {
     pub(super) fn expire_record_peers(&mut self, now: Time) {
         let mut room: Vec<PeerIndex> = std::mem::take(&mut self.crowded_out);
         let windows = &mut self.scheduler.peers;
-        let smaller = self.record_peers.expire(now, windows, &mut room);
+        let mut queries = std::mem::take(&mut self.record_queries);
+        let smaller = (self.record_peers).expire(now, windows, &mut room, &mut queries);
+        for query in queries.drain(..) {
+            self.owe(question(&query));
+        }
+        self.record_queries = queries;
+        self.join_released();
         for _ in 0..smaller {
             self.counters.count(EngineCounter::WindowDecreases);
         }
@@ -434,17 +489,43 @@ impl WorkerState {
     }
 }
 
+/// The question of a queue pair that waits for entries of a target.
+fn question(query: &Query) -> Answer {
+    let Query {
+        way,
+        asker,
+        question,
+    } = *query;
+    let (id, offset) = question.part;
+    Answer {
+        from: asker.index,
+        way,
+        echo: RecordEcho {
+            dest_qpn: question.to,
+            instance: question.instance,
+            qkey: asker.qkey,
+            src_qpn: question.from,
+            id,
+            offset,
+            socket_bytes: 0,
+            socket_bytes_max: 0,
+            entries: None,
+            asks: true,
+        },
+    }
+}
+
 /// The next datagram of a queue pair that takes from the window of its host: posted ones and
 /// answers to reads take turns.
-fn next_windowed(qp: &QueuePair, look: &Look) -> Option<(Which, Path, Qpn)> {
+fn next_windowed(qp: &QueuePair, look: &Look) -> Option<(Which, NextDatagram)> {
     let read = || {
-        let (path, number) = qp.next_read(look.read)?;
-        Some((Which::Read(look.read), path, number))
+        let (path, qpn) = qp.next_read(look.read)?;
+        Some((Which::Read(look.read), NextDatagram::part(path, qpn)))
     };
     let posted = || {
         let next = (look.refused < LOOKS_MAX).then(|| qp.next_datagram_at(look.place));
-        let (place, path, number) = next.flatten()?;
-        Some((Which::Posted(place), path, number))
+        let next = next.flatten()?;
+        Some((Which::Posted(next.place), next))
     };
     if look.was_read {
         posted().or_else(read)
@@ -461,10 +542,9 @@ impl Receiving<'_> {
             Ok(echo) => echo,
             Err(error) => return self.drop_malformed(error),
         };
-        if self.taker_in_clear(received, echo.dest_qpn).is_none() {
-            return;
+        if let Some(index) = self.taker_in_clear(received, echo.dest_qpn) {
+            self.take_record_echo(index, received, &echo);
         }
-        self.take_record_echo(received, &echo);
     }
 
     /// Takes one that was sealed by the queue pair of this number.
@@ -478,14 +558,17 @@ impl Receiving<'_> {
         let number = slot.map(|slot| slot.qp.qpn());
         match RecordEcho::parse(received.bytes) {
             Ok(echo) if echo.src_qpn == sender && Some(echo.dest_qpn) == number => {
-                self.take_record_echo(received, &echo)
+                self.take_record_echo(index, received, &echo)
             }
             Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
             Err(error) => self.drop_malformed(error),
         }
     }
 
-    fn take_record_echo(&mut self, received: &Received<'_>, echo: &RecordEcho) {
+    fn take_record_echo(&mut self, index: QpIndex, received: &Received<'_>, echo: &RecordEcho) {
+        if echo.asks {
+            return self.take_record_question(index, received, echo);
+        }
         let state = &mut *self.state;
         let way = Way {
             local: received.destination,
@@ -500,5 +583,38 @@ impl Receiving<'_> {
             state.counters.count(EngineCounter::WindowDecreases);
         }
         state.scheduler.unblock(&mut state.qps, window);
+        state.join_released();
+    }
+
+    /// Answers a sender that waits for entries.
+    fn take_record_question(
+        &mut self,
+        index: QpIndex,
+        received: &Received<'_>,
+        asked: &RecordEcho,
+    ) {
+        let slot = self.state.qps.slot(index);
+        let takes = |slot: &QpSlot| slot.records.is_some() && slot.qp.is_receiving();
+        let Some(slot) = slot.filter(|slot| takes(slot)) else {
+            return self.state.counters.count(EngineCounter::DropUnknownOpcode);
+        };
+        if slot.qp.attributes().qkey != asked.qkey {
+            return (self.state.counters).count_transport(Counter::DropBadQkey);
+        }
+        let echo = RecordEcho {
+            dest_qpn: asked.src_qpn,
+            src_qpn: asked.dest_qpn,
+            asks: false,
+            ..*asked
+        };
+        let way = Way {
+            local: received.destination,
+            remote: received.source,
+        };
+        self.state.owe(Answer {
+            from: index,
+            way,
+            echo,
+        });
     }
 }

@@ -25,7 +25,7 @@ use crate::tables::device_tables::DeviceTables;
 use crate::tables::multicast::Multicast;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{QpSlot, QpTable};
-use crate::tables::record_peers::RecordPeers;
+use crate::tables::record_peers::{Query, RecordPeers};
 use airdma_port::CopySum;
 use airdma_transport::{QueuePair, Time};
 use std::collections::BTreeMap;
@@ -60,6 +60,8 @@ pub(crate) struct WorkerState {
     pub(super) record_peers: RecordPeers,
     /// Answers to packets of records; empty but for the time of a round.
     pub(super) record_answers: Vec<Answer>,
+    /// Questions to targets without entries; empty but for the time of a call.
+    pub(super) record_queries: Vec<Query>,
     /// Windows that hosts left which others took the place of; empty but for the time of a call.
     pub(super) crowded_out: Vec<PeerIndex>,
     /// Added to the counters of the device.
@@ -93,6 +95,7 @@ impl WorkerState {
             record_takers: Vec::new(),
             record_peers: RecordPeers::default(),
             record_answers: Vec::new(),
+            record_queries: Vec::new(),
             crowded_out: Vec::new(),
             counters: Counters::new(),
             misrouted: false,

@@ -432,6 +432,8 @@ fn answers_without_a_question_change_nothing() {
         offset: 0,
         socket_bytes: u32::MAX,
         socket_bytes_max: 1,
+        entries: Some(0),
+        asks: false,
     };
     siege.send(&forged.to_bytes());
     siege.counts("drop_ghost", 1);

@@ -143,6 +143,8 @@ pub(super) struct Sources {
     addresses: Vec<AddressRow>,
     by_address: Index,
     free_addresses: Vec<u32>,
+    /// Addresses whose messages have entries.
+    busy: u32,
     max: u32,
 }
 
@@ -157,6 +159,7 @@ impl Sources {
             addresses: Vec::with_capacity(max as usize),
             by_address: Index::new(max, key),
             free_addresses: Vec::with_capacity(max as usize),
+            busy: 0,
             max,
         }
     }
@@ -222,6 +225,14 @@ impl Sources {
     pub(super) fn entries_of(&self, address: Neighbour) -> u32 {
         self.find_address(address)
             .map_or(0, |row| self.addresses[row as usize].entries)
+    }
+
+    /// How many of `most` entries messages from an address may have, and how many of the `free`
+    /// ones are for it: as many as for each other address that has some.
+    pub(super) fn room_for(&self, address: Neighbour, most: u32, free: u32) -> u32 {
+        let mine = self.entries_of(address);
+        let others = self.busy - u32::from(mine > 0);
+        most.saturating_sub(mine).min(free.div_ceil(others + 1))
     }
 
     /// Open acknowledged messages from an address.
@@ -333,6 +344,7 @@ impl Sources {
             self.unused(row).remove(row);
         }
         let address = &mut self.addresses[address as usize];
+        self.busy += u32::from(address.entries == 0);
         address.entries += 1;
         address.open += 1;
         address.open_reliable += u32::from(is_reliable);
@@ -360,7 +372,9 @@ impl Sources {
         if entries == 0 {
             self.unused(row).push(row);
         }
-        self.addresses[address as usize].entries -= 1;
+        let address = &mut self.addresses[address as usize];
+        address.entries -= 1;
+        self.busy -= u32::from(address.entries == 0);
     }
 
     /// Row of the address of a source.

@@ -253,6 +253,13 @@ impl RecordTarget {
         Ok(index)
     }
 
+    /// How many messages from an address have entries, beyond those that have some already. An
+    /// address that sends no more keeps to it, if others do, too.
+    pub fn room_for(&self, address: Neighbour) -> u32 {
+        let free = self.free.len() as u32;
+        self.sources.room_for(address, self.share(), free)
+    }
+
     /// Entries that one address may have.
     fn share(&self) -> u32 {
         (self.config.entries() / 2).max(1)

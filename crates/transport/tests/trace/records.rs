@@ -193,7 +193,8 @@ fn post_to(bench: &mut Bench, last: u8, length: u32) {
 fn leaves(b: &mut Bench, to: u8, asks: bool) -> Option<(u64, u32, u32)> {
     let mut place = 0;
     loop {
-        let (at, _, qpn) = b.qp.next_datagram_at(place)?;
+        let next = b.qp.next_datagram_at(place)?;
+        let (at, qpn) = (next.place, next.qpn);
         place = at + 1;
         if qpn != Qpn::new(to.into()) {
             continue;

@@ -1,5 +1,6 @@
 //! The answer to a packet of a Write-Record that asks for one (`docs/protocol.md`, "The rate of
-//! records"): it names the packet, and states how full the buffer is that packets arrive in.
+//! records"): it names the packet, and states how full the buffer is that packets arrive in, and how
+//! many entries the target has for further messages.
 //!
 //! ```text
 //!    0            1            2            3
@@ -15,17 +16,26 @@
 //!   +---------------------------------------------------+
 //!   |             its capacity; 0: unknown              | 32
 //!   +------------+--------------------------------------+
-//!   |version|0000|              reserved                | 36
+//!   |version|00QE|       free entries of the target     | 36    E: they are stated
 //!   +------------+--------------------------------------+
-//!   |   ICRC                                            |
+//!   |   ICRC                                            |       Q: a question, to the target
 //! ```
+//!
+//! A sender that waits for entries asks in the same format: the queue pairs are then those of a
+//! packet, the number is that of the last message, and the answer repeats number and offset.
 
 use crate::{Bth, Deth, Opcode, ParseError, Psn, Qkey, Qpn, field};
 
 /// First byte of such an answer.
 pub const RECORD_ECHO_OPCODE: u8 = 0xc2;
-/// Bytes of an answer, BTH to the reserved ones: less than the shortest packet that asks for one.
+/// Bytes of an answer, BTH to the entries: less than the shortest packet that asks for one, and as
+/// many as a question has.
 pub const RECORD_ECHO_LEN: usize = 40;
+/// Most free entries that an answer states.
+pub const RECORD_ENTRIES_MAX: u32 = (1 << 24) - 1;
+
+const ENTRIES: u8 = 1;
+const QUESTION: u8 = 2;
 
 /// An answer: all that was sent before the packet that it names has arrived, or will not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +56,11 @@ pub struct RecordEcho {
     pub socket_bytes: u32,
     /// Bytes that it holds at most; 0 if that is unknown.
     pub socket_bytes_max: u32,
+    /// Messages beyond those that have arrived for which the target has entries, at most
+    /// [`RECORD_ENTRIES_MAX`]. Earlier versions do not state it.
+    pub entries: Option<u32>,
+    /// It is no answer: the sender of messages asks, and `dest_qpn` is the target.
+    pub asks: bool,
 }
 
 impl RecordEcho {
@@ -64,7 +79,10 @@ impl RecordEcho {
         field::set::<24, 4, _>(&mut bytes, self.offset.to_be_bytes());
         field::set::<28, 4, _>(&mut bytes, self.socket_bytes.to_be_bytes());
         field::set::<32, 4, _>(&mut bytes, self.socket_bytes_max.to_be_bytes());
-        bytes[36] = super::RECORD_VERSION << 4;
+        let entries = self.entries.unwrap_or(0).min(RECORD_ENTRIES_MAX);
+        field::set::<36, 4, _>(&mut bytes, entries.to_be_bytes());
+        let flags = u8::from(self.entries.is_some()) * ENTRIES | u8::from(self.asks) * QUESTION;
+        bytes[36] = super::RECORD_VERSION << 4 | flags;
         bytes
     }
 
@@ -89,6 +107,7 @@ impl RecordEcho {
             return Err(ParseError::BadVersion(bytes[36] >> 4));
         }
         let deth = Deth::from_bytes(&field::get::<12, { Deth::LEN }, _>(bytes));
+        let entries = u32::from_be_bytes(field::get::<36, 4, _>(bytes)) & RECORD_ENTRIES_MAX;
         Ok(RecordEcho {
             dest_qpn: bth.dest_qpn,
             instance: bth.psn,
@@ -98,6 +117,8 @@ impl RecordEcho {
             offset: u32::from_be_bytes(field::get::<24, 4, _>(bytes)),
             socket_bytes: u32::from_be_bytes(field::get::<28, 4, _>(bytes)),
             socket_bytes_max: u32::from_be_bytes(field::get::<32, 4, _>(bytes)),
+            entries: (bytes[36] & ENTRIES != 0).then_some(entries),
+            asks: bytes[36] & QUESTION != 0,
         })
     }
 }
@@ -117,6 +138,8 @@ mod tests {
         offset: 0x5555_6666,
         socket_bytes: 0x7777_8888,
         socket_bytes_max: 0x9999_aaaa,
+        entries: Some(0xbb_ccdd),
+        asks: false,
     };
 
     #[test]
@@ -130,6 +153,31 @@ mod tests {
             bytes[20..28],
             [0x33, 0x33, 0x44, 0x44, 0x55, 0x55, 0x66, 0x66]
         );
+    }
+
+    #[test]
+    fn flags_say_what_an_answer_states() {
+        assert_eq!(ECHO.to_bytes()[36..], [0x11, 0xbb, 0xcc, 0xdd]);
+        let question = RecordEcho {
+            entries: None,
+            asks: true,
+            ..ECHO
+        };
+        assert_eq!(question.to_bytes()[36..], [0x12, 0, 0, 0]);
+        assert_eq!(RecordEcho::parse(&question.to_bytes()), Ok(question));
+        // As earlier versions send it: the entries are unknown.
+        let earlier = RecordEcho {
+            entries: None,
+            ..ECHO
+        };
+        assert_eq!(earlier.to_bytes()[36..], [0x10, 0, 0, 0]);
+        assert_eq!(RecordEcho::parse(&earlier.to_bytes()), Ok(earlier));
+        let most = RecordEcho {
+            entries: Some(u32::MAX),
+            ..ECHO
+        };
+        let read = RecordEcho::parse(&most.to_bytes()).unwrap();
+        assert_eq!(read.entries, Some(RECORD_ENTRIES_MAX));
     }
 
     #[test]

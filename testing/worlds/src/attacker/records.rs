@@ -193,6 +193,8 @@ impl Attacker {
             offset: self.random.below(SLOT as u64) as u32,
             socket_bytes: self.random.next_u64() as u32,
             socket_bytes_max: self.random.pick(&[0, 1, 1 << 20, u32::MAX]),
+            entries: self.random.pick(&[None, Some(0), Some(1), Some(u32::MAX)]),
+            asks: self.random.pick(&[false, true]),
         };
         echo.to_bytes().to_vec()
     }
