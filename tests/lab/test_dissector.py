@@ -175,6 +175,15 @@ class Dissector(unittest.TestCase):
         self.assertEqual(rows[1], ["9", "0", "", "", bytes(range(4)).hex(), "", ""])
         self.assertEqual(rows[2], ["9", "", "3", "0x000000000000004d", "", "2", "2"])
 
+    def test_the_answer_to_a_record_and_a_question(self) -> None:
+        bth = struct.pack(">BBHII", 0xC2, 0x40, 0xFFFF, 0x22, 100)
+        deth = struct.pack(">II", 0x1234, 0x33)
+        numbers = struct.pack(">IIII", 7, 1416, 5000, 400000)
+        flags = ("11000040", "10000000", "12000000")
+        packets = [packet(bth + deth + numbers + bytes.fromhex(more)) for more in flags]
+        rows = self.fields_of(packets, "write.id", "write.socket", "write.entries")
+        self.assertEqual(rows, [["7", "5000", "64"], ["7", "5000", ""], ["7", "", ""]])
+
     def test_a_request_to_read_by_datagrams_and_what_it_brings(self) -> None:
         bth = struct.pack(">BBHII", 0xC3, 0x40, 0xFFFF, 0x512345, 7)
         reth = struct.pack(">QII", 0x1000, 7, 5000)

@@ -25,6 +25,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     source = str(HERE / "verbs_records.c")
     subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, source, "-libverbs"], check=True)
     tally.attempt("records arrive whole", lambda: _whole(lab, [program]))
+    tally.attempt("records find entries in the usual table", lambda: _whole(lab, [program, "-u"]))
     known = ["neigh", "add", ABSENT, "lladdr", ABSENT_LINK_ADDRESS, "nud", "permanent", "dev", INTERFACE]
     subprocess.run([*lab.a.inside(), "ip", *known], check=True)
     tally.attempt("records arrive whole beside a silent target", lambda: _whole(lab, [program, "-n", ABSENT]))

@@ -1,12 +1,13 @@
 /*
  * Write-Records from one host to another, as many as the queues take:
  *
- *   verbs_records [-d DEVICE] [-g GID_INDEX] [-n SILENT | -b]          server: the target
- *   verbs_records [-d DEVICE] [-g GID_INDEX] [-n SILENT | -b] HOST     client: the source
+ *   verbs_records [-d DEVICE] [-g GID_INDEX] [-n SILENT | -b | -u]          server: the target
+ *   verbs_records [-d DEVICE] [-g GID_INDEX] [-n SILENT | -b | -u] HOST     client: the source
  *
  * The client writes messages of 200 bytes, 200,000 bytes and 4 MB back to back, and prints per
  * size the share of bytes that arrived. With -n there are messages of 200,000 bytes alone, and a
- * host at the address SILENT, which does not answer, gets as many. With -b they have 64 MB.
+ * host at the address SILENT, which does not answer, gets as many. With -b they have 64 MB. With
+ * -u messages of 64 bytes to 64 KiB go to a table of the usual size, whose program reads each byte.
  *
  * Exit status: 0 all arrived, 1 not all, 2 it could not be set up.
  */
@@ -24,6 +25,8 @@ struct load { uint32_t length, messages, at_once; };
 static const struct load USUAL[] = { { 200, 2000, DEPTH }, { 200000, 100, DEPTH }, { 4000000, 8, 8 }, { 0 } };
 static const struct load BESIDE[] = { { 200000, 20, DEPTH }, { 0 } };
 static const struct load BIG[] = { { 64000000, 8, 2 }, { 0 } };
+static const struct load TABLE[] = { { 64, 50000, DEPTH }, { 1024, 50000, DEPTH }, { 4096, 50000, DEPTH },
+				     { 16384, 20000, DEPTH }, { 65536, 5000, DEPTH }, { 0 } };
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -52,7 +55,7 @@ static struct ibv_ah *way_to(const union ibv_gid *gid)
 	return way;
 }
 
-static void set_up(const char *device, bool big)
+static void set_up(const char *device, const struct load *loads)
 {
 	context = open_device_named(device);
 	SETUP(ibv_query_gid(context, 1, gid_index, &mine.gid) == 0, "ibv_query_gid(%d)", gid_index);
@@ -76,7 +79,9 @@ static void set_up(const char *device, bool big)
 	struct airdma_record_attr long_ones = { .units_max = 1 << 16, .idle_us = 1000000, .age_us = 20000000 };
 	struct airdma_record_attr limits = { .open_max = 128, .closed_max = 8192, .sources_max = 16384, .idle_us = 1000000, .age_us = 20000000 };
 	/* A busy machine must not look like loss. */
-	SETUP(airdma_record_enable(qp, big ? &long_ones : &limits) == 0, "airdma_record_enable: %m");
+	struct airdma_record_attr usual = { .idle_us = 1000000, .age_us = 20000000 };
+	const struct airdma_record_attr *table = loads == BIG ? &long_ones : loads == TABLE ? &usual : &limits;
+	SETUP(airdma_record_enable(qp, table) == 0, "airdma_record_enable: %m");
 	mine.address = (uintptr_t)buffer;
 	mine.rkey = records->rkey;
 	mine.qpn = qp->qp_num;
@@ -152,7 +157,7 @@ int main(int argc, char **argv)
 	const char *device = NULL, *absent = NULL;
 	const struct load *loads = USUAL;
 	int option;
-	while ((option = getopt(argc, argv, "d:g:n:b")) != -1) {
+	while ((option = getopt(argc, argv, "d:g:n:bu")) != -1) {
 		if (option == 'd')
 			device = optarg;
 		else if (option == 'g')
@@ -161,13 +166,15 @@ int main(int argc, char **argv)
 			absent = optarg, loads = BESIDE;
 		else if (option == 'b')
 			loads = BIG;
+		else if (option == 'u')
+			loads = TABLE;
 		else
 			return 2;
 	}
 	client = optind < argc;
 	connect_control(client ? argv[optind] : NULL);
 	SETUP(airdma_record_enable, "this is not airdma");
-	set_up(device, loads == BIG);
+	set_up(device, loads);
 	if (client) {
 		ah = way_to(&theirs.gid);
 		if (absent) {

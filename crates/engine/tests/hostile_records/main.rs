@@ -421,6 +421,56 @@ fn only_a_sender_with_the_right_to_write_is_answered() {
 }
 
 #[test]
+fn only_questions_with_the_right_q_key_are_answered() {
+    let mut siege = Siege::new();
+    let question = RecordEcho {
+        dest_qpn: siege.end.qp.number(),
+        instance: Psn::new(9),
+        qkey: QKEY,
+        src_qpn: Qpn::new(0x4321),
+        id: 7,
+        offset: u32::MAX,
+        socket_bytes: 0,
+        socket_bytes_max: 0,
+        entries: None,
+        asks: true,
+    };
+    let wrong = RecordEcho {
+        qkey: Qkey(0x1235),
+        ..question
+    };
+    let to_none = RecordEcho {
+        dest_qpn: Qpn::new(0x77_7777),
+        ..question
+    };
+    siege.send(&wrong.to_bytes());
+    siege.send(&to_none.to_bytes());
+    siege.counts("drop_bad_qkey", 1);
+    siege.counts("drop_unknown_qp", 1);
+    assert_eq!(answers(&mut siege), []);
+    siege.send(&question.to_bytes());
+    let mut seen = Vec::new();
+    wait_until("an answer", || {
+        siege.end.cq.poll(0, |_| ()).unwrap();
+        seen.append(&mut answers(&mut siege));
+        !seen.is_empty()
+    });
+    let [echo] = seen[..] else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(
+        (echo.dest_qpn, echo.src_qpn),
+        (question.src_qpn, question.dest_qpn)
+    );
+    assert_eq!(
+        (echo.instance, echo.id, echo.offset),
+        (Psn::new(9), 7, u32::MAX)
+    );
+    assert!(!echo.asks && echo.entries.is_some_and(|entries| entries > 0));
+    siege.alive(b"fine");
+}
+
+#[test]
 fn answers_without_a_question_change_nothing() {
     let mut siege = Siege::new();
     let forged = RecordEcho {

@@ -81,7 +81,8 @@ impl RecordEcho {
         field::set::<32, 4, _>(&mut bytes, self.socket_bytes_max.to_be_bytes());
         let entries = self.entries.unwrap_or(0).min(RECORD_ENTRIES_MAX);
         field::set::<36, 4, _>(&mut bytes, entries.to_be_bytes());
-        let flags = u8::from(self.entries.is_some()) * ENTRIES | u8::from(self.asks) * QUESTION;
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags = flag(self.entries.is_some(), ENTRIES) | flag(self.asks, QUESTION);
         bytes[36] = super::RECORD_VERSION << 4 | flags;
         bytes
     }
