@@ -1,7 +1,7 @@
 //! The queue pairs of a host that Write-Records go to, and how many messages each has entries for.
 //!
 //! An answer states how many messages the target has entries for beyond those that have arrived
-//! ([`airdma_wire::RecordEcho`]). So as many may begin beyond those that began before the question.
+//! ([`airdma_wire::RecordEcho`]). That number may begin beyond those before the question.
 //!
 //! | | |
 //! |---|---|
@@ -25,7 +25,7 @@ const QUERY_MIN: Duration = Duration::from_micros(20);
 const QUERY_MAX: Duration = Duration::from_millis(10);
 /// Longest wait for an entry.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Offset in a question without a packet: no message is so long.
+/// Offset in a question without a packet: longer than any message.
 const QUERY_OFFSET: u32 = u32::MAX;
 
 /// The queue pair that asks for entries.

@@ -1,6 +1,6 @@
 //! The answer to a packet of a Write-Record that asks for one (`docs/protocol.md`, "The rate of
-//! records"): it names the packet, and states how full the buffer is that packets arrive in, and how
-//! many entries the target has for further messages.
+//! records"): it names the packet, and states how full the buffer is that packets arrive in and the
+//! entries that the target has for further messages.
 //!
 //! ```text
 //!    0            1            2            3
