@@ -51,6 +51,32 @@ enum Command {
         /// Use the folder `dropin` even on a host with rdma-core
         #[arg(long)]
         dropin: bool,
+        /// Let the program's TCP connections use RDMA too, as `airdma sockets` does
+        #[arg(long)]
+        sockets: bool,
+        /// The program and its arguments.
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "CMD"
+        )]
+        command: Vec<OsString>,
+    },
+    /// Run a program written for sockets, unmodified: its TCP connections use RDMA.
+    ///
+    /// Sets LD_PRELOAD to libairdma_sockets.so and becomes the program. Connections to peers that
+    /// run so too move their data by RDMA; all others stay with the kernel. The library is found
+    /// beside this binary (same folder, ../lib, ../lib/airdma) or named by AIRDMA_SOCKETS_LIB.
+    /// Exits with 127 if the program or the library is not found, with 126 if it cannot be run.
+    Sockets {
+        /// Print what is set, and a line when the program ends: connections and bytes by RDMA
+        #[arg(short, long)]
+        verbose: bool,
+        /// Print what would be set and what blocks it; run nothing. Exits with 0 if it will work,
+        /// with 1 if not
+        #[arg(long)]
+        explain: bool,
         /// The program and its arguments.
         #[arg(
             required = true,
@@ -139,14 +165,24 @@ fn main() -> ExitCode {
             verbose,
             explain,
             dropin,
+            sockets,
             command,
         } => {
             let options = run::Options {
                 verbose,
                 explain,
                 drop_in: dropin,
+                sockets,
             };
             return run::run(&options, &command);
+        }
+        Command::Sockets {
+            verbose,
+            explain,
+            command,
+        } => {
+            let options = run::sockets::Options { verbose, explain };
+            return run::sockets::run(&options, &command);
         }
         Command::Devices { verbose, json } => devices::print(verbose, json),
         Command::Selftest => selftest::print(),

@@ -23,6 +23,7 @@ mod imports;
 mod order;
 mod program;
 mod search;
+pub mod sockets;
 mod wrapper;
 
 /// Exit statuses if something was not found, or was found but cannot be run (as in POSIX shells).
@@ -37,6 +38,8 @@ pub struct Options {
     pub explain: bool,
     /// Use the drop-in directory regardless of the host's libraries.
     pub drop_in: bool,
+    /// Preload the library of `airdma sockets` as well.
+    pub sockets: bool,
 }
 
 /// Executes `command`; returns only if that fails, or if only an explanation was requested.
@@ -59,6 +62,12 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
         Installed::look().and_then(|installed| installed.choose(&host, options.drop_in, too_new));
     if let Ok(choice) = &mut chosen {
         choice.arrange(found.ok(), &host);
+    }
+    if options.sockets {
+        chosen = chosen.and_then(|mut choice| {
+            choice.also(&artefact::sockets()?)?;
+            Ok(choice)
+        });
     }
     // It forks; this process has not started a thread yet.
     let findings = selftest::run();
@@ -93,10 +102,16 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     if findings.refuted() {
         warn(REFUTED);
     }
-    let error = Command::new(program)
-        .args(arguments)
-        .envs(choice.variables)
-        .exec();
+    become_program(program, arguments, choice.variables)
+}
+
+/// Executes a program in place of this one; returns only if that fails.
+fn become_program(
+    program: &OsString,
+    arguments: &[OsString],
+    variables: Vec<(&'static str, OsString)>,
+) -> ExitCode {
+    let error = Command::new(program).args(arguments).envs(variables).exec();
     warn(&format!("{}: {error}", program.to_string_lossy()));
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
         NOT_FOUND

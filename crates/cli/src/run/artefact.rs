@@ -16,6 +16,7 @@ use super::program::Program;
 use super::search::Search;
 
 const LIBRARY: &str = "libairdma.so";
+const SOCKETS: &str = "libairdma_sockets.so";
 /// Name of the folder, which is next to [`LIBRARY`].
 const DROP_IN: &str = "dropin";
 
@@ -152,6 +153,21 @@ impl Choice {
         }
     }
 
+    /// Preloads another library behind airdma's.
+    ///
+    /// # Errors
+    /// A message if the loader could not find it.
+    pub fn also(&mut self, library: &Path) -> Result<(), String> {
+        for (name, value) in &mut self.variables {
+            if *name == "LD_PRELOAD" {
+                let behind = list(library, None)?;
+                value.push(OsStr::new(":"));
+                value.push(behind);
+            }
+        }
+        Ok(())
+    }
+
     fn preload(library: &Path, because: String) -> Result<Choice, String> {
         Ok(Choice {
             variables: vec![before("LD_PRELOAD", library)?],
@@ -172,6 +188,49 @@ impl Choice {
             because,
         })
     }
+}
+
+/// The preload of `airdma sockets`: `AIRDMA_SOCKETS_LIB`, or beside this binary.
+///
+/// # Errors
+/// A message if it is not installed.
+pub fn sockets() -> Result<PathBuf, String> {
+    if let Some(given) = env::var_os("AIRDMA_SOCKETS_LIB").filter(|value| !value.is_empty()) {
+        let given = PathBuf::from(given);
+        return match given.canonicalize() {
+            Ok(path) if path.is_file() => Ok(path),
+            Ok(_) => Err(format!(
+                "AIRDMA_SOCKETS_LIB={}: not a file",
+                given.display()
+            )),
+            Err(error) => Err(format!("AIRDMA_SOCKETS_LIB={}: {error}", given.display())),
+        };
+    }
+    let binary = env::current_exe().map_err(|error| {
+        format!(
+            "cannot find {SOCKETS} beside this binary: {error}; set AIRDMA_SOCKETS_LIB to its path"
+        )
+    })?;
+    let folders = folders(binary.parent().unwrap_or(Path::new("/")));
+    let places = folders.iter().map(|folder| folder.join(SOCKETS));
+    places.into_iter().find(|place| place.is_file()).ok_or_else(|| {
+        let mut message = format!("{SOCKETS} is in none of these places:");
+        for folder in &folders {
+            message.push_str(&format!("\n  {}", folder.join(SOCKETS).display()));
+        }
+        message.push_str(
+            "\n`cargo build --release -p airdma-sockets` in airdma's source tree builds it; AIRDMA_SOCKETS_LIB may name another place",
+        );
+        message
+    })
+}
+
+/// The variable that preloads a library, in front of what is preloaded already.
+///
+/// # Errors
+/// A message if the loader could not find it.
+pub fn preload(library: &Path) -> Result<(&'static str, OsString), String> {
+    before("LD_PRELOAD", library)
 }
 
 /// How to get the drop-in directory that belongs to a library.

@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// Variables of airdma, and the effect of each.
-const OURS: [(&str, &str); 20] = [
+const OURS: [(&str, &str); 22] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -118,6 +118,11 @@ const OURS: [(&str, &str); 20] = [
     ),
     ("AIRDMA_LOOPBACK", "1 makes the loopback interface a device"),
     ("AIRDMA_LIDS", "1 gives ports LIDs"),
+    ("AIRDMA_SOCKETS_LIB", "where libairdma_sockets.so is"),
+    (
+        "AIRDMA_SOCKETS_VERBOSE",
+        "1 or 2: airdma sockets tells what it did",
+    ),
     ("AIRDMA_TRACE", "verbs prints the calls"),
     (
         "AIRDMA_HOME",

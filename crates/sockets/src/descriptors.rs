@@ -1,0 +1,98 @@
+//! The shim's own descriptors: those that its threads, and the program's inside the shim, open.
+//!
+//! They get numbers that programs seldom reach, so that the program's are the lowest free ones as
+//! without the shim. A program that closes all descriptors does not close these.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::next;
+
+/// Lowest number, where the limit of the process allows.
+const FROM: libc::c_ulong = 200;
+const DESCRIPTORS: usize = 1 << 16;
+
+static OWN: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
+
+fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((OWN.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// Whether the descriptor is the shim's.
+#[inline]
+pub fn is_own(fd: c_int) -> bool {
+    bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// Marks a descriptor that the shim has opened.
+pub fn mark(fd: c_int) -> c_int {
+    if let Some((word, bit)) = bit(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+    fd
+}
+
+/// A descriptor that the shim closes is no longer its own.
+pub fn unmark(fd: c_int) {
+    if let Some((word, bit)) = bit(fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// Moves a descriptor that the shim has opened, and marks it.
+pub fn take(fd: c_int) -> c_int {
+    if fd < 0 {
+        return fd;
+    }
+    // SAFETY: a descriptor that was just opened.
+    let moved = unsafe { next::fcntl(fd, libc::F_DUPFD_CLOEXEC, FROM) };
+    if moved < 0 {
+        return mark(fd);
+    }
+    // SAFETY: as above.
+    unsafe { next::close(fd) };
+    mark(moved)
+}
+
+/// The parts of a range of descriptors without the shim's own.
+pub fn without_own(first: u32, last: u32, mut each: impl FnMut(u32, u32)) {
+    let mut start = first;
+    let end = last.min(DESCRIPTORS as u32 - 1);
+    for fd in first..=end {
+        if is_own(fd as c_int) {
+            if start < fd {
+                each(start, fd - 1);
+            }
+            start = fd + 1;
+        }
+    }
+    if start <= last {
+        each(start, last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_leaves_out_what_is_the_shims() {
+        let parts = |first, last| {
+            let mut parts = Vec::new();
+            without_own(first, last, |first, last| parts.push((first, last)));
+            parts
+        };
+        assert_eq!(parts(60_000, u32::MAX), [(60_000, u32::MAX)]);
+        mark(60_003);
+        mark(60_004);
+        assert_eq!(
+            parts(60_000, u32::MAX),
+            [(60_000, 60_002), (60_005, u32::MAX)]
+        );
+        assert_eq!(parts(60_003, 60_004), []);
+        unmark(60_003);
+        assert_eq!(parts(60_003, 60_004), [(60_003, 60_003)]);
+        unmark(60_004);
+    }
+}

@@ -1,0 +1,231 @@
+//! Calls that move data.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+
+use super::{hooks, known};
+use crate::socket::{self, Stage};
+use crate::stream::{self, is_special, part, parts_of};
+use crate::{next, socket::Socket};
+
+/// The socket, unless the call is the kernel's alone.
+#[inline]
+fn streamed(fd: c_int) -> Option<&'static Socket> {
+    known(fd).filter(|socket| socket.stage() != Stage::Kernel)
+}
+
+hooks! {
+    /// `read(2)`.
+    fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
+        match streamed(fd) {
+            Some(socket) if length > 0 => {
+                stream::receive(socket, fd, &part(to, length), 0, None)
+            }
+            _ => next::read(fd, to, length),
+        }
+    }
+
+    /// `__read_chk`, of programs built with `_FORTIFY_SOURCE`.
+    fn __read_chk(fd: c_int, to: *mut c_void, length: size_t, room: size_t) -> ssize_t {
+        if length > room {
+            libc::abort();
+        }
+        read(fd, to, length)
+    }
+
+    /// `readv(2)`.
+    fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
+        match streamed(fd) {
+            Some(socket) if count > 0 => {
+                let parts = parts_of(to, count.unsigned_abs() as usize);
+                stream::receive(socket, fd, parts, 0, None)
+            }
+            _ => next::readv(fd, to, count),
+        }
+    }
+
+    /// `recv(2)`.
+    fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+        match streamed(fd) {
+            Some(socket) if length > 0 && (!is_special(flags) || socket.stage() == Stage::Lane) => {
+                stream::receive(socket, fd, &part(to, length), flags, None)
+            }
+            _ => next::recv(fd, to, length, flags),
+        }
+    }
+
+    /// `__recv_chk`.
+    fn __recv_chk(fd: c_int, to: *mut c_void, length: size_t, room: size_t, flags: c_int) -> ssize_t {
+        if length > room {
+            libc::abort();
+        }
+        recv(fd, to, length, flags)
+    }
+
+    /// `recvfrom(2)`.
+    fn recvfrom(fd: c_int, to: *mut c_void, length: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t {
+        match streamed(fd) {
+            Some(socket) if length > 0 && (!is_special(flags) || socket.stage() == Stage::Lane) => {
+                let got = stream::receive(socket, fd, &part(to, length), flags, None);
+                if got >= 0 && !from.is_null() && !from_length.is_null() {
+                    // As the kernel does for TCP.
+                    *from_length = 0;
+                }
+                got
+            }
+            _ => next::recvfrom(fd, to, length, flags, from, from_length),
+        }
+    }
+
+    /// `__recvfrom_chk`.
+    fn __recvfrom_chk(fd: c_int, to: *mut c_void, length: size_t, room: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t {
+        if length > room {
+            libc::abort();
+        }
+        recvfrom(fd, to, length, flags, from, from_length)
+    }
+
+    /// `recvmsg(2)`.
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        match (streamed(fd), message.as_mut()) {
+            (Some(socket), Some(message)) if !is_special(flags) || socket.stage() == Stage::Lane => {
+                let parts = parts_of(message.msg_iov, message.msg_iovlen);
+                if parts.iter().all(|part| part.iov_len == 0) {
+                    return next::recvmsg(fd, message, flags);
+                }
+                stream::receive(socket, fd, parts, flags, Some(message))
+            }
+            _ => next::recvmsg(fd, message, flags),
+        }
+    }
+
+    /// `recvmmsg(2)`.
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int {
+        match streamed(fd) {
+            // One message has all that a stream has to give.
+            Some(_) if count > 0 && !messages.is_null() => {
+                let got = recvmsg(fd, &raw mut (*messages).msg_hdr, flags & !libc::MSG_WAITFORONE);
+                if got < 0 {
+                    return -1;
+                }
+                (*messages).msg_len = got as c_uint;
+                1
+            }
+            _ => next::recvmmsg(fd, messages, count, flags, timeout),
+        }
+    }
+
+    /// `write(2)`.
+    fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+        match streamed(fd) {
+            Some(socket) if length > 0 => stream::send(socket, fd, &part(from, length), 0, None),
+            _ => next::write(fd, from, length),
+        }
+    }
+
+    /// `writev(2)`.
+    fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+        match streamed(fd) {
+            Some(socket) if count > 0 => {
+                let parts = parts_of(from, count.unsigned_abs() as usize);
+                if parts.iter().all(|part| part.iov_len == 0) {
+                    return next::writev(fd, from, count);
+                }
+                stream::send(socket, fd, parts, 0, None)
+            }
+            _ => next::writev(fd, from, count),
+        }
+    }
+
+    /// `send(2)`.
+    fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+        match streamed(fd) {
+            Some(socket) if length > 0 => stream::send(socket, fd, &part(from, length), flags, None),
+            _ => next::send(fd, from, length, flags),
+        }
+    }
+
+    /// `sendto(2)`: the kernel ignores the address on a connection.
+    fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, to: *const sockaddr, to_length: socklen_t) -> ssize_t {
+        match streamed(fd) {
+            Some(socket) if length > 0 && flags & libc::MSG_FASTOPEN == 0 => {
+                stream::send(socket, fd, &part(from, length), flags, None)
+            }
+            _ => next::sendto(fd, from, length, flags, to, to_length),
+        }
+    }
+
+    /// `sendmsg(2)`.
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        let Some(header) = message.as_ref() else {
+            return next::sendmsg(fd, message, flags);
+        };
+        match streamed(fd) {
+            Some(socket) if flags & libc::MSG_FASTOPEN == 0 => {
+                let parts = parts_of(header.msg_iov, header.msg_iovlen);
+                if parts.iter().all(|part| part.iov_len == 0) {
+                    return next::sendmsg(fd, message, flags);
+                }
+                stream::send(socket, fd, parts, flags, Some(header))
+            }
+            _ => {
+                if header.msg_controllen > 0 {
+                    socket::passed(header);
+                }
+                next::sendmsg(fd, message, flags)
+            }
+        }
+    }
+
+    /// `sendmmsg(2)`.
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        if streamed(fd).is_none() || messages.is_null() {
+            return next::sendmmsg(fd, messages, count, flags);
+        }
+        let mut sent = 0;
+        for index in 0..count as usize {
+            let message = messages.add(index);
+            let written = sendmsg(fd, &raw const (*message).msg_hdr, flags);
+            if written < 0 {
+                break;
+            }
+            (*message).msg_len = written as c_uint;
+            sent += 1;
+        }
+        if sent == 0 && count > 0 { -1 } else { sent }
+    }
+
+    /// `sendfile(2)`.
+    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        match streamed(to) {
+            Some(socket) => match socket.enter_kernel() {
+                Some(_call) => next::sendfile(to, from, offset, count),
+                None => stream::send_file(socket, to, from, offset, count),
+            },
+            None => next::sendfile(to, from, offset, count),
+        }
+    }
+
+    /// `sendfile64`.
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        match streamed(to) {
+            Some(_) => sendfile(to, from, offset, count),
+            None => next::sendfile64(to, from, offset, count),
+        }
+    }
+
+    /// `splice(2)`: a connection that is spliced stays with the kernel.
+    fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t {
+        for fd in [from, to] {
+            if let Some(socket) = streamed(fd) {
+                if socket.stage() == Stage::Lane {
+                    airdma_preload::errno::set(libc::EINVAL);
+                    return -1;
+                }
+                socket.step(Stage::Candidate, Stage::Kernel);
+            }
+        }
+        next::splice(from, from_offset, to, to_offset, length, flags)
+    }
+}

@@ -1,0 +1,226 @@
+//! Calls that make, duplicate and close descriptors.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+
+use libc::{sockaddr, socklen_t};
+
+use super::{hooks, known};
+use crate::inside::{Inside, is_inside};
+use crate::{closing, descriptors, next, socket, tcp};
+
+/// The connection of a new descriptor becomes known.
+fn accepted(fd: c_int) -> c_int {
+    if fd >= 0 && !is_inside() {
+        let before = airdma_preload::errno::current();
+        let _inside = Inside::enter();
+        if socket::is_candidate(fd) {
+            socket::enter(fd, false);
+        }
+        airdma_preload::errno::set(before);
+    }
+    fd
+}
+
+/// Before a call of the program closes `fd`.
+fn closes(fd: c_int) {
+    if known(fd).is_some() && !is_inside() {
+        let _inside = Inside::enter();
+        closing::before_close(fd);
+    }
+}
+
+/// After a call of the program made `to` from `fd`.
+fn duplicated(fd: c_int, to: c_int) -> c_int {
+    if to >= 0 && to != fd && known(fd).is_some() && socket::is_own_table() {
+        let _inside = Inside::enter();
+        socket::duplicate(fd, to);
+    }
+    to
+}
+
+/// A descriptor that a call has opened: the shim's, if the call is.
+fn opened(fd: c_int) -> c_int {
+    if is_inside() {
+        descriptors::take(fd)
+    } else {
+        fd
+    }
+}
+
+hooks! {
+    /// `socket(2)`.
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        opened(next::socket(domain, kind, protocol))
+    }
+
+    /// `eventfd(2)`.
+    fn eventfd(value: c_uint, flags: c_int) -> c_int {
+        opened(next::eventfd(value, flags))
+    }
+
+    /// `epoll_create1(2)`.
+    fn epoll_create1(flags: c_int) -> c_int {
+        opened(next::epoll_create1(flags))
+    }
+
+    /// `timerfd_create(2)`.
+    fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
+        opened(next::timerfd_create(clock, flags))
+    }
+
+    /// `memfd_create(2)`.
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
+        opened(next::memfd_create(name, flags))
+    }
+
+    /// `listen(2)`: the SYN of each connection is kept, for the proof.
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        let listens = next::listen(fd, backlog);
+        if listens == 0 && !is_inside() {
+            let before = airdma_preload::errno::current();
+            tcp::save_syn(fd);
+            airdma_preload::errno::set(before);
+        }
+        listens
+    }
+
+    /// `accept(2)`.
+    fn accept(fd: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        accepted(next::accept(fd, from, length))
+    }
+
+    /// `accept4(2)`.
+    fn accept4(fd: c_int, from: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+        accepted(next::accept4(fd, from, length, flags))
+    }
+
+    /// `connect(2)`.
+    fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+        let connected = next::connect(fd, to, length);
+        let before = airdma_preload::errno::current();
+        if (connected == 0 || before == libc::EINPROGRESS) && !is_inside() && known(fd).is_none() {
+            let _inside = Inside::enter();
+            if socket::is_candidate(fd) {
+                socket::enter(fd, true);
+            }
+        }
+        airdma_preload::errno::set(before);
+        connected
+    }
+
+    /// `shutdown(2)`.
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        match known(fd) {
+            Some(socket) if !is_inside() => {
+                let _inside = Inside::enter();
+                closing::shutdown(socket, fd, how)
+            }
+            _ => next::shutdown(fd, how),
+        }
+    }
+
+    /// `close(2)`.
+    fn close(fd: c_int) -> c_int {
+        if is_inside() {
+            descriptors::unmark(fd);
+            return next::close(fd);
+        }
+        if descriptors::is_own(fd) {
+            airdma_preload::errno::set(libc::EBADF);
+            return -1;
+        }
+        closes(fd);
+        next::close(fd)
+    }
+
+    /// `close_range(2)`.
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if is_inside() || first > last || flags != 0 {
+            return next::close_range(first, last, flags);
+        }
+        for fd in first..=last.min(u32::from(u16::MAX)) {
+            closes(fd as c_int);
+        }
+        let mut outcome = 0;
+        descriptors::without_own(first, last, |first, last| {
+            if next::close_range(first, last, 0) != 0 {
+                outcome = -1;
+            }
+        });
+        outcome
+    }
+
+    /// `dup(2)`.
+    fn dup(fd: c_int) -> c_int {
+        duplicated(fd, next::dup(fd))
+    }
+
+    /// `dup2(2)`.
+    fn dup2(fd: c_int, to: c_int) -> c_int {
+        replaces(fd, to);
+        duplicated(fd, next::dup2(fd, to))
+    }
+
+    /// `dup3(2)`.
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        replaces(fd, to);
+        duplicated(fd, next::dup3(fd, to, flags))
+    }
+
+    /// `fcntl(2)`.
+    fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        let answer = next::fcntl(fd, command, argument);
+        controlled(fd, command, answer)
+    }
+
+    /// `fcntl64`.
+    fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        let answer = next::fcntl64(fd, command, argument);
+        controlled(fd, command, answer)
+    }
+
+    /// `syscall(2)`, by which libuv closes.
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> isize {
+        use super::data;
+        let fd = a as c_int;
+        let is_ours = known(fd).is_some() || descriptors::is_own(fd);
+        match number {
+            libc::SYS_close if is_ours => close(fd) as isize,
+            libc::SYS_close_range => {
+                close_range(a as c_uint, b as c_uint, c as c_int) as isize
+            }
+            libc::SYS_dup if is_ours => dup(fd) as isize,
+            libc::SYS_dup2 => dup2(fd, b as c_int) as isize,
+            libc::SYS_dup3 => dup3(fd, b as c_int, c as c_int) as isize,
+            libc::SYS_read if is_ours => data::read(fd, b as *mut c_void, c as usize),
+            libc::SYS_write if is_ours => data::write(fd, b as *const c_void, c as usize),
+            libc::SYS_sendmsg if is_ours => data::sendmsg(fd, b as *const _, c as c_int),
+            libc::SYS_recvmsg if is_ours => data::recvmsg(fd, b as *mut _, c as c_int),
+            libc::SYS_shutdown if is_ours => shutdown(fd, b as c_int) as isize,
+            libc::SYS_accept4 => accepted(next::syscall(number, a, b, c, d, e, f) as c_int) as isize,
+            _ => next::syscall(number, a, b, c, d, e, f),
+        }
+    }
+}
+
+/// After `fcntl(2)`.
+fn controlled(fd: c_int, command: c_int, answer: c_int) -> c_int {
+    if !matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) || answer < 0 {
+        return answer;
+    }
+    if is_inside() {
+        return descriptors::mark(answer);
+    }
+    duplicated(fd, answer)
+}
+
+/// Before `dup2(2)` closes its target.
+fn replaces(fd: c_int, to: c_int) {
+    if fd != to && known(to).is_some() {
+        // SAFETY: a plain integer.
+        let is_valid = unsafe { next::fcntl(fd, libc::F_GETFD, 0) } >= 0;
+        if is_valid {
+            closes(to);
+        }
+    }
+}

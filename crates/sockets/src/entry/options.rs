@@ -1,0 +1,98 @@
+//! Options and queries of sockets.
+
+use std::ffi::{c_char, c_int, c_ulong, c_void};
+
+use libc::socklen_t;
+
+use super::{hooks, known};
+use crate::inside::{Inside, is_inside};
+use crate::next;
+use crate::socket::{Socket, Stage};
+
+const TCP_NOTSENT_LOWAT: c_int = 25;
+
+/// Options by which the kernel gets a part in the stream that a lane does not have.
+fn is_kernels(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_RCVLOWAT
+                | libc::SO_ATTACH_FILTER
+                | libc::SO_ATTACH_BPF
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | libc::SO_ZEROCOPY
+                | libc::SO_OOBINLINE
+                | libc::SO_PEEK_OFF
+        ),
+        libc::IPPROTO_TCP => matches!(
+            name,
+            TCP_NOTSENT_LOWAT | libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ | libc::TCP_MD5SIG
+        ),
+        _ => false,
+    }
+}
+
+/// The socket of a call of the program.
+fn used(fd: c_int) -> Option<&'static Socket> {
+    known(fd).filter(|socket| socket.stage() != Stage::Kernel && !is_inside())
+}
+
+hooks! {
+    /// `setsockopt(2)`.
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
+        let Some(socket) = used(fd) else {
+            return next::setsockopt(fd, level, name, value, length);
+        };
+        if is_kernels(level, name) {
+            socket.step(Stage::Candidate, Stage::Kernel);
+            if socket.stage() == Stage::Lane && matches!(name, libc::SO_RCVLOWAT | TCP_NOTSENT_LOWAT) {
+                // The gates stand on these two.
+                return 0;
+            }
+        }
+        let set = next::setsockopt(fd, level, name, value, length);
+        if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK) {
+            let _inside = Inside::enter();
+            if let Some(lane) = &mut socket.lock().lane {
+                lane.cork(value.cast::<c_int>().read_unaligned() != 0);
+            }
+            socket.catch_up();
+        }
+        set
+    }
+
+    /// `ioctl(2)`: how much there is to read, and to send.
+    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+        let answer = next::ioctl(fd, request, argument);
+        if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ) || answer != 0 {
+            return answer;
+        }
+        if let Some(socket) = used(fd).filter(|socket| socket.stage() == Stage::Lane) {
+            let _inside = Inside::enter();
+            if let Some(lane) = &mut socket.lock().lane {
+                let count = argument.cast::<c_int>();
+                count.write(match request {
+                    libc::FIONREAD => lane.all_readable(count.read().unsigned_abs().into()),
+                    _ => lane.unsent(),
+                });
+            }
+            socket.catch_up();
+        }
+        answer
+    }
+}
+
+/// `fdopen(3)`: the C library's own calls on the descriptor pass no hook.
+///
+/// # Safety
+/// As the man page demands.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    if let Some(socket) = used(fd) {
+        socket.step(Stage::Candidate, Stage::Kernel);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { next::fdopen(fd, mode) }
+}

@@ -1,0 +1,35 @@
+//! Socket programs over RDMA, unmodified: `airdma sockets -- CMD` preloads this library.
+//!
+//! **The program keeps its kernel sockets.** They are made, connected, accepted, polled, passed and
+//! closed by the kernel. Beside an established TCP connection whose two ends have the library, a
+//! [*lane*](lane) is opened, an RDMA connection that carries the stream from an agreed byte on. The
+//! kernel's descriptor has the readiness of the lane by two [gates](tcp), so nothing that waits for
+//! it (epoll, poll, select) is interposed. A connection that gets no lane is the kernel's.
+//!
+//! | module | has |
+//! |---|---|
+//! | [`entry`] | the C symbols |
+//! | [`stream`] | calls that move data: to the kernel, or to the lane |
+//! | [`socket`] | the table of connections, by descriptor |
+//! | [`tcp`] | what the kernel knows of a connection, and the gates |
+//! | [`agent`], [`negotiation`], [`proof`] | how a lane comes to be, beside the program's threads |
+//! | [`lane`], [`message`] | the lane |
+//! | [`closing`], [`process`] | the end of connections and processes, fork |
+//! | [`policy`] | which connections may have a lane |
+
+mod agent;
+mod closing;
+mod counters;
+mod descriptors;
+mod entry;
+mod inside;
+mod lane;
+mod message;
+mod negotiation;
+mod next;
+mod policy;
+mod process;
+mod proof;
+mod socket;
+mod stream;
+mod tcp;

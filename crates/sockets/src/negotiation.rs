@@ -1,0 +1,243 @@
+//! From an RDMA connection to a lane: proof, and the bytes from which on it carries the stream.
+//!
+//! | end that accepted | | end that connected |
+//! |---|---|---|
+//! | `Hello`: element | -> | |
+//! | | <- | `Hello`: element and confirmation |
+//! | `Confirm`: confirmation | -> | |
+//! | | <- | `Ready`: byte from which on it writes to the lane; its writes wait |
+//! | `Ready`: its byte; its writes go to the lane | -> | |
+//! | | <- | `Go`, then what waited; the token, through the kernel |
+//! | the token, through the kernel | -> | |
+//!
+//! Neither end puts a token into the kernel's stream before the other knows where the stream ends
+//! there.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use airdma::{Device, Endpoint};
+
+use crate::agent::Agent;
+use crate::counters::{self, Counter};
+use crate::lane::Lane;
+use crate::message::Kind;
+use crate::proof::{CONFIRMATION_BYTES, ELEMENT_BYTES, Secret, confirms};
+use crate::socket::{Socket, Stage};
+use crate::tcp;
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long calls in the kernel may take to end, and how often they are looked at.
+const QUIET_TRIES: u32 = 2000;
+const QUIET_PAUSE: Duration = Duration::from_millis(1);
+
+/// A connection that may get a lane.
+pub struct Connection {
+    pub agent: &'static Agent,
+    pub socket: &'static Socket,
+    pub generation: u64,
+    pub own: SocketAddr,
+    pub peer: SocketAddr,
+    pub is_active: bool,
+}
+
+/// What became of a negotiation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The lane is open.
+    Lane,
+    /// The connection stays with the kernel.
+    Refused,
+    /// The peer does not hold the connection.
+    Forged,
+}
+
+impl Connection {
+    /// Negotiates a lane.
+    pub async fn negotiate(&self, device: &Device, endpoint: Endpoint) -> Outcome {
+        let socket = self.socket;
+        let Ok(mut lane) = Lane::new(device, endpoint, socket.waker()) else {
+            return Outcome::Refused;
+        };
+        let proof = self.agent.within(ANSWER, self.prove(&mut lane)).await;
+        match proof {
+            Some(Some(true)) => {}
+            Some(Some(false)) => {
+                counters::add(Counter::Forged, 1);
+                return Outcome::Forged;
+            }
+            Some(None) | None => return Outcome::Refused,
+        }
+        if !socket.step(Stage::Candidate, Stage::Negotiating) {
+            return Outcome::Refused;
+        }
+        let outcome = self.switch(lane).await;
+        if outcome == Outcome::Lane {
+            counters::add(Counter::Lanes, 1);
+        } else if socket.generation() == self.generation {
+            socket.step(Stage::Negotiating, Stage::Kernel);
+        }
+        outcome
+    }
+
+    /// Whether the peer holds the connection; `None` without an answer.
+    async fn prove(&self, lane: &mut Lane) -> Option<bool> {
+        let sequence = if self.is_active {
+            self.socket.sequence()?
+        } else {
+            self.peer_sequence()?
+        };
+        let (active, passive) = if self.is_active {
+            (self.own, self.peer)
+        } else {
+            (self.peer, self.own)
+        };
+        let secret = Secret {
+            active,
+            passive,
+            sequence,
+        };
+        let (exchange, element) = secret.begin(self.is_active);
+        if !self.is_active {
+            lane.tell(Kind::Hello, 0, &element);
+        }
+        let (header, hello) = lane.negotiated().await?;
+        let theirs = hello.get(..ELEMENT_BYTES)?;
+        (header.kind == Kind::Hello).then_some(())?;
+        let confirmations = exchange.finish(theirs)?;
+        if self.is_active {
+            let answer = [&element[..], &confirmations.active].concat();
+            lane.tell(Kind::Hello, 0, &answer);
+            let (header, confirmation) = lane.negotiated().await?;
+            Some(header.kind == Kind::Confirm && confirms(&confirmations.passive, &confirmation))
+        } else {
+            let confirmation = hello.get(ELEMENT_BYTES..ELEMENT_BYTES + CONFIRMATION_BYTES)?;
+            if !confirms(&confirmations.active, confirmation) {
+                return Some(false);
+            }
+            lane.tell(Kind::Confirm, 0, &confirmations.passive);
+            Some(true)
+        }
+    }
+
+    /// The peer's sequence number, which the kernel hands out once.
+    fn peer_sequence(&self) -> Option<u32> {
+        if let Some(known) = self.socket.sequence() {
+            return Some(known);
+        }
+        let inner = self.socket.lock();
+        if self.socket.generation() != self.generation {
+            return None;
+        }
+        let sequence = tcp::peer_initial_sequence(inner.fd)?;
+        self.socket.learn_sequence(sequence);
+        Some(sequence)
+    }
+
+    /// Installs the lane, and agrees on the bytes from which on it carries the stream.
+    async fn switch(&self, mut lane: Lane) -> Outcome {
+        let socket = self.socket;
+        let mut peers_from = None;
+        if !self.is_active {
+            let ready = self.agent.within(ANSWER, lane.negotiated()).await;
+            match ready.flatten() {
+                Some((header, _)) if header.kind == Kind::Ready => peers_from = Some(header.value),
+                _ => return Outcome::Refused,
+            }
+        }
+        let mut tries = 0;
+        while !socket.is_quiet() {
+            tries += 1;
+            if tries == QUIET_TRIES || socket.generation() != self.generation {
+                return Outcome::Refused;
+            }
+            self.agent.sleep(QUIET_PAUSE).await;
+        }
+        if !self.install(lane, peers_from) {
+            return Outcome::Refused;
+        }
+        let switched = self.agent.within(ANSWER, self.switched()).await;
+        if switched.is_none() && socket.generation() == self.generation {
+            // Writes of the program wait in a lane that the peer does not read.
+            let mut inner = socket.lock();
+            let fd = inner.fd;
+            if let Some(lane) = &mut inner.lane {
+                lane.failed = true;
+                lane.progress(fd);
+            }
+        }
+        Outcome::Lane
+    }
+
+    fn install(&self, mut lane: Lane, peers_from: Option<u64>) -> bool {
+        let socket = self.socket;
+        let mut inner = socket.lock();
+        let fd = inner.fd;
+        if socket.generation() != self.generation || socket.stage() != Stage::Negotiating {
+            return false;
+        }
+        let Some(positions) = tcp::positions(fd, self.is_active) else {
+            return false;
+        };
+        if let Some(from) = peers_from {
+            let Some(left) = from.checked_sub(positions.read) else {
+                return false;
+            };
+            lane.peer_switches(left);
+        }
+        lane.tell(Kind::Ready, positions.written, &[]);
+        if peers_from.is_some() {
+            lane.open();
+        }
+        inner.heard = lane.progress(fd);
+        lane.settle_read_gate(fd);
+        inner.lane = Some(Box::new(lane));
+        socket.settle(Stage::Lane);
+        true
+    }
+
+    /// Waits until the peer has switched, or knows that this end has.
+    async fn switched(&self) {
+        std::future::poll_fn(|context| {
+            let socket = self.socket;
+            let mut inner = socket.lock();
+            if socket.generation() != self.generation {
+                return std::task::Poll::Ready(());
+            }
+            inner.negotiation = Some(context.waker().clone());
+            let (fd, heard) = (inner.fd, inner.heard);
+            let Some(lane) = &mut inner.lane else {
+                return std::task::Poll::Ready(());
+            };
+            let is_done = if self.is_active {
+                heard.ready.is_some_and(|from| {
+                    let read = tcp::positions(fd, true).map(|at| at.read);
+                    match read.and_then(|read| from.checked_sub(read)) {
+                        Some(left) => {
+                            lane.peer_switches(left);
+                            lane.tell(Kind::Go, 0, &[]);
+                            lane.open();
+                        }
+                        None => lane.failed = true,
+                    }
+                    true
+                })
+            } else {
+                heard.go
+            };
+            if !is_done && !lane.failed {
+                return std::task::Poll::Pending;
+            }
+            if !lane.failed {
+                lane.send_token(fd);
+            }
+            lane.progress(fd);
+            lane.settle_read_gate(fd);
+            inner.negotiation = None;
+            std::task::Poll::Ready(())
+        })
+        .await;
+        self.socket.catch_up();
+    }
+}

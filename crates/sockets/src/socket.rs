@@ -1,0 +1,410 @@
+//! The sockets that the shim knows: TCP connections, by descriptor.
+//!
+//! A [`Socket`] is an open file description: descriptors made by `dup` lead to the same one. They
+//! live in memory that is never given back but used again, so a look-up is one load, also in a
+//! signal handler and after fork.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Wake, Waker};
+
+use crate::inside::catch_up_later;
+use crate::lane::Lane;
+use crate::{process, tcp};
+
+/// Descriptors that may have a lane: those below.
+const DESCRIPTORS: usize = 1 << 16;
+
+static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
+/// Sockets without a descriptor, for reuse.
+static FREE: Mutex<Vec<&'static Socket>> = Mutex::new(Vec::new());
+
+/// A TCP connection of the program.
+pub struct Socket {
+    /// Changes whenever the memory gets another connection.
+    generation: AtomicU64,
+    /// Descriptors that lead here.
+    descriptors: AtomicU32,
+    /// Whether this end connected.
+    pub active: AtomicBool,
+    /// [`Stage`], as a number.
+    stage: AtomicU8,
+    /// Calls of the program that moved data.
+    pub calls: AtomicU32,
+    /// Bytes that they moved.
+    pub bytes: AtomicU64,
+    /// Threads in a call of the kernel that moves data.
+    in_kernel: AtomicU32,
+    /// Initial sequence number of the end that connected, with bit 32 set once it is known.
+    sequence: AtomicU64,
+    /// Whether a lane is being tried.
+    attempting: AtomicBool,
+    /// Events of the lane that no thread has handled.
+    woken: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+/// What is behind the lock of a socket.
+pub struct Inner {
+    /// One of its descriptors.
+    pub fd: c_int,
+    /// The lane, and the process that has it.
+    pub lane: Option<Box<Lane>>,
+    /// Where a connection without a device left the shim: events go to the task that negotiates.
+    pub negotiation: Option<Waker>,
+    /// What the peer said while the lane is negotiated.
+    pub heard: crate::lane::Progress,
+}
+
+/// How far a socket is on its way to a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    /// The kernel's: no lane will be opened.
+    Kernel = 0,
+    /// A lane may be opened.
+    Candidate = 1,
+    /// One is being negotiated: calls go to the kernel, under the lock.
+    Negotiating = 2,
+    /// There is one.
+    Lane = 3,
+    /// The parent of this process has one: the stream is not to be had here.
+    Lost = 4,
+}
+
+/// The socket of a descriptor.
+#[inline]
+pub fn of(fd: c_int) -> Option<&'static Socket> {
+    let slot = TABLE.get(usize::try_from(fd).ok()?)?;
+    // SAFETY: null, or a socket, which is never freed.
+    unsafe { slot.load(Ordering::Acquire).as_ref() }
+}
+
+/// Begins to know the connection of a descriptor.
+pub fn enter(fd: c_int, active: bool) -> Option<&'static Socket> {
+    let slot = TABLE.get(usize::try_from(fd).ok()?)?;
+    leave(fd);
+    let owner = std::process::id();
+    if OWNER.swap(owner, Ordering::Relaxed) != owner {
+        process::prepare();
+    }
+    // In a child, the lock may be held by a thread that is not there.
+    let free = FREE.try_lock().ok().and_then(|mut free| free.pop());
+    let socket = free.unwrap_or_else(|| Box::leak(Box::new(Socket::new())));
+    socket.generation.fetch_add(1, Ordering::Relaxed);
+    socket.descriptors.store(1, Ordering::Relaxed);
+    socket.active.store(active, Ordering::Relaxed);
+    socket
+        .stage
+        .store(Stage::Candidate as u8, Ordering::Relaxed);
+    socket.calls.store(0, Ordering::Relaxed);
+    socket.bytes.store(0, Ordering::Relaxed);
+    socket.sequence.store(0, Ordering::Relaxed);
+    socket.attempting.store(false, Ordering::Relaxed);
+    socket.woken.store(false, Ordering::Relaxed);
+    socket.lock().fd = fd;
+    slot.store(ptr::from_ref(socket).cast_mut(), Ordering::Release);
+    Some(socket)
+}
+
+/// Another descriptor leads to the same socket.
+pub fn duplicate(fd: c_int, to: c_int) {
+    leave(to);
+    let slot = usize::try_from(to).ok().and_then(|to| TABLE.get(to));
+    match (of(fd), slot) {
+        (Some(socket), Some(slot)) => {
+            socket.descriptors.fetch_add(1, Ordering::Relaxed);
+            slot.store(ptr::from_ref(socket).cast_mut(), Ordering::Release);
+        }
+        // Its calls would not be seen.
+        (Some(socket), None) => socket.settle(Stage::Kernel),
+        (None, _) => {}
+    }
+}
+
+/// The descriptor leads to its socket no longer.
+pub fn leave(fd: c_int) {
+    let Some(slot) = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)) else {
+        return;
+    };
+    let socket = slot.swap(ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: as in `of`.
+    let Some(socket) = (unsafe { socket.as_ref() }) else {
+        return;
+    };
+    if socket.stage() == Stage::Lost {
+        // A thread of the parent may have held its lock at the fork.
+        return;
+    }
+    let is_last = socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1;
+    let mut inner = socket.lock();
+    if !is_last {
+        if inner.fd == fd {
+            inner.fd = another(socket).unwrap_or(-1);
+        }
+        return;
+    }
+    socket.settle(Stage::Kernel);
+    socket.generation.fetch_add(1, Ordering::Relaxed);
+    let lane = inner.lane.take();
+    let negotiation = inner.negotiation.take();
+    drop(inner);
+    drop(lane);
+    if let Some(task) = negotiation {
+        task.wake();
+    }
+    if let Ok(mut free) = FREE.try_lock() {
+        free.push(socket);
+    }
+}
+
+/// A descriptor of a socket that has several.
+fn another(socket: &Socket) -> Option<c_int> {
+    let is = |slot: &AtomicPtr<Socket>| ptr::eq(slot.load(Ordering::Relaxed), socket);
+    TABLE
+        .iter()
+        .position(is)
+        .and_then(|fd| c_int::try_from(fd).ok())
+}
+
+/// Every socket with its descriptors, once.
+pub fn all() -> impl Iterator<Item = &'static Socket> {
+    let by_descriptor = (0..DESCRIPTORS).filter_map(|fd| {
+        let fd = c_int::try_from(fd).ok()?;
+        of(fd).map(|socket| (fd, socket))
+    });
+    by_descriptor.filter_map(|(fd, socket)| {
+        let is_first = socket.stage() != Stage::Lost && socket.lock().fd == fd;
+        is_first.then_some(socket)
+    })
+}
+
+impl Socket {
+    fn new() -> Socket {
+        Socket {
+            generation: AtomicU64::new(0),
+            descriptors: AtomicU32::new(0),
+            active: AtomicBool::new(false),
+            stage: AtomicU8::new(Stage::Kernel as u8),
+            calls: AtomicU32::new(0),
+            bytes: AtomicU64::new(0),
+            in_kernel: AtomicU32::new(0),
+            sequence: AtomicU64::new(0),
+            attempting: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                fd: -1,
+                lane: None,
+                negotiation: None,
+                heard: crate::lane::Progress::default(),
+            }),
+        }
+    }
+
+    /// How far it is.
+    #[inline]
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::SeqCst) {
+            1 => Stage::Candidate,
+            2 => Stage::Negotiating,
+            3 => Stage::Lane,
+            4 => Stage::Lost,
+            _ => Stage::Kernel,
+        }
+    }
+
+    /// Sets how far it is.
+    pub fn settle(&self, stage: Stage) {
+        self.stage.store(stage as u8, Ordering::SeqCst);
+    }
+
+    /// Sets it, if it is at `from`.
+    pub fn step(&self, from: Stage, to: Stage) -> bool {
+        let order = Ordering::SeqCst;
+        self.stage
+            .compare_exchange(from as u8, to as u8, order, order)
+            .is_ok()
+    }
+
+    /// Begins to try a lane, unless that happens already.
+    pub fn begin_attempt(&self) -> bool {
+        !self.attempting.swap(true, Ordering::AcqRel)
+    }
+
+    /// Another attempt may begin.
+    pub fn end_attempt(&self) {
+        self.attempting.store(false, Ordering::Release);
+    }
+
+    /// Whether the calling thread may be the last to close it.
+    pub fn is_last_descriptor(&self) -> bool {
+        self.descriptors.load(Ordering::Acquire) == 1
+    }
+
+    /// Which connection this is, among those that had this memory.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Its lock. Threads that hold it are [inside](crate::inside).
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// Registers a call of the kernel that moves data without the lock; `None` if calls need it.
+    #[inline]
+    pub fn enter_kernel(&self) -> Option<InKernel<'_>> {
+        self.in_kernel.fetch_add(1, Ordering::SeqCst);
+        let call = InKernel(self);
+        matches!(self.stage(), Stage::Kernel | Stage::Candidate).then_some(call)
+    }
+
+    /// Whether no thread is in such a call.
+    pub fn is_quiet(&self) -> bool {
+        self.in_kernel.load(Ordering::SeqCst) == 0
+    }
+
+    /// Initial sequence number of the end that connected.
+    pub fn sequence(&self) -> Option<u32> {
+        let known = self.sequence.load(Ordering::Relaxed);
+        (known >> 32 != 0).then_some(known as u32)
+    }
+
+    /// Keeps it.
+    pub fn learn_sequence(&self, sequence: u32) {
+        self.sequence
+            .store(1 << 32 | u64::from(sequence), Ordering::Relaxed);
+    }
+
+    /// The waker of the lane of this connection.
+    pub fn waker(&'static self) -> Waker {
+        Waker::from(Arc::new(Events {
+            socket: self,
+            generation: self.generation(),
+        }))
+    }
+
+    /// Handles events of the lane that came while another thread had the lock. To be called after
+    /// each release of it.
+    pub fn catch_up(&self) {
+        while self.woken.load(Ordering::SeqCst) {
+            let inner = match self.inner.try_lock() {
+                Ok(inner) => inner,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                // Its holder catches up.
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.woken.store(false, Ordering::SeqCst);
+            self.handle(inner);
+        }
+    }
+
+    fn handle(&self, mut inner: MutexGuard<'_, Inner>) {
+        let fd = inner.fd;
+        if let Some(lane) = &mut inner.lane {
+            let seen = lane.progress(fd);
+            inner.heard.ready = inner.heard.ready.or(seen.ready);
+            inner.heard.go |= seen.go;
+        }
+        if let Some(task) = inner.negotiation.clone() {
+            drop(inner);
+            task.wake();
+        }
+    }
+}
+
+/// A call of the kernel, registered with its socket.
+pub struct InKernel<'a>(&'a Socket);
+
+impl Drop for InKernel<'_> {
+    fn drop(&mut self) {
+        self.0.in_kernel.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What a lane wakes.
+struct Events {
+    socket: &'static Socket,
+    generation: u64,
+}
+
+impl Wake for Events {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.socket.generation() == self.generation {
+            self.socket.woken.store(true, Ordering::SeqCst);
+            catch_up_later(self.socket);
+        }
+    }
+}
+
+/// Locks a mutex. Nothing behind one is changed in two steps.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Before a fork: a connection that two processes hold gets no lane.
+pub fn share_all() {
+    for socket in all() {
+        socket.step(Stage::Candidate, Stage::Kernel);
+    }
+}
+
+/// In a child after fork: its sockets are the kernel's. Lanes stay with the parent, and their
+/// memory is not touched: the child's calls on such a connection fail.
+pub fn in_child() {
+    OWNER.store(0, Ordering::Relaxed);
+    for slot in &TABLE {
+        // SAFETY: as in `of`.
+        let Some(socket) = (unsafe { slot.load(Ordering::Relaxed).as_ref() }) else {
+            continue;
+        };
+        match socket.stage() {
+            Stage::Lane | Stage::Negotiating | Stage::Lost => socket.settle(Stage::Lost),
+            Stage::Kernel | Stage::Candidate => slot.store(ptr::null_mut(), Ordering::Relaxed),
+        }
+    }
+}
+
+/// The process whose descriptors the table has.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the table is that of the calling process, and not of the parent of a child of
+/// `vfork(2)`.
+pub fn is_own_table() -> bool {
+    OWNER.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// Whether the descriptor is a TCP socket, for [`enter`].
+pub fn is_candidate(fd: c_int) -> bool {
+    (0..DESCRIPTORS as c_int).contains(&fd) && tcp::is_tcp(fd)
+}
+
+/// Before a message goes to another process: connections whose descriptors are in it get no lane.
+///
+/// # Safety
+/// The message is the program's.
+pub unsafe fn passed(message: &libc::msghdr) {
+    // SAFETY: the caller's promise; the macros stay within the message's control bytes.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = control.cmsg_len - libc::CMSG_LEN(0) as usize;
+                let fds = libc::CMSG_DATA(control).cast::<c_int>();
+                for index in 0..bytes / size_of::<c_int>() {
+                    if let Some(socket) = of(fds.add(index).read_unaligned()) {
+                        socket.step(Stage::Candidate, Stage::Kernel);
+                    }
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! Moving data: a program's calls on a connection, to the kernel or to its lane.
+//!
+//! While a lane may be opened, no call blocks in the kernel with the program's buffer, which the
+//! last bytes of the kernel's stream are read into: a blocking read waits with `MSG_PEEK`, restarts
+//! and times out as the kernel does, and then takes what is there.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use airdma_preload::errno;
+use libc::{iovec, msghdr};
+
+use crate::agent;
+use crate::inside::{Inside, is_inside};
+use crate::lane::Source;
+use crate::next;
+use crate::socket::{Socket, Stage};
+use crate::tcp;
+
+/// Flags with which a read does not take the stream's next bytes.
+const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// Calls on a connection before its sequence number is learned, and a lane is tried.
+const LEARN_AT: u32 = 4;
+const TRY_AT: u32 = 8;
+/// Length of the part of a write by which the sequence number is learned.
+const LEARN_BYTES: usize = 512;
+
+/// The parts of a program's buffer, from some byte on.
+struct Parts<'a> {
+    parts: &'a [iovec],
+    /// Read or written so far.
+    done: usize,
+}
+
+impl Parts<'_> {
+    fn total(&self) -> usize {
+        self.parts.iter().map(|part| part.iov_len).sum()
+    }
+
+    /// What is left, at most `most` bytes of it.
+    fn left(&self, most: usize) -> Vec<iovec> {
+        let (mut skip, mut most) = (self.done, most);
+        let mut left = Vec::new();
+        for part in self.parts {
+            let start = skip.min(part.iov_len);
+            skip -= start;
+            let length = (part.iov_len - start).min(most);
+            most -= length;
+            if length > 0 {
+                left.push(iovec {
+                    // SAFETY: within the part.
+                    iov_base: unsafe { part.iov_base.cast::<u8>().add(start) }.cast(),
+                    iov_len: length,
+                });
+            }
+        }
+        left
+    }
+}
+
+/// What a call that does not block came to.
+type Step = Result<usize, c_int>;
+
+fn step(returned: isize) -> Step {
+    usize::try_from(returned).map_err(|_| errno::current())
+}
+
+fn returned(step: Step) -> isize {
+    match step {
+        Ok(count) => count as isize,
+        Err(error) => {
+            errno::set(error);
+            -1
+        }
+    }
+}
+
+/// Reads from a connection as `recvmsg(2)` does. `control`: room for control messages, used while
+/// the kernel has the stream.
+///
+/// # Safety
+/// The parts are memory of the program.
+pub unsafe fn receive(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    mut control: Option<&mut msghdr>,
+) -> isize {
+    let mut parts = Parts { parts, done: 0 };
+    let total = parts.total();
+    let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let before = errno::current();
+    let outcome = loop {
+        // SAFETY: the caller's promise.
+        match unsafe { receive_now(socket, fd, &parts, flags, control.as_deref_mut()) } {
+            Ok(0) => break Ok(parts.done),
+            Ok(count) => {
+                parts.done += count;
+                if !waits_for_all || parts.done >= total {
+                    break Ok(parts.done);
+                }
+            }
+            Err(libc::EAGAIN) if flags & libc::MSG_DONTWAIT == 0 && !tcp::is_nonblocking(fd) => {
+                if let Err(error) = wait_to_receive(socket, fd) {
+                    break Err(error);
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    match outcome {
+        Ok(count) => {
+            errno::set(before);
+            moved(socket, fd);
+            count as isize
+        }
+        Err(_) if parts.done > 0 => parts.done as isize,
+        Err(error) => returned(Err(error)),
+    }
+}
+
+/// Reads what is there.
+///
+/// # Safety
+/// As [`receive`].
+unsafe fn receive_now(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &Parts,
+    flags: c_int,
+    control: Option<&mut msghdr>,
+) -> Step {
+    // SAFETY: the caller's promise.
+    let from_kernel = |most: usize, control| unsafe {
+        receive_from_kernel(fd, &parts.left(most), flags, control)
+    };
+    if let Some(_call) = socket.enter_kernel() {
+        return from_kernel(usize::MAX, control);
+    }
+    if is_inside() {
+        return Err(libc::EINTR);
+    }
+    if socket.stage() == Stage::Lost {
+        return Err(libc::ECONNRESET);
+    }
+    let inside = Inside::enter();
+    let mut inner = socket.lock();
+    let peek = flags & libc::MSG_PEEK != 0;
+    let taken = match &mut inner.lane {
+        None => from_kernel(usize::MAX, control),
+        Some(_) if flags & libc::MSG_ERRQUEUE != 0 => from_kernel(usize::MAX, control),
+        Some(_) if flags & libc::MSG_OOB != 0 => Err(libc::EINVAL),
+        Some(lane) => match lane.source() {
+            Source::Kernel(most) => {
+                let taken = from_kernel(most, control);
+                if let Ok(count) = taken
+                    && count > 0
+                    && !peek
+                {
+                    lane.read_from_kernel(fd, count);
+                }
+                taken
+            }
+            Source::Lane => {
+                if let Some(control) = control {
+                    (
+                        control.msg_controllen,
+                        control.msg_namelen,
+                        control.msg_flags,
+                    ) = (0, 0, 0);
+                }
+                let left = parts.left(usize::MAX);
+                let mut discarded = Vec::new();
+                let mut buffers: Vec<&mut [u8]> = if flags & libc::MSG_TRUNC != 0 {
+                    // Bytes are discarded, and the buffer may be none.
+                    let length = left.iter().map(|part| part.iov_len).sum::<usize>();
+                    discarded.resize(length.min(lane.readable()), 0);
+                    vec![&mut discarded[..]]
+                } else {
+                    // SAFETY: the caller's promise.
+                    let slice = |part: &iovec| unsafe {
+                        std::slice::from_raw_parts_mut(part.iov_base.cast(), part.iov_len)
+                    };
+                    left.iter().map(slice).collect()
+                };
+                match lane.read(fd, &mut buffers, peek) {
+                    0 if lane.is_at_end() => Ok(0),
+                    0 if lane.failed => Err(libc::ECONNRESET),
+                    0 => {
+                        lane.settle_read_gate(fd);
+                        Err(libc::EAGAIN)
+                    }
+                    count => Ok(count),
+                }
+            }
+        },
+    };
+    drop(inner);
+    socket.catch_up();
+    drop(inside);
+    taken
+}
+
+/// # Safety
+/// As [`receive`].
+unsafe fn receive_from_kernel(
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    control: Option<&mut msghdr>,
+) -> Step {
+    let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    if let ([part], None) = (parts, &control) {
+        // SAFETY: the caller's promise.
+        return step(unsafe { next::recv(fd, part.iov_base, part.iov_len, flags) });
+    }
+    // SAFETY: all zeros is an empty message.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    if let Some(control) = &control {
+        message = msghdr { ..**control };
+    }
+    message.msg_iov = parts.as_ptr().cast_mut();
+    message.msg_iovlen = parts.len();
+    // SAFETY: the caller's promise.
+    let got = step(unsafe { next::recvmsg(fd, &raw mut message, flags) });
+    if let Some(control) = control {
+        control.msg_namelen = message.msg_namelen;
+        control.msg_controllen = message.msg_controllen;
+        control.msg_flags = message.msg_flags;
+    }
+    got
+}
+
+/// Waits until a blocking read should look again.
+fn wait_to_receive(socket: &Socket, fd: c_int) -> Result<(), c_int> {
+    if socket.stage() == Stage::Lane {
+        return wait(fd, libc::POLLIN, libc::SO_RCVTIMEO);
+    }
+    let mut byte = 0u8;
+    // SAFETY: one byte.
+    let got = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    step(got).map(drop)
+}
+
+fn wait(fd: c_int, events: libc::c_short, timeout: c_int) -> Result<(), c_int> {
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    // SAFETY: one entry.
+    match unsafe { next::poll(&raw mut entry, 1, tcp::timeout_ms(fd, timeout)) } {
+        0 => Err(libc::EAGAIN),
+        ready if ready > 0 => Ok(()),
+        _ => Err(errno::current()),
+    }
+}
+
+/// Writes to a connection as `sendmsg(2)` does.
+///
+/// # Safety
+/// The parts are memory of the program; `message` is its own, if the call has one.
+pub unsafe fn send(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    message: Option<&msghdr>,
+) -> isize {
+    let mut parts = Parts { parts, done: 0 };
+    let total = parts.total();
+    let before = errno::current();
+    let outcome = loop {
+        // SAFETY: the caller's promise.
+        match unsafe { send_now(socket, fd, &parts, flags, message) } {
+            Ok((count, is_all)) => {
+                parts.done += count;
+                if is_all || parts.done >= total {
+                    break Ok(());
+                }
+            }
+            Err(libc::EAGAIN) => {}
+            Err(error) => break Err(error),
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || tcp::is_nonblocking(fd) {
+            break Err(libc::EAGAIN);
+        }
+        if let Err(error) = wait(fd, libc::POLLOUT, libc::SO_SNDTIMEO) {
+            break Err(error);
+        }
+    };
+    match outcome {
+        Err(error) if parts.done == 0 => returned(Err(error)),
+        Ok(()) | Err(_) => {
+            errno::set(before);
+            moved(socket, fd);
+            parts.done as isize
+        }
+    }
+}
+
+/// Writes what there is room for; whether that ends the call.
+///
+/// # Safety
+/// As [`send`].
+unsafe fn send_now(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &Parts,
+    flags: c_int,
+    message: Option<&msghdr>,
+) -> Result<(usize, bool), c_int> {
+    // SAFETY: the caller's promise.
+    let to_kernel = |flags| unsafe {
+        let left = parts.left(usize::MAX);
+        let mut whole = message.map_or_else(|| std::mem::zeroed(), |message| msghdr { ..*message });
+        whole.msg_iov = left.as_ptr().cast_mut();
+        whole.msg_iovlen = left.len();
+        step(next::sendmsg(fd, &raw const whole, flags)).map(|count| (count, true))
+    };
+    if let Some(_call) = socket.enter_kernel() {
+        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0
+            && let Some(count) = learn(socket, fd, parts)
+        {
+            return Ok((count, false));
+        }
+        return to_kernel(flags);
+    }
+    if is_inside() {
+        return Err(libc::EINTR);
+    }
+    if socket.stage() == Stage::Lost {
+        return Err(libc::ECONNRESET);
+    }
+    let inside = Inside::enter();
+    let mut inner = socket.lock();
+    let sent = match &mut inner.lane {
+        None => to_kernel(flags | libc::MSG_DONTWAIT).map(|(count, _)| (count, false)),
+        Some(lane) if lane.is_shut() || lane.failed => {
+            // The kernel's answer, and its signal: it has been told.
+            to_kernel(flags | libc::MSG_DONTWAIT)
+        }
+        Some(_) if flags & libc::MSG_OOB != 0 => Err(libc::EOPNOTSUPP),
+        Some(lane) => {
+            let mut written = 0;
+            let left = parts.left(usize::MAX);
+            let corked = flags & libc::MSG_MORE != 0;
+            for (index, part) in left.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+                let more = corked || index + 1 < left.len();
+                let count = lane.write(fd, bytes, more);
+                written += count;
+                if count < bytes.len() {
+                    break;
+                }
+            }
+            if written == 0 && lane.failed {
+                Err(libc::ECONNRESET)
+            } else if written == 0 {
+                Err(libc::EAGAIN)
+            } else {
+                Ok((written, false))
+            }
+        }
+    };
+    drop(inner);
+    socket.catch_up();
+    drop(inside);
+    sent
+}
+
+/// Learns the sequence number of a connection that this end made, by the beginning of a write.
+///
+/// # Safety
+/// As [`send`].
+fn learn(socket: &Socket, fd: c_int, parts: &Parts) -> Option<usize> {
+    if socket.calls.load(std::sync::atomic::Ordering::Relaxed) < LEARN_AT
+        || !socket.active.load(std::sync::atomic::Ordering::Relaxed)
+        || socket.stage() != Stage::Candidate
+        || socket.sequence().is_some()
+    {
+        return None;
+    }
+    let leaves_at_once = tcp::integer(fd, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(0);
+    let positions = tcp::positions(fd, true).filter(|at| at.unacknowledged == 0);
+    let (true, Some(positions)) = (leaves_at_once, positions) else {
+        return None;
+    };
+    let left = parts.left(LEARN_BYTES);
+    let first = left.first()?;
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(first.iov_base.cast::<u8>(), first.iov_len) };
+    let (sent, sequence) = tcp::send_and_learn(fd, bytes);
+    if let Some(sequence) = sequence {
+        let before = (positions.written as u32).wrapping_add(1);
+        socket.learn_sequence(sequence.wrapping_sub(before));
+    }
+    usize::try_from(sent).ok().filter(|count| *count > 0)
+}
+
+/// Counts a call that moved data, and tries to open a lane after some.
+fn moved(socket: &'static Socket, fd: c_int) {
+    if socket.stage() != Stage::Candidate {
+        return;
+    }
+    let calls = 1 + socket
+        .calls
+        .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    if calls >= TRY_AT && calls.is_power_of_two() {
+        let before = errno::current();
+        agent::consider(socket, fd);
+        errno::set(before);
+    }
+}
+
+/// Whether a read with these flags is the kernel's alone.
+pub fn is_special(flags: c_int) -> bool {
+    flags & SPECIAL != 0
+}
+
+/// One part.
+pub fn part(bytes: *const c_void, length: usize) -> [iovec; 1] {
+    [iovec {
+        iov_base: bytes.cast_mut(),
+        iov_len: length,
+    }]
+}
+
+/// The parts of a message.
+///
+/// # Safety
+/// The message is the program's, with valid parts.
+pub unsafe fn parts_of<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
+    if parts.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(parts, count) }
+}
+
+/// Sends a file as `sendfile(2)` does on a lane: through a buffer.
+///
+/// # Safety
+/// `offset` is null or valid.
+pub unsafe fn send_file(
+    socket: &'static Socket,
+    fd: c_int,
+    from: c_int,
+    offset: *mut libc::off_t,
+    count: usize,
+) -> isize {
+    // SAFETY: plain integers, or the caller's promise.
+    let mut at = unsafe {
+        if offset.is_null() {
+            libc::lseek(from, 0, libc::SEEK_CUR)
+        } else {
+            *offset
+        }
+    };
+    if at < 0 {
+        return -1;
+    }
+    let mut buffer = vec![0u8; count.min(1 << 16)];
+    let mut sent = 0usize;
+    while sent < count {
+        let length = buffer.len().min(count - sent);
+        // SAFETY: that many bytes.
+        let got = unsafe { libc::pread(from, buffer.as_mut_ptr().cast(), length, at) };
+        let Ok(got @ 1..) = usize::try_from(got) else {
+            if got < 0 && sent == 0 {
+                return -1;
+            }
+            break;
+        };
+        let parts = part(buffer.as_ptr().cast(), got);
+        // SAFETY: the buffer above.
+        let written = unsafe { send(socket, fd, &parts, 0, None) };
+        let Ok(written) = usize::try_from(written) else {
+            if sent == 0 {
+                return -1;
+            }
+            break;
+        };
+        sent += written;
+        at += written as libc::off_t;
+        if written < got {
+            break;
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        if offset.is_null() {
+            libc::lseek(from, at, libc::SEEK_SET);
+        } else {
+            ptr::write(offset, at);
+        }
+    }
+    sent as isize
+}
