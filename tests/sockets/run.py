@@ -6,7 +6,7 @@ Needs the release binaries (`make build`). Root, or unprivileged user namespaces
 
   run.py                       all suites
   run.py --only traps,faults   some of them
-  run.py --match 'trap 7'      traps whose name matches
+  run.py --match 'trap 7'      traps and programs whose name matches
   run.py --only machine --seed 100 --seeds 50 --steps 200
                                random sequences of calls, from a seed on
 """
@@ -24,17 +24,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
 import machine
 import traps
+import unmodified
 from airdma_lab import build, privileges
 from airdma_lab.lab import Lab
 from case import Tally
 
-SUITES = ("traps", "machine", "faults")
+SUITES = ("traps", "machine", "programs", "faults")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SUITES), help=f"suites: {', '.join(SUITES)}")
     parser.add_argument("--match", default="", help="regular expression on the names of traps and programs")
+    parser.add_argument("--full", action="store_true", help="programs with the shim at each end alone, not in turns")
     parser.add_argument("--seed", type=int, help="first seed of the state machine")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
     parser.add_argument("--steps", type=int, default=machine.STEPS, help="length of a sequence")
@@ -57,6 +59,9 @@ def main() -> int:
             seeds = machine.SEEDS if arguments.seed is None else range(arguments.seed, arguments.seed + arguments.seeds)
             with tally.part("machine"):
                 machine.run(lab, tally, folder, seeds, arguments.steps)
+        if "programs" in only:
+            with tally.part("programs"):
+                unmodified.run(lab, tally, folder, arguments.match, arguments.full)
         if "faults" in only:
             with tally.part("faults"):
                 traps.run_faults(lab, tally, folder, chosen)

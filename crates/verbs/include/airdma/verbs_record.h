@@ -162,8 +162,8 @@ struct airdma_record_read_wr {
  * `handle` is told (AIRDMA_WC_RECORD): AIRDMA_RECORD_WHOLE, AIRDMA_RECORD_AGE (the deadline),
  * AIRDMA_RECORD_IDLE (no answer), AIRDMA_RECORD_REFUSED (key or range), AIRDMA_RECORD_FLUSHED
  * (the queue pair is in the error state). It is read, mapped and freed as the others, and shown by
- * airdma_record_peek() with `lkey` and `addr` meanwhile. A queue pair has 64 reads at once, and half
- * of open_max, at most.
+ * airdma_record_peek() with `lkey` and `addr` meanwhile. A queue pair has at most 64 reads at once,
+ * and at most half of open_max.
  * EINVAL: a queue pair that cannot, a group, a field out of range. ENOMEM: no free entry. */
 int airdma_record_read_from(struct ibv_qp *qp, const struct airdma_record_read_wr *wr,
 			    uint64_t *handle) AIRDMA_RECORD_WEAK;

@@ -1,0 +1,103 @@
+"""Real programs: servers on one host and a client on the other, under the shim at both ends, at
+one, and without it. The client's output has what it must have, and where it is the same in each
+run, it is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import known
+from airdma_lab.lab import Lab
+from airdma_lab.program import Outcome, Program
+from case import Tally
+from ends import BOTH, CLIENT, PLAIN, SERVER, SHIMMED, Arrangement
+from entries import ENTRIES, Entry
+
+START_S = 15.0
+FILE_BYTES = 3_000_017
+
+
+def run(lab: Lab, tally: Tally, folder: Path, match: str, full: bool) -> None:
+    """Runs each entry of the catalogue whose name matches: with the shim at both ends, and at one
+    of them in turns, or at each if `full`.
+    """
+    (folder / "served").write_bytes(bytes((i * 2654435761 >> 13 ^ i) & 0xFF for i in range(FILE_BYTES)))
+    (folder / "small").write_bytes(b"x" * 1000)
+    for number, entry in enumerate(ENTRIES):
+        if not re.search(match, entry.name):
+            continue
+        if missing := [need for need in entry.needs if shutil.which(need, path=_PATH) is None]:
+            reason = f"there is no {', '.join(missing)}"
+            if os.environ.get("CI") == "true":
+                tally.record(entry.name, [reason], 0.0)
+            else:
+                tally.skip(entry.name, reason)
+            continue
+        home = folder / re.sub(r"\W", "-", entry.name)
+        home.mkdir()
+        if entry.before:
+            entry.before(home)
+        said: list[str] = []
+        tally.attempt(f"{entry.name} [{PLAIN.name}]", _test(lab, entry, home, PLAIN, said))
+        for arrangement in SHIMMED if full else (BOTH, (SERVER, CLIENT)[number % 2]):
+            known.attempt(tally, f"{entry.name} [{arrangement.name}]", _test(lab, entry, home, arrangement, said))
+
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _test(lab: Lab, entry: Entry, home: Path, arrangement: Arrangement, said: list[str]) -> Callable[[], list[str]]:
+    """`said` takes the output of the first run, with which the others are compared."""
+
+    def test() -> list[str]:
+        words = {"server": lab.a.ipv4, "client": lab.b.ipv4, "server6": lab.a.ipv6, "home": str(home)}
+        words["files"] = str(home.parent)
+        servers: list[Program] = []
+        try:
+            for command, ready in entry.servers:
+                argv = ["sh", "-c", f"exec {_filled(command, words)}"]
+                servers.append(lab.a.start(arrangement.command(argv, server=True), {"PATH": _PATH}))
+                protocol, _, port = ready.rpartition(" ")
+                if not servers[-1].wait_listening(int(port), protocol or "tcp", START_S):
+                    return [f"{command} does not listen", servers[-1].stop().explain()]
+            argv = ["sh", "-c", _filled(entry.client, words)]
+            outcome = lab.b.run(arrangement.command(argv, server=False), {"PATH": _PATH}, entry.timeout_s)
+        finally:
+            ends = [_ended(lab, server) for server in reversed(servers)]
+        complaints = _complaints(entry, outcome, said)
+        return [*complaints, outcome.explain(), *(end.explain() for end in ends)] if complaints else []
+
+    return test
+
+
+def _filled(command: str, words: dict[str, str]) -> str:
+    for name, word in words.items():
+        command = command.replace(f"{{{name}}}", word)
+    return command
+
+
+def _ended(lab: Lab, server: Program) -> Outcome:
+    outcome = server.stop()
+    lab.a.forget(server)
+    return outcome
+
+
+def _complaints(entry: Entry, outcome: Outcome, said: list[str]) -> list[str]:
+    complaints = [] if outcome.ok else ["the client failed"]
+    text = outcome.stdout + outcome.stderr
+    complaints += [
+        f"the client does not say {pattern}" for pattern in entry.says if not re.search(pattern, text, re.MULTILINE)
+    ]
+    complaints += [f"the client says {bad}" for bad in entry.never if re.search(bad, text, re.MULTILINE)]
+    if entry.same:
+        if not said:
+            said.append(outcome.stdout)
+        if outcome.stdout != said[0]:
+            complaints.append("the output is not that of the first run:")
+            complaints.append(said[0])
+    return complaints
