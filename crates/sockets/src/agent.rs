@@ -24,6 +24,9 @@ use crate::{policy, tcp};
 
 /// How long a peer whose host does not answer is left alone.
 const SILENT_FOR: Duration = Duration::from_secs(60);
+/// How long an attempt to connect may take. A request that came before the peer had a device is
+/// repeated by the connection manager after seconds only, by the next attempt sooner.
+const FIRST_ANSWER: Duration = Duration::from_millis(500);
 /// Most negotiations at a time.
 const TASKS_MAX: usize = 4096;
 
@@ -252,10 +255,12 @@ impl Agent {
                 }
             }
         } else {
-            match device.connect(peer).await {
-                Ok(endpoint) => endpoint,
-                Err(error) if error.blame() == Blame::Peer => return Outcome::Later,
-                Err(_) => {
+            match self.within(FIRST_ANSWER, device.connect(peer)).await {
+                Some(Ok(endpoint)) => endpoint,
+                // Its library may be about to open the device.
+                None => return Outcome::Later,
+                Some(Err(error)) if error.blame() == Blame::Peer => return Outcome::Later,
+                Some(Err(_)) => {
                     lock(&self.silent).insert(peer.ip(), Instant::now());
                     return Outcome::Later;
                 }

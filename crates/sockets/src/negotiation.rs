@@ -227,6 +227,9 @@ impl Connection {
                 heard.go
             };
             if !is_done && !lane.failed {
+                drop(inner);
+                // An event that found the lock held.
+                socket.catch_up();
                 return std::task::Poll::Pending;
             }
             if !lane.failed {

@@ -15,12 +15,11 @@ use crate::inside::{Inside, is_inside};
 use crate::lane::Source;
 use crate::next;
 use crate::socket::{Socket, Stage};
-use crate::tcp;
+use crate::{policy, tcp};
 
 /// Flags with which a read does not take the stream's next bytes.
 const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-/// Calls on a connection before its sequence number is learned, and a lane is tried.
-const LEARN_AT: u32 = 4;
+/// Calls on a connection before a lane is tried.
 const TRY_AT: u32 = 8;
 /// Length of the part of a write by which the sequence number is learned.
 const LEARN_BYTES: usize = 512;
@@ -372,16 +371,21 @@ unsafe fn send_now(
     sent
 }
 
-/// Learns the sequence number of a connection that this end made, by the beginning of a write.
+/// Learns the sequence number of a connection that this end made, by the beginning of a write: of
+/// the first one, since many clients write once.
 ///
 /// # Safety
 /// As [`send`].
 fn learn(socket: &Socket, fd: c_int, parts: &Parts) -> Option<usize> {
-    if socket.calls.load(std::sync::atomic::Ordering::Relaxed) < LEARN_AT
-        || !socket.active.load(std::sync::atomic::Ordering::Relaxed)
+    if !socket.active.load(std::sync::atomic::Ordering::Relaxed)
         || socket.stage() != Stage::Candidate
         || socket.sequence().is_some()
     {
+        return None;
+    }
+    let (own, peer) = tcp::ends(fd)?;
+    if !policy::allows(own.ip(), peer.ip()) {
+        socket.step(Stage::Candidate, Stage::Kernel);
         return None;
     }
     let leaves_at_once = tcp::integer(fd, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(0);
