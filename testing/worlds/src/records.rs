@@ -95,9 +95,6 @@ pub(crate) struct RecordEnd {
     pub(crate) reliable_count: u32,
     /// Times that messages were closed, or their memory was taken back.
     pub(crate) ended_early: u64,
-    /// The host that this one has just given up for a reason: all reliable messages to it end at
-    /// once.
-    pub(crate) gave_up: Option<usize>,
 }
 
 impl RecordEnd {
@@ -165,7 +162,6 @@ impl RecordEnd {
             count: 0,
             reliable_count: 0,
             ended_early: 0,
-            gave_up: None,
         };
         end.register(host);
         end

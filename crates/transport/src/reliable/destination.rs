@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use airdma_wire::{Neighbour, Psn, Qpn};
+use airdma_wire::{Neighbour, Psn, Qkey, Qpn};
 
 use super::ACTIVE_MAX;
 use crate::rate::Rtt;
@@ -18,11 +18,14 @@ const TIMEOUT_MAX: Duration = Duration::from_millis(500);
 /// Doublings of the timer, after which it is at its maximum anyway.
 const BACKOFF_MAX: u32 = 6;
 
-/// A queue pair that messages go to.
+/// A queue pair that messages go to, by one Q_Key: a wrong one is not answered, and no other
+/// message waits for that.
 #[derive(Clone, Debug)]
 pub(super) struct Destination {
     pub(super) address: Neighbour,
     pub(super) qpn: Qpn,
+    /// That of the requests, before the own one takes its place (IBTA 10.2.5).
+    pub(super) qkey: Qkey,
     /// Tells the numbers of its messages from those of others.
     pub(super) instance: Psn,
     pub(super) next_id: u32,
@@ -51,10 +54,11 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    pub(super) fn new(address: Neighbour, qpn: Qpn, instance: Psn) -> Self {
+    pub(super) fn new(address: Neighbour, (qpn, qkey): (Qpn, Qkey), instance: Psn) -> Self {
         Destination {
             address,
             qpn,
+            qkey,
             instance,
             next_id: 0,
             active: [NONE; ACTIVE_MAX],

@@ -21,7 +21,7 @@ use crate::record::list::List;
 use crate::record::unit_of;
 use crate::request_packet::{pad_of, request_bth};
 use crate::time::Time;
-use crate::work::{Path, SendRequest};
+use crate::work::{Datagram, Path, SendRequest};
 
 /// Packets of a destination after which others have a turn: as many fill a segmented send.
 const TURN_PACKETS: u32 = 16;
@@ -111,7 +111,7 @@ impl ReliableRequester {
             return false;
         }
         let address = Neighbour::from(datagram.path.gid.to_ip());
-        let Some(to) = self.destination(address, datagram.qpn) else {
+        let Some(to) = self.destination(address, &datagram) else {
             return false;
         };
         if self.destinations[to as usize].messages >= self.config.share_max {
@@ -147,13 +147,15 @@ impl ReliableRequester {
     }
 
     /// The row of a destination, which may take that of another one without messages.
-    fn destination(&mut self, address: Neighbour, qpn: Qpn) -> Option<u32> {
-        if let Some(row) = self.find(address, qpn) {
-            return Some(row);
+    fn destination(&mut self, address: Neighbour, datagram: &Datagram) -> Option<u32> {
+        let &Datagram { qpn, qkey, .. } = datagram;
+        let known = self.find(address, qpn, |destination| destination.qkey == qkey);
+        if known.is_some() {
+            return known;
         }
         self.instances += 1;
         let instance = Psn::new(siphash(self.key, &self.instances.to_le_bytes()) as u32);
-        let fresh = Destination::new(address, qpn, instance);
+        let fresh = Destination::new(address, (qpn, qkey), instance);
         let row = if self.destinations.len() < self.config.destinations_max as usize {
             self.destinations.push(fresh);
             self.destinations.len() as u32 - 1
@@ -170,11 +172,17 @@ impl ReliableRequester {
         Some(row)
     }
 
-    fn find(&self, address: Neighbour, qpn: Qpn) -> Option<u32> {
+    /// The row of a queue pair that `is_it`: it has one for each Q_Key.
+    fn find(
+        &self,
+        address: Neighbour,
+        qpn: Qpn,
+        is_it: impl Fn(&Destination) -> bool,
+    ) -> Option<u32> {
         let hash = self.by_name.hash(address, qpn.get(), 0);
         self.by_name.find(hash, |row| {
             let row = &self.destinations[row as usize];
-            (row.address, row.qpn) == (address, qpn)
+            (row.address, row.qpn) == (address, qpn) && is_it(row)
         })
     }
 
@@ -367,7 +375,9 @@ impl ReliableRequester {
         qpn: Qpn,
         host: &mut H,
     ) {
-        let row = self.find(source, answer.deth.src_qpn);
+        let row = self.find(source, answer.deth.src_qpn, |destination| {
+            destination.instance == answer.bth.psn
+        });
         let found = row.and_then(|row| {
             let destination = &self.destinations[row as usize];
             let is_it = |&&index: &&u32| {
@@ -375,9 +385,7 @@ impl ReliableRequester {
                 (message.id, message.token) == (answer.id, answer.token)
             };
             let active = destination.active().iter().find(is_it);
-            active
-                .filter(|_| answer.bth.psn == destination.instance)
-                .map(|&index| (row, index))
+            active.map(|&index| (row, index))
         });
         let Some((row, index)) = found else {
             return host.count(Counter::DropGhost);

@@ -236,6 +236,10 @@ impl World {
     }
 
     fn post(&mut self, to: usize, operation: Operation, message: &[u8]) {
+        self.post_with(QKEY, to, operation, message);
+    }
+
+    fn post_with(&mut self, qkey: Qkey, to: usize, operation: Operation, message: &[u8]) {
         let slot = Slot(self.host.messages.len() as u32);
         self.host.messages.push(message.to_vec());
         let gid = Gid::from(address(to));
@@ -253,7 +257,7 @@ impl World {
                     ..Path::default()
                 },
                 qpn: Qpn::new(1 + to as u32),
-                qkey: QKEY,
+                qkey,
             }),
             reliable: true,
             srqn: 0,
@@ -435,6 +439,39 @@ fn a_destination_that_is_dead_fails_its_requests_only() {
     world.post_record(2, UNIT);
     world.settle();
     assert_eq!(world.host.completed[4..], [(4, Status::Success)]);
+}
+
+#[test]
+fn a_wrong_qkey_fails_its_own_message_only() {
+    let mut world = World::new(1);
+    let record = Operation::Record { va: VA, rkey: KEY };
+    let message = [7; 40 * UNIT];
+    world.post_with(Qkey(QKEY.0 + 1), 0, record, &message);
+    let (mut right, mut rounds) = (0, 0);
+    while world.host.completed.len() < 31 {
+        rounds += 1;
+        assert!(rounds < 300, "{:?}", world.host.completed);
+        if right < 30 {
+            // One at a time, for longer than the wrong one takes to fail.
+            world.post(0, Operation::Record { va: VA, rkey: KEY }, &message[..UNIT]);
+            right += 1;
+        }
+        for packet in world.sends() {
+            if let Some(answer) = world.arrives(&packet) {
+                world.answered(packet.to, &answer);
+            }
+        }
+        while let Some(handle) = world.targets[0].records.poll_record() {
+            assert!(world.targets[0].records.free(handle));
+        }
+        world.times_out();
+    }
+    let mut completed = world.host.completed.clone();
+    completed.sort_unstable_by_key(|&(wr_id, _)| wr_id);
+    assert_eq!(completed[0], (0, Status::RetryExceeded));
+    for (wr_id, status) in &completed[1..] {
+        assert_eq!(*status, Status::Success, "{wr_id}");
+    }
 }
 
 #[test]

@@ -246,7 +246,6 @@ impl World {
         status: Status,
     ) -> Result<(), String> {
         let Reliable { to, name, .. } = *of;
-        let gave_up = self.records[host].gave_up.take();
         self.note(|_| format!("reliable record {name:?} to host {to} ends: {status:?}"));
         let target = &mut self.records[to];
         let is_early = target.ended_early != of.ended_early;
@@ -265,18 +264,14 @@ impl World {
         let is_dead = !self.hosts[to].alive;
         let is_lossy = self.lost_among([host, to]) >= of.lost + REPEATS_MIN;
         let explains = match status {
-            // No target answers a wrong Q_Key, and the window is that of the destination.
-            Status::RetryExceeded => {
-                let is_mute = of.fault == Some(RecordFault::Qkey);
-                is_dead || is_lossy || is_mute || gave_up == Some(to)
-            }
+            // No target answers a wrong Q_Key.
+            Status::RetryExceeded => is_dead || is_lossy || of.fault == Some(RecordFault::Qkey),
             Status::RnrRetryExceeded => is_full,
             Status::RemoteAccessError => wrong_place || is_early,
             Status::RemoteOperationError => is_early,
             _ => false,
         };
         if explains {
-            self.records[host].gave_up = (status == Status::RetryExceeded).then_some(to);
             return Ok(());
         }
         Err(format!(
