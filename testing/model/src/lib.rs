@@ -12,6 +12,7 @@
 //! | [`grants`] | keys, what they open for which queue pairs, and when that is certain |
 //! | [`contract`] | completions: order, number, status, contents; asynchronous events; every request ends |
 //! | [`events`] | completion events |
+//! | [`reads`] | reads by datagrams: what is declared valid is right, a read ends once and in time |
 //! | [`records`] | Write-Records: what is declared valid is right and stays, a record ends once |
 //! | [`reliable`] | reliable datagrams: a message arrives once, before its request succeeds |
 //!
@@ -27,6 +28,7 @@ pub mod contract;
 pub mod events;
 pub mod grants;
 pub mod memory;
+pub mod reads;
 pub mod records;
 pub mod reliable;
 pub mod request;

@@ -1,11 +1,14 @@
-//! Reads by datagrams in virtual time, on a link that loses packets: what the loss leaves is used.
+//! Reads by datagrams in virtual time: on a link that loses packets what the loss leaves is used,
+//! and on one that repeats and reorders them as well the reference model judges every step.
 #![allow(clippy::unwrap_used)]
 
+use airdma_model::reads::Reads;
+use airdma_model::records::{Name, Record};
 use airdma_sim::Random;
 use airdma_transport::{
     Arrival, AttrMask, Completion, Counter, Ended, Host, LocalFault, Path, QpAttributes, QpConfig,
-    QpEvent, QpState, QpType, QueuePair, ReadAsked, ReadRequest, Receive, RecordConfig, RecordHost,
-    RecordOrigin, RecordTarget, RemoteAccess, RemoteFault, Slot, Time,
+    QpEvent, QpState, QpType, QueuePair, ReadAsked, ReadRequest, Receive, RecordConfig,
+    RecordHandle, RecordHost, RecordOrigin, RecordTarget, RemoteAccess, RemoteFault, Slot, Time,
 };
 use airdma_transport::{AtomicOperation, Bind};
 use airdma_wire::{
@@ -120,9 +123,17 @@ fn queue_pair(number: u32, memory: &mut Memory) -> QueuePair {
 }
 
 /// A link of one gigabit per second, 100 us long.
+#[derive(Clone, Copy, Default)]
+struct Link {
+    loss_ppm: u64,
+    repeat_ppm: u64,
+    /// Longest further delay, which differs for each packet.
+    jitter_us: u64,
+}
+
 struct World {
     random: Random,
-    loss_ppm: u64,
+    link: Link,
     now: Time,
     reader: QueuePair,
     server: QueuePair,
@@ -136,14 +147,22 @@ struct World {
 
 impl World {
     fn new(loss_ppm: u64) -> World {
+        let link = Link {
+            loss_ppm,
+            ..Link::default()
+        };
+        World::with(5, link, LENGTH)
+    }
+
+    fn with(seed: u64, link: Link, length: u32) -> World {
         let mut memory = Memory {
-            source: (0..LENGTH).map(|at| (at * 7 + at / 251) as u8).collect(),
-            copy: vec![0; LENGTH as usize],
+            source: (0..length).map(|at| (at * 7 + at / 251) as u8).collect(),
+            copy: vec![0; length as usize],
             counters: BTreeMap::new(),
         };
         World {
-            random: Random::new(5),
-            loss_ppm,
+            random: Random::new(seed),
+            link,
             now: Time::ZERO,
             reader: queue_pair(1, &mut memory),
             server: queue_pair(2, &mut memory),
@@ -156,10 +175,20 @@ impl World {
     }
 
     fn sends(&mut self, to: End, at: Time, bytes: Vec<u8>) {
-        if self.random.below(1_000_000) >= self.loss_ppm {
-            self.sequence += 1;
-            let arrives = at + Duration::from_micros(100);
-            self.flight.insert((arrives, self.sequence), (to, bytes));
+        let Link {
+            loss_ppm,
+            repeat_ppm,
+            jitter_us,
+        } = self.link;
+        let copies = 1 + u64::from(self.random.below(1_000_000) < repeat_ppm);
+        for _ in 0..copies {
+            if self.random.below(1_000_000) >= loss_ppm {
+                self.sequence += 1;
+                let takes = 100 + self.random.below(jitter_us + 1);
+                let arrives = at + Duration::from_micros(takes);
+                let packet = (to, bytes.clone());
+                self.flight.insert((arrives, self.sequence), packet);
+            }
         }
     }
 
@@ -240,16 +269,24 @@ impl World {
                 assert!(self.records.free(handle));
                 return (self.now.duration_since(begun), ended);
             }
-            let arrival = self.flight.first_key_value().map(|(&(at, _), _)| at);
-            let waits = self.server.next_read(0).map(|_| self.free_at);
-            let next = [arrival, self.records.poll_timeout(), waits];
-            self.now = next.into_iter().flatten().min().unwrap().max(self.now);
-            if arrival == Some(self.now) {
-                let (_, (end, bytes)) = self.flight.pop_first().unwrap();
-                self.takes(end, &bytes);
-            } else {
-                self.records.handle_timeout(self.now, &mut self.memory);
-            }
+            self.steps();
+        }
+    }
+
+    /// Goes to the next packet or timer.
+    fn steps(&mut self) {
+        let arrival = self.flight.first_key_value().map(|(&(at, _), _)| at);
+        let waits = self.server.next_read(0).map(|_| self.free_at);
+        let next = [arrival, self.records.poll_timeout(), waits];
+        let Some(next) = next.into_iter().flatten().min() else {
+            return;
+        };
+        self.now = next.max(self.now);
+        if arrival == Some(self.now) {
+            let (_, (end, bytes)) = self.flight.pop_first().unwrap();
+            self.takes(end, &bytes);
+        } else {
+            self.records.handle_timeout(self.now, &mut self.memory);
         }
     }
 }
@@ -311,4 +348,184 @@ fn a_read_of_a_silent_peer_ends_after_its_tries() {
     let (time, ended) = world.reads(all());
     assert_eq!(ended, Ended::Idle);
     assert!(time < Duration::from_secs(3), "{time:?}");
+}
+
+/// Places for reads in the reader's memory, and the longest one.
+const PLACES: u64 = 8;
+const PLACE: u64 = 20_000;
+
+/// A world in which reads of random parts, with random deadlines, are judged.
+struct Judged {
+    world: World,
+    judge: Reads,
+    begun: u64,
+    /// Which read has a place, until its record is freed.
+    places: Vec<Option<u64>>,
+    /// Handles by the number of the read, its place, and whether its key is wrong.
+    open: BTreeMap<u64, (RecordHandle, u64, bool)>,
+    held: Vec<(RecordHandle, u64)>,
+    ends: BTreeMap<u8, u64>,
+    partial: u64,
+}
+
+impl Judged {
+    fn new(seed: u64, link: Link) -> Judged {
+        let world = World::with(seed, link, (PLACES * PLACE) as u32);
+        let judge = Reads::new(0, &world.memory.copy, PLACES as usize);
+        Judged {
+            world,
+            judge,
+            begun: 0,
+            places: vec![None; PLACES as usize],
+            open: BTreeMap::new(),
+            held: Vec::new(),
+            ends: BTreeMap::new(),
+            partial: 0,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.world.now.duration_since(Time::ZERO).as_nanos() as u64
+    }
+
+    fn begin(&mut self) {
+        let world = &mut self.world;
+        let place = world.random.below(PLACES);
+        if self.places[place as usize].is_some() {
+            return;
+        }
+        let length = 1 + world.random.below(PLACE) as u32;
+        let from = world.random.below(PLACES * PLACE - u64::from(length) + 1);
+        let is_wrong = world.random.below(10) == 0;
+        let deadline = Duration::from_micros(200 + world.random.below(60_000));
+        let request = ReadRequest {
+            path: Path::default(),
+            address: End::Server.address(),
+            qpn: Qpn::new(2),
+            qkey: QKEY,
+            from: Reth {
+                va: from,
+                rkey: Rkey(KEY.0 + u32::from(is_wrong)),
+                length,
+            },
+            lkey: Rkey(9),
+            va: place * PLACE,
+            deadline,
+            tries: 1 + world.random.below(6) as u32,
+        };
+        let reader = world.reader.reader(&Path::default()).unwrap();
+        let handle = world.records.read(world.now, request, reader).unwrap();
+        let bytes = world.memory.source[from as usize..][..length as usize].to_vec();
+        let until = self.now() + deadline.as_nanos() as u64;
+        let name = name(self.begun);
+        self.judge
+            .begun(name, place * PLACE, &bytes, until)
+            .unwrap();
+        self.places[place as usize] = Some(self.begun);
+        self.open.insert(self.begun, (handle, place, is_wrong));
+        self.begun += 1;
+    }
+
+    fn judge(&mut self) {
+        let now = self.now();
+        let World {
+            records, memory, ..
+        } = &mut self.world;
+        while let Some(handle) = records.poll_record() {
+            let seen = records.record(handle).unwrap();
+            let (&number, &(_, place, is_wrong)) = (self.open.iter())
+                .find(|(_, (open, ..))| *open == handle)
+                .expect("a read that was begun");
+            let ended = seen.ended.unwrap();
+            let told = Record {
+                name: name(number),
+                va: seen.va,
+                length: seen.length,
+                unit: seen.unit.into(),
+                valid: seen.ranges().collect(),
+                valid_bytes: seen.valid_bytes,
+                is_whole: ended == Ended::Whole,
+            };
+            assert!(!is_wrong || told.valid_bytes == 0, "{told:?}");
+            assert!(is_wrong || ended != Ended::Refused, "{told:?}");
+            assert_eq!(told.va, place * PLACE);
+            self.partial += u64::from(told.valid_bytes > 0 && !told.is_whole);
+            *self.ends.entry(ended as u8).or_default() += 1;
+            self.judge.check(&memory.copy, now).unwrap();
+            self.judge.told(&told, ended == Ended::Age, now).unwrap();
+            self.open.remove(&number);
+            self.held.push((handle, number));
+        }
+        self.judge.check(&memory.copy, now).unwrap();
+    }
+
+    fn free(&mut self) {
+        let (handle, number) = self.held.remove(0);
+        assert!(self.world.records.free(handle));
+        self.judge.freed(name(number)).unwrap();
+        for place in &mut self.places {
+            place.take_if(|of| *of == number);
+        }
+    }
+
+    fn play(&mut self, reads: u64) {
+        while self.begun < reads || !self.open.is_empty() {
+            if self.begun < reads {
+                self.begin();
+            }
+            if !self.held.is_empty() && self.world.random.below(2) == 0 {
+                self.free();
+            }
+            self.world.polls();
+            self.world.steps();
+            self.judge();
+        }
+        // What is still on its way changes nothing.
+        while !self.world.flight.is_empty() {
+            self.world.polls();
+            self.world.steps();
+            self.judge();
+        }
+        self.judge.end().unwrap();
+    }
+}
+
+fn name(number: u64) -> Name {
+    Name {
+        source: 0,
+        number: number as u32,
+    }
+}
+
+#[test]
+fn reads_keep_the_contract_whatever_the_network_does() {
+    let links = [
+        Link::default(),
+        Link {
+            loss_ppm: 50_000,
+            repeat_ppm: 100_000,
+            jitter_us: 1_000,
+        },
+        Link {
+            loss_ppm: 400_000,
+            repeat_ppm: 300_000,
+            jitter_us: 30_000,
+        },
+    ];
+    let (mut ends, mut partial) = (BTreeMap::new(), 0);
+    for link in links {
+        for seed in 0..4 {
+            let mut judged = Judged::new(seed, link);
+            judged.play(100);
+            partial += judged.partial;
+            for (ended, times) in judged.ends {
+                *ends.entry(ended).or_insert(0) += times;
+            }
+        }
+    }
+    for ended in [Ended::Whole, Ended::Age, Ended::Idle, Ended::Refused] {
+        assert!(ends.contains_key(&(ended as u8)), "{ends:?}");
+    }
+    assert_eq!(ends.values().sum::<u64>(), 3 * 4 * 100);
+    assert!(partial > 20, "{partial}");
 }
