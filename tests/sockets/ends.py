@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import subprocess
 from dataclasses import dataclass
 
 from airdma_lab import build
@@ -32,11 +30,4 @@ SHIMMED = (BOTH, SERVER, CLIENT)
 
 def under(argv: list[str]) -> list[str]:
     """The command that runs `argv` under the shim."""
-    return [str(build.binary()), "sockets", "--", *argv] if shim_is_there() else ["env", "LD_PRELOAD=", *argv]
-
-
-@functools.cache
-def shim_is_there() -> bool:
-    """Whether the binary has the shim: one without it runs all tests without a preload."""
-    command = [str(build.binary()), "sockets", "--help"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return [str(build.binary()), "sockets", "-v", "--", *argv]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ COMPILE = ["cc", "-std=gnu17", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wer
 TIMEOUT_S = 40.0
 AFTER_FAILURE_S = 1.0
 POLL_S = 0.005
+_LANES = re.compile(r"(\d+) connections on a lane")
 
 
 def compiled(source: Path, folder: Path) -> Path:
@@ -73,6 +75,12 @@ class Observed:
         for fd in held:
             os.close(fd)
         return cls(*outcomes)
+
+    @property
+    def lanes(self) -> int:
+        """Connections that used RDMA, as the shim says when a process ends."""
+        ends = self.server.stderr + self.client.stderr
+        return sum(int(count) for count in _LANES.findall(ends))
 
     def complaints(self) -> list[str]:
         """What is wrong with a run that nothing is compared with."""

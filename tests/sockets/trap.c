@@ -184,7 +184,23 @@ int joined_client(void)
     return connection;
 }
 
-enum { WARM_ROUNDS = 8, WARM_BYTES = 4096 };
+enum { WARM_ROUNDS = 8, WARM_BYTES = 4096, WARM_MS = 40 };
+
+/* Single bytes to and fro for a while: the server says when it is the last. */
+static void warm_on(int connection)
+{
+    char byte = 'm';
+    for (int64_t until = now_ms() + WARM_MS; byte != 'e';) {
+        if (is_server) {
+            byte = now_ms() < until ? 'm' : 'e';
+            MUST(send(connection, &byte, 1, MSG_NOSIGNAL));
+        }
+        wait_mask(connection, POLLIN, POLLIN);
+        if (MUST(recv(connection, &byte, 1, 0)) != 1) exit(1);
+        if (is_server) usleep(1000);
+        else MUST(send(connection, &byte, 1, MSG_NOSIGNAL));
+    }
+}
 
 void warm(int connection)
 {
@@ -197,6 +213,7 @@ void warm(int connection)
         }
         if (!is_server) send_pattern(connection, at, WARM_BYTES);
     }
+    warm_on(connection);
 }
 
 int wait_mask(int fd, int wanted, int asked)

@@ -11,12 +11,14 @@ from pathlib import Path
 import known
 from airdma_lab.lab import Lab
 from case import Tally
-from ends import PLAIN, SHIMMED, Arrangement
+from ends import BOTH, PLAIN, SHIMMED, Arrangement
 from observed import HERE, Observed, compiled, compiled_faults
 
 FAULT_TIMEOUT_S = 5.0
 FAULT_WAIT_MS = 700
 """Under a fault what is waited for often does not come."""
+LANELESS_MAX = 12
+"""Traps without a lane of a process that ends by itself: of datagrams, of sockets alone, ..."""
 FIRST_PORT = 7000
 PORTS = 100
 """Each trap has as many of its own."""
@@ -46,19 +48,37 @@ def all_traps() -> list[Trap]:
 
 def run(lab: Lab, tally: Tally, folder: Path, traps: list[Trap]) -> None:
     """Runs each trap without the shim, and compares what it prints under it."""
+    lanes: dict[str, int] = {}
     for trap in traps:
         program = compiled(trap.source, folder)
         plain = Observed.of(lab, program, trap.port, folder, PLAIN.command)
         tally.attempt(f"{trap.name} [{PLAIN.name}]", plain.complaints)
         for arrangement in SHIMMED:
-            test = _compared(lab, trap, program, folder, plain, arrangement)
+            test = _compared(lab, trap, program, folder, plain, arrangement, lanes)
             known.attempt(tally, f"{trap.name} [{arrangement.name}]", test)
+    without = [trap.name for trap in traps if not lanes[trap.name]]
+    print(f"no lane in {len(without)} of {len(traps)}: {', '.join(without)}")
+    if len(traps) > LANELESS_MAX:
+        few = [f"{len(without)} traps use no lane, at most {LANELESS_MAX} should"]
+        tally.record("the traps use lanes", few if len(without) > LANELESS_MAX else [], 0.0)
 
 
 def _compared(
-    lab: Lab, trap: Trap, program: Path, folder: Path, plain: Observed, arrangement: Arrangement
+    lab: Lab,
+    trap: Trap,
+    program: Path,
+    folder: Path,
+    plain: Observed,
+    arrangement: Arrangement,
+    lanes: dict[str, int],
 ) -> Callable[[], list[str]]:
-    return lambda: Observed.of(lab, program, trap.port, folder, arrangement.command).differences(plain)
+    def test() -> list[str]:
+        here = Observed.of(lab, program, trap.port, folder, arrangement.command)
+        if arrangement is BOTH:
+            lanes[trap.name] = here.lanes
+        return here.differences(plain)
+
+    return test
 
 
 def run_faults(lab: Lab, tally: Tally, folder: Path, traps: list[Trap]) -> None:
