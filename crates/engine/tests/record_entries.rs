@@ -44,6 +44,8 @@ struct World {
     /// Records that the program has not freed.
     held: VecDeque<RecordHandle>,
     freed_at: Duration,
+    /// Lengths of packets of records, BTH to ICRC.
+    lengths: Vec<usize>,
     /// Each of these answers and questions is lost, of the next ones.
     lost: u32,
     questions: u32,
@@ -71,6 +73,7 @@ impl World {
             whole: 0,
             held: VecDeque::new(),
             freed_at: Duration::ZERO,
+            lengths: Vec::new(),
             lost: 0,
             questions: 0,
         }
@@ -100,6 +103,9 @@ impl World {
             self.hosts[one].device.run(self.now);
             while let Some(frame) = self.hosts[one].carrier.take() {
                 let is_echo = frame.bytes[0] == 0xc2;
+                if frame.bytes[0] == 0xc0 {
+                    self.lengths.push(frame.bytes.len());
+                }
                 self.questions += u32::from(is_echo && one == 0);
                 if is_echo && self.lost > 0 {
                     self.lost -= 1;
@@ -159,6 +165,22 @@ fn a_source_waits_for_a_slow_program_and_loses_nothing() {
             assert!(world.now < pace * 750, "{:?}", world.now);
         }
     }
+}
+
+/// Three packets of 1,368 bytes, of which the last has 1,360 of the message.
+#[test]
+fn packets_of_messages_have_one_length_once_the_target_answered() {
+    let mut world = World::new(RecordConfig::default(), 4096);
+    let data = pattern(4096, 3);
+    world.from.memory.fill(0, &data);
+    world.run(12, Duration::ZERO, Duration::from_millis(1));
+    assert_eq!(world.lengths[..3], [1420, 1420, 1412], "not known yet");
+    world.lengths.clear();
+    world.run(14, Duration::ZERO, Duration::from_millis(1));
+    assert_eq!(world.lengths, [1420; 6]);
+    assert_eq!(world.to.memory.bytes(0, 4096), data);
+    assert_eq!(world.to.memory.byte(4096), 0, "behind the message");
+    assert_eq!(world.whole, 14);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::counter::Counter;
 use crate::host::{Host, Receive};
 use crate::operation::Operation;
 use crate::queue_pair::{Arrival, Transmit};
-use crate::record::{Answers, NextPart, ReadAsked, RecordRequester};
+use crate::record::{Answers, NextPart, ReadAsked, RecordForm, RecordRequester};
 use crate::reliable::{InvalidReliableConfig, ReliableConfig, ReliableRequester, Repeat};
 use crate::request_packet::{pad_of, request_bth};
 use crate::time::Time;
@@ -314,6 +314,11 @@ impl Datagrams {
         None
     }
 
+    /// Whether posted requests alone wait to be sent, none of which is repeated.
+    pub(crate) fn has_only_posted(&self) -> bool {
+        self.reliable.is_none() && !self.answers.wants_transmit()
+    }
+
     /// It is the turn of reliable datagrams.
     pub(crate) fn pass_turn(&mut self) {
         if let Some(reliable) = &mut self.reliable {
@@ -442,7 +447,8 @@ impl Datagrams {
             };
         }
         if posted.request.operation.is_record() {
-            let sent = self.poll_at(self.first, false, attributes, qpn, host, out)?;
+            let form = RecordForm::default();
+            let sent = self.poll_at(self.first, form, attributes, qpn, host, out)?;
             return Ok(sent.map(|sent| sent.transmit));
         }
         let transmit = self.send(&posted.request, attributes, qpn, host, out)?;
@@ -459,14 +465,14 @@ impl Datagrams {
     pub(crate) fn poll_at<H: Host>(
         &mut self,
         place: u64,
-        asks: bool,
+        form: RecordForm,
         attributes: &QpAttributes,
         qpn: Qpn,
         host: &mut H,
         out: &mut [u8],
     ) -> Result<Option<SentDatagram>, Status> {
         let at = place.wrapping_sub(self.first) as usize;
-        let Some(posted) = self.queue.get(at).copied() else {
+        let Some(posted) = self.queue.get(at) else {
             return Ok(None);
         };
         let is_record = posted.request.operation.is_record();
@@ -479,23 +485,25 @@ impl Datagrams {
                 let next = NextPart {
                     id: posted.id,
                     offset: posted.progress.sent(),
-                    asks,
+                    form,
                 };
                 (self
                     .records
                     .send(&posted.request, next, attributes, qpn, host, out))
                 .map(|sent| (sent.packet, Progress::after(sent.end, &posted.request)))
             }
-            Progress::Nothing | Progress::Part { .. } => self
-                .send(&posted.request, attributes, qpn, host, out)
-                .map(|transmit| {
+            Progress::Nothing | Progress::Part { .. } => {
+                let request = posted.request;
+                let transmit = self.send(&request, attributes, qpn, host, out);
+                transmit.map(|transmit| {
                     let sent = SentDatagram {
                         transmit,
                         part: None,
                         instance: Psn::default(),
                     };
                     (sent, Progress::Done)
-                }),
+                })
+            }
         };
         let (sent, progress) = match sent {
             Ok(sent) => sent,
@@ -513,10 +521,9 @@ impl Datagrams {
 
     /// Completes the requests that have left, in the order in which they were posted.
     fn complete_done<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
-        while let Some(posted) = self.queue.front().copied()
-            && posted.progress == Progress::Done
+        while let Some(Progress::Done) = self.queue.front().map(|posted| posted.progress)
+            && let Some(posted) = self.queue.pop_front()
         {
-            self.queue.pop_front();
             self.first += 1;
             self.records_posted -= usize::from(is_plain_record(&posted.request));
             self.complete(&posted.request, qpn, host);

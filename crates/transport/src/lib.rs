@@ -47,8 +47,8 @@ pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, RecordAnswerOwed, T
 pub use record::{
     CannotRead, Ended, InvalidRecordConfig, RECORD_CLOSED_MAX, RECORD_MAP_BYTES_MAX,
     RECORD_OPEN_MAX, RECORD_READS_MAX, RECORD_SOURCES_MAX, RECORD_UNITS_MAX, ReadAsked,
-    ReadRequest, Reader, Record, RecordConfig, RecordHandle, RecordHost, RecordOrigin, RecordReply,
-    RecordTarget,
+    ReadRequest, Reader, Record, RecordConfig, RecordForm, RecordHandle, RecordHost, RecordOrigin,
+    RecordReply, RecordTarget,
 };
 pub use reliable::{
     InvalidReliableConfig, RELIABLE_DESTINATIONS_MAX, RELIABLE_MESSAGES_MAX, RELIABLE_SILENCE_MAX,

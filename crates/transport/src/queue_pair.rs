@@ -14,7 +14,7 @@ use crate::attributes::{QpAttributes, QpState, QpType};
 use crate::counter::Counter;
 use crate::datagram::{Datagrams, NextDatagram, SentDatagram};
 use crate::host::{Host, QpEvent};
-use crate::record::{ReadAsked, Reader, RecordHost, RecordTarget};
+use crate::record::{ReadAsked, Reader, RecordForm, RecordHost, RecordTarget};
 use crate::reliable::{InvalidReliableConfig, ReliableConfig, Repeat};
 use crate::replies::Peer;
 use crate::request_packet::{DEFAULT_PKEY, request_bth};
@@ -777,6 +777,15 @@ impl QueuePair {
         }
     }
 
+    /// Whether the datagrams that wait to be sent are posted requests alone, none of which is
+    /// repeated.
+    pub fn has_only_posted_datagrams(&self) -> bool {
+        match &self.service {
+            Service::Datagram(datagrams) => datagrams.has_only_posted(),
+            Service::Connected { .. } | Service::Unreliable { .. } => false,
+        }
+    }
+
     /// Whether packets are taken in the state of the queue pair.
     pub fn is_receiving(&self) -> bool {
         self.attributes.state.receives()
@@ -804,12 +813,12 @@ impl QueuePair {
 
     /// Writes the next packet of the datagram at a `place`, as
     /// [`next_datagram_at`](Self::next_datagram_at) said, into `out`. A packet of a Write-Record
-    /// `asks` for an answer or not. Those of one destination must be taken in their order; requests
-    /// complete in that of posting. `None`: it failed, and none behind it leaves.
+    /// has this `form`. Those of one destination must be taken in their order; requests complete in
+    /// that of posting. `None`: it failed, and none behind it leaves.
     pub fn poll_datagram_at<H: Host>(
         &mut self,
         place: u64,
-        asks: bool,
+        form: RecordForm,
         host: &mut H,
         out: &mut [u8],
     ) -> Option<SentDatagram> {
@@ -820,7 +829,7 @@ impl QueuePair {
             return None;
         };
         let qpn = self.config.qpn;
-        match datagrams.poll_at(place, asks, &self.attributes, qpn, host, out) {
+        match datagrams.poll_at(place, form, &self.attributes, qpn, host, out) {
             Ok(sent) => sent,
             Err(status) => {
                 self.stop_sending(status, host);

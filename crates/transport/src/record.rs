@@ -30,6 +30,7 @@ use crate::work::MESSAGE_LEN_MAX;
 pub(crate) use answers::Answers;
 pub use reads::{CannotRead, RECORD_READS_MAX, ReadRequest, Reader};
 pub use reply::RecordReply;
+pub use requester::RecordForm;
 pub(crate) use requester::{NextPart, RECORD_PAYLOAD_MIN, RecordRequester};
 pub use server::ReadAsked;
 pub use target::RecordTarget;
@@ -279,34 +280,50 @@ pub trait RecordHost {
 struct Part {
     unit: u32,
     units: u32,
+    /// Bytes of the payload that are part of the message.
+    len: usize,
 }
 
 impl Part {
-    /// `None` if lengths and offset do not fit each other.
+    /// `None` if lengths and offset do not fit each other. The packet at the end may be as long as
+    /// the others, with zeros behind its part of the message.
     fn of(packet: &RecordPacket<'_>) -> Option<Part> {
         let (length, offset) = (packet.headers.reth.length, packet.headers.rceth.offset);
         let unit = u32::from(packet.headers.rceth.unit);
         if packet.headers.is_send && length == 0 {
             let is_empty =
                 packet.headers.token.is_some() && offset == 0 && packet.payload.is_empty();
-            return is_empty.then_some(Part { unit: 0, units: 1 });
+            return is_empty.then_some(Part {
+                unit: 0,
+                units: 1,
+                len: 0,
+            });
         }
+        let len = unit.min(length.saturating_sub(offset)) as usize;
         let fits = unit > 0
             && (packet.headers.token.is_some() || !packet.headers.is_send)
             && length <= MESSAGE_LEN_MAX
             && offset < length
             && offset.is_multiple_of(unit)
-            && packet.payload.len() == unit.min(length - offset) as usize
+            && (packet.payload.len() == len || is_padded(packet.payload, len, unit as usize))
             && packet.headers.reth.va.checked_add(length.into()).is_some();
         fits.then(|| Part {
             unit: offset / unit,
             units: length.div_ceil(unit),
+            len,
         })
     }
 
     fn is_last(self) -> bool {
         self.unit + 1 == self.units
     }
+}
+
+/// Whether zeros follow the first `len` bytes of a payload, as far as the unit.
+#[cold]
+fn is_padded(payload: &[u8], len: usize, unit: usize) -> bool {
+    let padding = payload.get(len..).filter(|_| payload.len() == unit);
+    padding.is_some_and(|padding| padding.iter().all(|&byte| byte == 0))
 }
 
 /// How a message is divided into packets of equal length, each with at most `payload_max` bytes:

@@ -3,8 +3,8 @@
 use airdma_transport::RecordTarget;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The target of a queue pair's records. The worker holds the lock for one packet, an application
-/// for one call; neither takes another lock meanwhile.
+/// The target of a queue pair's records. The worker holds the lock for the packets of one received
+/// buffer, an application for one call; neither takes another lock meanwhile.
 pub(crate) struct RecordShared {
     target: Mutex<RecordTarget>,
 }

@@ -235,6 +235,19 @@ impl RecordPeers {
         (room > 0).then_some(room < ASK_ROOM || peer.sent - peer.asked >= u64::from(ASK_BYTES))
     }
 
+    /// As [`admit_message`](Self::admit_message), where nothing waits.
+    #[inline]
+    pub(crate) fn admit_next(&mut self, index: RecordPeerIndex, to: Qpn) -> Option<bool> {
+        let peer = &mut self.peers[index.0 as usize];
+        peer.targets.admit(to, &mut self.released)
+    }
+
+    /// Whether the packets of messages to a target may be of one length.
+    #[inline]
+    pub(crate) fn takes_padded(&mut self, index: RecordPeerIndex, to: Qpn) -> bool {
+        self.peers[index.0 as usize].targets.takes_padded(to)
+    }
+
     /// A queue pair waits for room in the window to a host.
     pub(crate) fn wait(&self, index: RecordPeerIndex, windows: &mut Peers, queue_pair: QpIndex) {
         windows.block_once(self.peers[index.0 as usize].peer, queue_pair);

@@ -55,6 +55,9 @@ struct Target {
     begun: u32,
     /// How many may have begun; `None`: any number.
     limit: Option<u32>,
+    /// It has stated entries, so it takes packets at the end of messages that are as long as the
+    /// others.
+    takes_padded: bool,
     wait: Option<Wait>,
 }
 
@@ -83,6 +86,7 @@ impl Target {
 }
 
 impl Targets {
+    #[inline]
     fn find(&mut self, number: Qpn) -> Option<&mut Target> {
         let is_it = |target: &Target| target.number == number;
         if !self.targets.get(self.last).is_some_and(is_it) {
@@ -110,6 +114,7 @@ impl Targets {
             number,
             begun: 0,
             limit: None,
+            takes_padded: false,
             wait: None,
         };
         if self.targets.len() < TARGETS_MAX {
@@ -120,6 +125,12 @@ impl Targets {
         self.hand = (self.hand + 1) % TARGETS_MAX;
         self.last = self.hand;
         std::mem::replace(&mut self.targets[self.hand], fresh).release(released);
+    }
+
+    /// Whether the packets of messages to a target may be of one length.
+    #[inline]
+    pub(crate) fn takes_padded(&mut self, number: Qpn) -> bool {
+        self.find(number).is_some_and(|target| target.takes_padded)
     }
 
     /// A message begins.
@@ -166,6 +177,7 @@ impl Targets {
         released: &mut Vec<QpIndex>,
     ) {
         if let Some(target) = self.find(number) {
+            target.takes_padded = entries.is_some();
             target.limit = entries.map(|entries| begun.wrapping_add(entries));
             if target.room() > 0 {
                 target.release(released);

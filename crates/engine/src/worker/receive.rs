@@ -187,7 +187,7 @@ impl Receiving<'_> {
             Err(ParseError::UnknownOpcode(RECORD_OPCODE)) => {
                 match RecordPacket::parse(received.bytes) {
                     Ok(packet) if packet.headers.deth.src_qpn == sender => {
-                        self.deliver_record(index, received, &packet);
+                        self.deliver_record(index, received, &packet, None);
                     }
                     Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
                     Err(error) => self.drop_malformed(error),

@@ -24,7 +24,7 @@ use crate::tables::qp_table::QpSlot;
 use crate::tables::record_peers::{Query, Question, RecordPeerIndex, SentRecord, Way};
 use crate::tables::record_targets::Asker;
 use airdma_port::{Destination, Port, Received, TransmitBatch};
-use airdma_transport::{Counter, NextDatagram, QueuePair, SentDatagram, Time};
+use airdma_transport::{Counter, NextDatagram, Path, QueuePair, RecordForm, SentDatagram, Time};
 use airdma_wire::{Psn, Qpn, RecordEcho, RecordPacket};
 
 /// Requests that one turn looks at, most of which may have no room.
@@ -67,6 +67,7 @@ enum Which {
 /// The next datagram of a turn.
 struct Next {
     which: Which,
+    path: Path,
     to: Destination,
     name: Name,
     /// The host whose window it takes from.
@@ -74,6 +75,8 @@ struct Next {
     asks: bool,
     /// It begins a Write-Record.
     begins: bool,
+    /// Posted requests alone wait to be sent, in the clear.
+    is_alone: bool,
 }
 
 impl Next {
@@ -141,6 +144,16 @@ impl WorkerState {
             }
             batch.commit(len, to);
             sent.packets += 1;
+            if next.is_alone {
+                self.fill_alike(
+                    index,
+                    now,
+                    (&next, &look),
+                    (admitted, allowance),
+                    batch,
+                    &mut sent,
+                );
+            }
         };
         let is_paced = sent.end == TurnEnd::Paced;
         if asked.is_none() && !is_paced {
@@ -159,6 +172,72 @@ impl WorkerState {
             return Err(TurnEnd::Paced);
         }
         Ok((sent, asked.flatten()))
+    }
+
+    /// Adds further packets of Write-Records to the destination of the last one, as
+    /// [`fill_by_destination`](Self::fill_by_destination) would: it goes on where they end.
+    fn fill_alike(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        (last, look): (&Next, &Look),
+        (admitted, allowance): (&Admitted, i64),
+        batch: &mut TransmitBatch,
+        sent: &mut Sent,
+    ) {
+        let (Some(peer), Some(slot)) = (last.peer, self.qps.slot(index)) else {
+            return;
+        };
+        let QpSlot { qp, side, .. } = slot;
+        let mut host = QpHost {
+            side,
+            device: &mut self.device,
+            counters: &mut self.counters,
+            sums: RunSums::default(),
+        };
+        let to = last.name.number;
+        let is_host = !last.name.remote.is_multicast();
+        let (peers, windows) = (&mut self.record_peers, &mut self.scheduler.peers);
+        let pads = peers.takes_padded(peer, to);
+        while sent.bytes < allowance
+            && admitted.limit.is_none_or(|limit| sent.limited < limit)
+            && qp.has_records()
+            && let Some(asks) = peers.admit(peer, windows)
+            && let Some(next) = qp.next_datagram_at(look.place)
+            && (next.path, next.qpn) == (last.path, to)
+        {
+            let mut asks = asks && is_host;
+            if next.begins && is_host {
+                match peers.admit_next(peer, to) {
+                    Some(is_one_of_the_last) => asks |= is_one_of_the_last,
+                    None => return,
+                }
+            }
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                return;
+            };
+            let form = RecordForm { asks, pads };
+            let Some(packet) = qp.poll_datagram_at(next.place, form, &mut host, out) else {
+                return;
+            };
+            let question = packet.part.filter(|_| asks).map(|part| Question {
+                from: qp.qpn(),
+                to,
+                instance: packet.instance,
+                part,
+            });
+            let len = packet.transmit.len;
+            let record = SentRecord {
+                len,
+                begins: next.begins.then_some(to),
+                question,
+            };
+            peers.note_sent(peer, record, now, windows);
+            batch.commit_another(len);
+            sent.limited += len as u64;
+            sent.bytes += len as i64;
+            sent.packets += 1;
+        }
     }
 
     /// The peer whose pacer decides on a datagram. A silent one is not asked: connections find out
@@ -282,11 +361,15 @@ impl WorkerState {
                     look.was_read = matches!(which, Which::Read(_));
                     return Some(Next {
                         which,
+                        path: next.path,
                         to,
                         name,
                         peer,
                         asks,
                         begins: next.begins,
+                        is_alone: matches!(which, Which::Posted(_))
+                            && slot.datagrams.is_none()
+                            && slot.qp.has_only_posted_datagrams(),
                     });
                 }
                 (None, Which::Posted(place)) => {
@@ -325,7 +408,15 @@ impl WorkerState {
         };
         let room = &mut out[..PACKET_LEN_MAX];
         let sent = match next.which {
-            Which::Posted(place) => qp.poll_datagram_at(place, next.asks, &mut host, room)?,
+            Which::Posted(place) => {
+                let to = next.name.number;
+                let pads = |peer| self.record_peers.takes_padded(peer, to);
+                let form = RecordForm {
+                    asks: next.asks,
+                    pads: next.peer.is_some_and(pads),
+                };
+                qp.poll_datagram_at(place, form, &mut host, room)?
+            }
             Which::Read(place) => qp.poll_read(place, next.asks, &mut host, room)?,
             Which::Reliable => SentDatagram {
                 transmit: qp.poll_reliable_datagram(now, &mut host, room)?,

@@ -9,7 +9,7 @@ use crate::memory::{GroupKey, RunSums};
 use crate::queues::record_shared::RecordShared;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::QpSlot;
-use airdma_port::Received;
+use airdma_port::{Following, Received};
 use airdma_shm::HeldSlots;
 use airdma_transport::{
     Arrival, Completion, CompletionOpcode, Path, QpType, RecordAnswerOwed, RecordConfig,
@@ -161,6 +161,39 @@ impl WorkerState {
         false
     }
 
+    /// Takes a packet, and those that follow it, as far as they are for the same queue pair and not
+    /// acknowledged one by one. Returns the last one whose sender is told that it arrived.
+    fn take_record_packets<'p>(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        arrival: &Arrival,
+        packet: &RecordPacket<'p>,
+        following: &Following<'p>,
+    ) -> Option<RecordPacket<'p>> {
+        let number = packet.headers.bth.dest_qpn;
+        let mut asked = None;
+        let taken = self.with_records(index, now, |qp, target, host| {
+            let mut packet = *packet;
+            loop {
+                if qp
+                    .handle_record(now, arrival, &packet, target, host)
+                    .is_some()
+                {
+                    asked = Some(packet);
+                }
+                match next_of(following, number) {
+                    Some(next) => packet = next,
+                    None => return,
+                }
+            }
+        });
+        if taken.is_none() {
+            self.counters.count(EngineCounter::DropUnknownOpcode);
+        }
+        asked
+    }
+
     /// The way to the sender of a packet, from the address that it was sent to.
     pub(super) fn way_back(&self, arrival: &Arrival) -> Option<Path> {
         let rows = &self.device.rows;
@@ -255,6 +288,17 @@ fn tell(target: &mut RecordTarget, qpn: Qpn, host: &mut QpHost<'_>) {
     }
 }
 
+/// The next packet of those that follow, if it is part of a Write-Record to this queue pair that is
+/// not acknowledged. It is taken.
+fn next_of<'p>(following: &Following<'p>, number: Qpn) -> Option<RecordPacket<'p>> {
+    let packet = RecordPacket::parse(following.peek()?).ok()?;
+    let is_one = packet.headers.bth.dest_qpn == number && packet.headers.token.is_none();
+    is_one.then(|| {
+        following.take();
+        packet
+    })
+}
+
 impl Receiving<'_> {
     /// Takes a packet of a Write-Record in the clear.
     #[inline(never)] // other packets save no registers for it
@@ -270,7 +314,7 @@ impl Receiving<'_> {
         let Some(index) = self.taker_in_clear(received, number) else {
             return;
         };
-        self.deliver_record(index, received, &packet);
+        self.deliver_record(index, received, &packet, received.following);
     }
 
     /// The queue pair of this number, if it takes packets in the clear from where this one is from.
@@ -337,14 +381,26 @@ impl Receiving<'_> {
             .call(|qp, host| qp.handle_answer(now, &arrival, answer, host));
     }
 
-    /// Gives a packet to the queue pair that it is for.
-    pub(super) fn deliver_record(
+    /// Gives a packet to the queue pair that it is for, and those that follow it in the clear.
+    pub(super) fn deliver_record<'p>(
         &mut self,
         index: QpIndex,
         received: &Received<'_>,
-        packet: &RecordPacket<'_>,
+        packet: &RecordPacket<'p>,
+        following: Option<&Following<'p>>,
     ) {
         let arrival = super::receive::arrival(received);
+        let now = self.now;
+        if let Some(following) = following
+            && packet.headers.token.is_none()
+            && !self.state.air.counts_datagrams()
+        {
+            let asked = (self.state).take_record_packets(index, now, &arrival, packet, following);
+            if let Some(asked) = asked {
+                self.state.owe_echo(index, received, &asked);
+            }
+            return;
+        }
         self.note_datagram(index, received, &packet.headers.deth);
         if self
             .state

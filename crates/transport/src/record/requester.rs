@@ -32,8 +32,16 @@ pub(crate) struct NextPart {
     pub(crate) id: u32,
     /// Bytes of it that have left.
     pub(crate) offset: u32,
-    /// Whether it asks for an answer.
-    pub(crate) asks: bool,
+    pub(crate) form: RecordForm,
+}
+
+/// How a packet of a Write-Record leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordForm {
+    /// It asks for an answer.
+    pub asks: bool,
+    /// The packet at the end of a message is as long as the others: the target takes such.
+    pub pads: bool,
 }
 
 /// A packet of a message.
@@ -91,14 +99,15 @@ impl RecordRequester {
             Some(_) => return Err(Status::LocalLengthError),
             None => return Err(Status::LocalQpOperationError),
         };
-        let NextPart { id, offset, asks } = next;
+        let NextPart { id, offset, form } = next;
         let unit = unit_of(request.length, self.payload_max(&datagram.path));
         let payload_len = unit.min(request.length - offset);
+        let padded_len = if form.pads { unit } else { payload_len };
         let headers = RecordHeaders {
             bth: Bth {
                 solicited: request.solicited,
-                ack_request: asks,
-                pad: pad_of(payload_len),
+                ack_request: form.asks,
+                pad: pad_of(padded_len),
                 dest_qpn: datagram.qpn,
                 psn: self.instance,
                 opcode: Opcode::UdSendOnly,
@@ -128,7 +137,7 @@ impl RecordRequester {
         let end = start + payload_len as usize;
         host.gather(request.slot, offset, &mut out[start..end])
             .map_err(|_| Status::LocalProtectionError)?;
-        let len = end + usize::from(headers.bth.pad);
+        let len = start + padded_len as usize + usize::from(headers.bth.pad);
         out[end..len].fill(0);
         Ok(SentPart {
             packet: SentDatagram {

@@ -1,12 +1,14 @@
 //! What a target remembers of sources: the numbers of closed messages, and how much of the table
 //! each address has.
 
+use core::cell::Cell;
+
 use airdma_wire::{Neighbour, Psn, Qpn};
 
 use crate::reliable::{RELIABLE_MEMORY, SPAN_MAX};
 use crate::time::Time;
 
-use super::index::Index;
+use super::index::{Index, NONE};
 use super::list::List;
 
 /// Closed messages of a source that are remembered, those with the highest numbers. The numbers of
@@ -134,6 +136,8 @@ pub(super) fn share(most: u32, others: u32) -> u32 {
 pub(super) struct Sources {
     rows: Vec<Row>,
     by_source: Index,
+    /// The row that was found last: most packets are of the source of the one before.
+    last: Cell<u32>,
     /// Rows without entries, the one that was used longest ago first.
     unused: List,
     /// Those of them that are remembered.
@@ -142,6 +146,7 @@ pub(super) struct Sources {
     remembered: u32,
     addresses: Vec<AddressRow>,
     by_address: Index,
+    last_address: Cell<u32>,
     free_addresses: Vec<u32>,
     /// Addresses whose messages have entries.
     busy: u32,
@@ -153,11 +158,13 @@ impl Sources {
         Sources {
             rows: Vec::with_capacity(max as usize),
             by_source: Index::new(max, key),
+            last: Cell::new(NONE),
             unused: List::new(max),
             unused_reliable: List::new(max),
             remembered: 0,
             addresses: Vec::with_capacity(max as usize),
             by_address: Index::new(max, key),
+            last_address: Cell::new(NONE),
             free_addresses: Vec::with_capacity(max as usize),
             busy: 0,
             max,
@@ -171,9 +178,14 @@ impl Sources {
     }
 
     pub(super) fn find(&self, source: &Source) -> Option<u32> {
+        let last = self.last.get();
+        if (self.rows.get(last as usize)).is_some_and(|row| row.source == *source) {
+            return Some(last);
+        }
         let hash = self.hash(source);
-        self.by_source
-            .find(hash, |row| self.rows[row as usize].source == *source)
+        let found = (self.by_source).find(hash, |row| self.rows[row as usize].source == *source);
+        self.last.set(found.unwrap_or(NONE));
+        found
     }
 
     /// What became of a message of a known source that is not in the table; `None` if it is new.
@@ -242,9 +254,15 @@ impl Sources {
     }
 
     fn find_address(&self, address: Neighbour) -> Option<u32> {
+        let is_it = |row: &AddressRow| row.address == address && row.sources > 0;
+        let last = self.last_address.get();
+        if self.addresses.get(last as usize).is_some_and(is_it) {
+            return Some(last);
+        }
         let hash = self.by_address.hash(address, 0, 0);
-        self.by_address
-            .find(hash, |row| self.addresses[row as usize].address == address)
+        let found = (self.by_address).find(hash, |row| is_it(&self.addresses[row as usize]));
+        self.last_address.set(found.unwrap_or(NONE));
+        found
     }
 
     /// The row of a source, which may take that of another one without entries; `None` if all have

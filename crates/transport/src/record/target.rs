@@ -100,6 +100,10 @@ impl RecordTarget {
             host.count_record(Counter::DropMalformed);
             return None;
         };
+        let packet = &RecordPacket {
+            payload: &packet.payload[..part.len],
+            ..*packet
+        };
         let headers = &packet.headers;
         let source = Source {
             address: arrival.source,

@@ -545,7 +545,7 @@ fn offsets_and_lengths_must_fit_each_other() {
     let one = message(0);
     t.takes_bytes(&one, 2, &[9; 4]);
     t.takes_bytes(&one, 0, &[9; 3]);
-    t.takes_bytes(&one, 12, &[9; 4]);
+    t.takes_bytes(&one, 12, &[9; 3]);
     t.takes_bytes(&one, 16, &[9; 4]);
     t.takes_bytes(&one, 16, &[]);
     t.takes_bytes(&Message { unit: 0, ..one }, 0, &[]);
@@ -562,6 +562,54 @@ fn offsets_and_lengths_must_fit_each_other() {
     t.takes_bytes(&wraps, 0, &[9; 4]);
     assert_eq!(t.counted(Counter::DropMalformed), 9);
     assert_eq!(t.memory.writes, 0);
+}
+
+#[test]
+fn zeros_may_fill_the_last_packet_and_are_not_written() {
+    let mut t = Target::small();
+    let one = message(0);
+    let behind = (one.va - VA) as usize + 14;
+    t.memory.bytes[behind..][..2].fill(0xaa);
+    for wrong in [&[one.fill, one.fill, 0, 0xee][..], &[one.fill; 3], &[0; 8]] {
+        t.takes_bytes(&one, 12, wrong);
+    }
+    assert_eq!(t.counted(Counter::DropMalformed), 3);
+    t.takes_bytes(&one, 12, &[one.fill, one.fill, 0, 0]);
+    for unit in 0..3 {
+        t.takes(&one, unit);
+    }
+    assert_eq!(t.told(), ["0 Whole 14 [0..14]"]);
+    assert_eq!(t.bytes(&one), [one.fill; 14]);
+    assert_eq!(t.memory.bytes[behind..][..2], [0xaa; 2]);
+}
+
+#[test]
+fn an_address_is_told_what_it_may_open() {
+    let mut t = Target::small();
+    let (mine, other) = ([10, 0, 0, 2].into(), [10, 0, 0, 3].into());
+    // Half of eight.
+    assert_eq!(t.records.room_for(mine), 4);
+    for id in 0..3 {
+        t.takes_all(&message(id));
+    }
+    assert_eq!(
+        (t.records.room_for(mine), t.records.room_for(other)),
+        (1, 3)
+    );
+    t.takes_all(&Message {
+        host: 3,
+        ..message(3)
+    });
+    // Four are free, for two.
+    assert_eq!(
+        (t.records.room_for(mine), t.records.room_for(other)),
+        (1, 2)
+    );
+    t.told();
+    assert_eq!(
+        (t.records.room_for(mine), t.records.room_for(other)),
+        (4, 4)
+    );
 }
 
 #[test]

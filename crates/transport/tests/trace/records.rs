@@ -200,7 +200,8 @@ fn leaves(b: &mut Bench, to: u8, asks: bool) -> Option<(u64, u32, u32)> {
             continue;
         }
         let mut out = [0; 4300];
-        let sent = b.qp.poll_datagram_at(at, asks, &mut b.host, &mut out)?;
+        let sent =
+            b.qp.poll_datagram_at(at, RecordForm { asks, pads: false }, &mut b.host, &mut out)?;
         let packet = RecordPacket::parse(&out[..sent.transmit.len]).unwrap();
         let Rceth { id, offset, .. } = packet.headers.rceth;
         assert_eq!(sent.part, Some((id, offset)));
