@@ -11,11 +11,12 @@ from case import Tally
 
 _NUMBERS = "descriptors of the shim take low numbers for a while"
 _PROCESSES = "a lane is not handed back for fork, exec, SCM_RIGHTS, splice or urgent data"
-_SECOND = "with lanes, a later connection of the same process is reset"
+_SECOND = "a connection is reset when its lane opens or fails to"
 
 FAULTS: dict[str, str] = {}
 """By the name of the test: what the shim gets wrong."""
 RACES: dict[str, str] = {
+    "trap 2: epoll before connect [both ends]": _SECOND,
     "trap 3: edge [both ends]": "an event of an edge comes twice, or late",
     "trap 4: masks [both ends]": _SECOND,
     "trap 5: epoll lifetime [both ends]": _NUMBERS,
