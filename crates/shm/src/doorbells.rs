@@ -29,6 +29,11 @@
 //! *fences with SeqCst*, finds [`Doorbells::is_empty`], and sleeps; a ringer rings, *fences with
 //! SeqCst*, and looks whether it sleeps.
 //!
+//! Most devices have few queue pairs, whose doorbells are the first ones. So [`Doorbells`] keeps
+//! how many summary words were ever needed, its *reach*, and a drain looks at no others. The reach
+//! never sinks, and a ringer raises it before anything else: a thread that must see a ring by the
+//! above also sees the reach that the ring needs.
+//!
 //! Bits beyond the number of doorbells can still be set by a hostile process; the drain drops them.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -154,23 +159,26 @@ mod shared {
     use std::ptr::NonNull;
     use std::sync::Arc;
 
-    use super::{AtomicU64, DOORBELLS_MAX, DoorbellWords, summaries_for, words_for};
+    use super::{
+        AtomicU64, BITS_PER_WORD, DOORBELLS_MAX, DoorbellWords, Ordering, summaries_for, words_for,
+    };
     use crate::{Arena, Block, Corrupt};
 
     /// Keeps the words on other cache lines, so that a worker polling the summary does not slow
     /// down ringers.
     const WORDS_ALIGN: usize = 128;
 
-    /// Doorbells in shared memory: the summary words, then (at the next multiple of 128 bytes) the
-    /// words.
+    /// Doorbells in shared memory: the reach, the summary words, then (at the next multiple of 128
+    /// bytes) the words.
     ///
     /// Any number of threads may ring. Draining from two threads at once is safe: each ring goes to
     /// one of them.
     #[derive(Debug)]
     pub struct Doorbells {
         bits: u32,
-        summaries: NonNull<AtomicU64>,
-        words: NonNull<AtomicU64>,
+        reach: NonNull<AtomicU64>,
+        summaries: NonNull<[AtomicU64]>,
+        words: NonNull<[AtomicU64]>,
         block: Arc<Block>,
     }
 
@@ -215,12 +223,14 @@ mod shared {
             if !fits {
                 return Err(Corrupt::Geometry);
             }
-            // SAFETY: the words' offset lies within the block, which is at least `bytes_for` long.
-            let words = unsafe { block.ptr().add(words_offset(bits)) };
+            let reach = block.ptr().cast::<AtomicU64>();
+            // SAFETY: both offsets lie within the block, which is at least `bytes_for` long.
+            let (summaries, words) = unsafe { (reach.add(1), block.ptr().add(words_offset(bits))) };
             Ok(Self {
                 bits,
-                summaries: block.ptr().cast(),
-                words: words.cast(),
+                reach,
+                summaries: NonNull::slice_from_raw_parts(summaries, summaries_for(bits)),
+                words: NonNull::slice_from_raw_parts(words.cast(), words_for(bits)),
                 block,
             })
         }
@@ -237,6 +247,10 @@ mod shared {
         /// If `bit` is not below [`Doorbells::bits`].
         #[inline]
         pub fn ring(&self, bit: u32) -> bool {
+            let needed = u64::from(bit / (BITS_PER_WORD * BITS_PER_WORD)) + 1;
+            if self.reach().load(Ordering::Relaxed) < needed {
+                self.reach().fetch_max(needed, Ordering::Relaxed);
+            }
             self.protocol().ring(bit)
         }
 
@@ -244,14 +258,14 @@ mod shared {
         /// meanwhile are kept for this or the next drain. Doorbells taken are gone if `handle`
         /// panics.
         pub fn drain(&self, handle: impl FnMut(u32)) {
-            self.protocol().drain(handle);
+            self.in_reach().drain(handle);
         }
 
         /// Whether nothing was rung, as far as this thread can see. Cheap: two cache lines at most.
         #[must_use]
         #[inline]
         pub fn is_empty(&self) -> bool {
-            self.protocol().is_empty()
+            self.in_reach().is_empty()
         }
 
         /// The memory the doorbells lie in, to pass on to another process.
@@ -265,19 +279,35 @@ mod shared {
             // SAFETY: `attach` checked that this many atomics lie within the block, aligned; they
             // stay mapped while `self` holds the block, and atomics are valid for any bytes and may
             // change under a reference.
-            let (summaries, words) = unsafe {
-                (
-                    NonNull::slice_from_raw_parts(self.summaries, summaries_for(self.bits))
-                        .as_ref(),
-                    NonNull::slice_from_raw_parts(self.words, words_for(self.bits)).as_ref(),
-                )
-            };
-            DoorbellWords::new(self.bits, summaries, words)
+            let (summaries, words) = unsafe { (self.summaries.as_ref(), self.words.as_ref()) };
+            DoorbellWords {
+                bits: self.bits,
+                summaries,
+                words,
+            }
+        }
+
+        /// As [`protocol`](Self::protocol), without the summary words that no ringer has needed.
+        #[inline]
+        fn in_reach(&self) -> DoorbellWords<'_> {
+            let all = self.protocol();
+            let reach = self.reach().load(Ordering::Relaxed) as usize;
+            DoorbellWords {
+                // Another process may have written anything there.
+                summaries: &all.summaries[..reach.min(all.summaries.len())],
+                ..all
+            }
+        }
+
+        #[inline]
+        fn reach(&self) -> &AtomicU64 {
+            // SAFETY: as in `protocol`.
+            unsafe { self.reach.as_ref() }
         }
     }
 
     fn words_offset(bits: u32) -> usize {
-        (summaries_for(bits) * size_of::<AtomicU64>()).next_multiple_of(WORDS_ALIGN)
+        ((1 + summaries_for(bits)) * size_of::<AtomicU64>()).next_multiple_of(WORDS_ALIGN)
     }
 
     fn bytes_for(bits: u32) -> usize {

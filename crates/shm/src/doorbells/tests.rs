@@ -61,6 +61,21 @@ fn bits_that_only_a_hostile_process_can_set_are_dropped() {
     assert_eq!(drained(&doorbells), (0..70).collect::<Vec<_>>());
 }
 
+/// A drain that looked at all of them would find the bit that no ringer of this crate sets.
+#[test]
+fn a_drain_looks_no_further_than_a_ringer_reached() {
+    let doorbells = Doorbells::new(&Arena::new(), DOORBELLS_MAX).unwrap();
+    let second_summary = doorbells.block().ptr().cast::<AtomicU64>();
+    // SAFETY: the third word of the block, accessed as an atomic like everything there.
+    unsafe { second_summary.add(2).as_ref() }.store(1, Ordering::Relaxed);
+    doorbells.ring(4095);
+    assert_eq!(drained(&doorbells), [4095]);
+    assert!(doorbells.is_empty());
+    doorbells.ring(4096);
+    assert!(!doorbells.is_empty());
+    assert_eq!(drained(&doorbells), [4096]);
+}
+
 #[test]
 fn a_summary_bit_without_a_ring_is_harmless() {
     let summaries = [AtomicU64::new(0b11)];
