@@ -25,10 +25,10 @@ use crate::time::Time;
 use airdma_wire::{Packet, Psn};
 
 mod again;
+mod packet_bits;
 
 use again::Again;
-
-const WORDS: usize = (AHEAD_MAX / u64::BITS) as usize;
+use packet_bits::PacketBits;
 
 /// Assumed round trip before the first measurement.
 const RTT_START: Duration = Duration::from_millis(5);
@@ -119,12 +119,10 @@ pub(crate) struct Repair {
     memory: ReorderMemory,
     /// When all missing responses before that were searched.
     looked_at: Time,
-    /// One bit for each packet in flight, at its sequence modulo [`AHEAD_MAX`]: it must be
-    /// retransmitted.
-    lost: [u64; WORDS],
-    /// One bit for each packet in flight, as in `lost`: its response arrived out of order and was
-    /// placed.
-    answered: [u64; WORDS],
+    /// Packets that must be retransmitted.
+    lost: PacketBits,
+    /// Packets whose response arrived out of order and was placed.
+    answered: PacketBits,
 }
 
 /// The end of what an ordinary message needs.
@@ -139,7 +137,7 @@ impl Repair {
             memory,
             kept: BTreeMap::new(),
             in_the_way: BTreeMap::new(),
-            lost: [0; WORDS],
+            lost: PacketBits::default(),
             lost_count: 0,
             clean: 0,
             arrived: None,
@@ -153,7 +151,7 @@ impl Repair {
             probe_at: None,
             probes: 0,
             told: 0,
-            answered: [0; WORDS],
+            answered: PacketBits::default(),
             answered_count: 0,
             answered_end: 0,
             looked_at: Time::ZERO,
@@ -170,12 +168,12 @@ impl Repair {
 
     /// Clears everything; nothing before `acked` will be retransmitted.
     pub(crate) fn clear(&mut self, acked: u64) {
-        self.lost = [0; WORDS];
+        self.lost = PacketBits::default();
         self.lost_count = 0;
         self.clean = acked;
         self.probe_at = None;
         self.timing = None;
-        self.answered = [0; WORDS];
+        self.answered = PacketBits::default();
         self.answered_count = 0;
         self.answered_end = acked;
         self.kept.clear();
@@ -188,8 +186,7 @@ impl Repair {
     /// others that were requested with it should have. The full search runs only a few times in a
     /// round trip: a peer that answers backwards fills a gap with each packet.
     pub(crate) fn note_answered(&mut self, sequence: u64, acked: u64, now: Time) -> u64 {
-        let (word, bit) = place(sequence);
-        self.answered[word] |= bit;
+        self.answered.set(sequence);
         self.answered_count += 1;
         self.remove(sequence);
         self.look_before(sequence, sequence + 1, acked, now)
@@ -261,18 +258,13 @@ impl Repair {
     }
 
     pub(crate) fn is_answered(&self, sequence: u64) -> bool {
-        let (word, bit) = place(sequence);
-        self.answered[word] & bit != 0
+        self.answered.is_set(sequence)
     }
 
     /// Whether the response of `sequence`, whose turn it is, has arrived out of order.
     pub(crate) fn take_answered(&mut self, sequence: u64) -> bool {
-        let is_answered = self.is_answered(sequence);
-        if is_answered {
-            let (word, bit) = place(sequence);
-            self.answered[word] &= !bit;
-            self.answered_count -= 1;
-        }
+        let is_answered = self.answered.clear(sequence);
+        self.answered_count -= u32::from(is_answered);
         is_answered
     }
 
@@ -415,12 +407,8 @@ impl Repair {
     /// Sets the bit of a packet; false if it was set.
     fn add(&mut self, sequence: u64, acked: u64) -> bool {
         self.forget_before(acked);
-        let (word, bit) = place(sequence);
-        let is_new = self.lost[word] & bit == 0;
-        if is_new {
-            self.lost[word] |= bit;
-            self.lost_count += 1;
-        }
+        let is_new = self.lost.set(sequence);
+        self.lost_count += u32::from(is_new);
         is_new
     }
 
@@ -430,20 +418,7 @@ impl Repair {
         if self.lost_count == 0 {
             return None;
         }
-        let end = acked + u64::from(AHEAD_MAX);
-        let mut sequence = acked;
-        while sequence < end {
-            let (word, bit) = place(sequence);
-            let rest = self.lost[word] & !(bit - 1);
-            if rest != 0 {
-                let found =
-                    sequence - u64::from(bit.trailing_zeros()) + u64::from(rest.trailing_zeros());
-                return (found < end).then_some(found);
-            }
-            // The word of `acked` comes twice: its lower bits are the end of the window.
-            sequence += u64::from(u64::BITS - bit.trailing_zeros());
-        }
-        None
+        self.lost.first_from(acked)
     }
 
     /// Notes that `packets` packets were retransmitted; `acked` is the oldest.
@@ -470,11 +445,7 @@ impl Repair {
     }
 
     fn remove(&mut self, sequence: u64) {
-        let (word, bit) = place(sequence);
-        if self.lost[word] & bit != 0 {
-            self.lost[word] &= !bit;
-            self.lost_count -= 1;
-        }
+        self.lost_count -= u32::from(self.lost.clear(sequence));
     }
 
     /// Puts off the probe after a sign of the peer, or the first request for a report.
@@ -558,11 +529,6 @@ impl Repair {
 
 fn slot(sequence: u64) -> usize {
     (sequence % u64::from(AHEAD_MAX)) as usize
-}
-
-fn place(sequence: u64) -> (usize, u64) {
-    let slot = slot(sequence);
-    (slot / u64::BITS as usize, 1 << (slot % u64::BITS as usize))
 }
 
 #[cfg(test)]

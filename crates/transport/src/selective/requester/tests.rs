@@ -15,6 +15,12 @@ fn all(repair: &mut Repair, acked: u64) -> Vec<u64> {
     found
 }
 
+/// A host may have thousands of them, idle.
+#[test]
+fn a_connection_that_loses_nothing_holds_no_bitmaps() {
+    assert!(size_of::<Repair>() <= 704, "{}", size_of::<Repair>());
+}
+
 #[test]
 fn what_is_missing_is_sent_again_in_order_all_around_the_window() {
     for acked in [0, 1, 63, 64, 65, 8_191, 8_192, 10_000_000_037] {
