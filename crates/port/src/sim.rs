@@ -146,19 +146,18 @@ impl Port for SimPort {
         }
         let mut queue = self.peer_inbox.lock();
         let was_empty = queue.frames.is_empty();
-        let mut last: Option<(Destination, (IpAddr, IpAddr), Flow)> = None;
+        // Mostly those of the packet before.
+        let (mut known, mut way) = (None, None);
         while let Some(destination) = batch.next_destination() {
             if self.peer_addresses.is_none() && queue.frames.len() >= OUTBOX_MAX {
                 self.counters.tx_again += 1;
                 break;
             }
-            if last
-                .as_ref()
-                .is_none_or(|(known, ..)| *known != destination)
-            {
-                last = (self.way(&destination)).map(|(ends, flow)| (destination, ends, flow));
+            if known != Some(destination) {
+                way = self.way(&destination);
+                known = Some(destination);
             }
-            let Some((_, ends, flow)) = &last else {
+            let Some((ends, flow)) = &way else {
                 self.counters.tx_errors += 1;
                 self.counters.tx_unreachable += 1;
                 batch.advance(1);
@@ -198,7 +197,9 @@ impl Port for SimPort {
         {
             let mut queue = self.inbox.lock();
             let count = queue.frames.len().min(budget);
-            self.taken.extend(queue.frames.drain(..count));
+            for _ in 0..count {
+                self.taken.extend(queue.frames.pop_front());
+            }
             if count > 0 && queue.frames.is_empty() && self.peer_addresses.is_some() {
                 self.inbox.lower()?;
             }
