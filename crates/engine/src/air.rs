@@ -150,13 +150,13 @@ impl Air {
         }
     }
 
-    /// Time of the next call of [`Air::poll_transmit`].
+    /// Time of the next call of [`Air::poll_transmit`]; [`Time::NEVER`] without a peer.
     #[inline]
-    pub(crate) fn due(&self) -> Option<Time> {
+    pub(crate) fn due(&self) -> Time {
         if self.notifies.is_empty() && self.postponed.is_empty() {
             self.timers.next()
         } else {
-            Some(Time::ZERO)
+            Time::ZERO
         }
     }
 
@@ -602,7 +602,7 @@ impl Air {
 
     /// Whether a message to a peer is due.
     pub(crate) fn is_due(&self, now: Time) -> bool {
-        self.due().is_some_and(|due| due <= now)
+        self.due() <= now
     }
 
     /// Writes the next message to a peer into `out`, and wakes queue pairs whose time has come.

@@ -538,25 +538,28 @@ impl Rounds<Worker> for CoreRounds<'_> {
         let _whole = Uncancelled::new();
         let core = self.core;
         let now = core.now();
-        let late = (now + ACK_LATE_MAX).as_nanos();
         let (keeps_acks, sleeps_next) = (self.keeps_acks, self.sleeps_next);
-        let keeps_acks = || keeps_acks && (sleeps_next || !core.worker_lock.would_oversleep(late));
+        let oversleeps = || {
+            let late = now + ACK_LATE_MAX;
+            core.worker_lock.would_oversleep(late.as_nanos())
+        };
+        let keeps_acks = || keeps_acks && (sleeps_next || !oversleeps());
         let mut round = worker.progress(&core.doorbells, now, self.work, keeps_acks);
         round.received += self.last.map_or(0, |last| last.received);
         self.last = Some(round);
-        let wanted = round.stopped_at.unwrap_or(ROOM_ANYWHERE);
-        let deadline = round.deadline.map_or(NEVER, Time::as_nanos);
-        let ack_due = round.ack_due.map_or(NEVER, |due| {
-            if self.sleeps_next || core.is_simulated() {
-                due.as_nanos()
-            } else {
-                // This thread polls again, or another one comes by then.
-                late
-            }
-        });
+        let mut ack_due = round.ack_due;
+        if ack_due != Time::NEVER && !self.sleeps_next && !core.is_simulated() {
+            // This thread polls again, or another one comes by then.
+            ack_due = now + ACK_LATE_MAX;
+        }
+        let due = round.deadline.min(ack_due).as_nanos();
         Left {
-            due: if round.more { 0 } else { deadline.min(ack_due) },
-            unsent: if round.unsent { wanted } else { NO_ROOM_WANTED },
+            due: if round.more { 0 } else { due },
+            unsent: if round.unsent {
+                round.stopped_at.unwrap_or(ROOM_ANYWHERE)
+            } else {
+                NO_ROOM_WANTED
+            },
         }
     }
 

@@ -60,10 +60,10 @@ const COUNTERS_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) struct Worker {
     link: Option<Link>,
     pub(crate) state: WorkerState,
-    port_counted: Time,
+    /// When the port is counted again, whatever happens.
+    count_at: Time,
     /// Whether packets arrived or left since the port was counted.
     port_moved: bool,
-    flushed: Time,
     /// Rounds since timers were last checked.
     postponed: u32,
     /// Whether the port failed: it is not used any more.
@@ -103,10 +103,10 @@ pub(crate) struct Round {
     pub(crate) unsent: bool,
     /// At which descriptor, if not at any.
     pub(crate) stopped_at: Option<RawFd>,
-    /// When to come again at the latest.
-    pub(crate) deadline: Option<Time>,
-    /// Until when an ACK waits for a reply.
-    pub(crate) ack_due: Option<Time>,
+    /// When to come again at the latest; [`Time::NEVER`] without a timer.
+    pub(crate) deadline: Time,
+    /// Until when an ACK waits for a reply; [`Time::NEVER`] if none does.
+    pub(crate) ack_due: Time,
     /// The port broke in this round.
     pub(crate) broke: bool,
     /// [`Worker::repair`] should be called.
@@ -120,9 +120,8 @@ impl Worker {
         Worker {
             link: None,
             state: WorkerState::new(random, window),
-            port_counted: Time::ZERO,
+            count_at: Time::ZERO,
             port_moved: false,
-            flushed: Time::ZERO,
             postponed: 0,
             broken: false,
             broke: false,
@@ -340,7 +339,7 @@ impl Worker {
         // A program that waits for events replies late, and its peer may do so as well: it would be
         // woken for the reply before its request has ended.
         let raised = self.state.device.cqs.take_raised();
-        if self.state.ack_due().is_some() && (raised || !keeps_acks()) {
+        if self.state.ack_due() != Time::NEVER && (raised || !keeps_acks()) {
             self.state.release_ack();
         }
         // What is lost is not acknowledged.
@@ -362,14 +361,16 @@ impl Worker {
         round.ack_due = self.state.ack_due();
         self.port_moved |= round.received > 0;
         // The first quiet round may be the last of all: a thread that sleeps then, or a process
-        // that ends abruptly, has counted everything.
-        if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {
+        // that ends abruptly, has counted everything. One that did not ask the network, with a
+        // timer set, is followed by one that does.
+        let may_be_last = work == Work::All || round.deadline == Time::NEVER;
+        if now >= self.count_at {
             self.count_port(now);
-        } else if round.received == 0 && self.port_moved {
-            self.take_counters();
-        }
-        if round.received == 0 || now.duration_since(self.flushed) >= COUNTERS_INTERVAL {
-            self.flushed = now;
+            self.state.counters.flush();
+        } else if round.received == 0 && may_be_last {
+            if self.port_moved {
+                self.take_counters();
+            }
             self.state.counters.flush();
         }
         round
@@ -378,7 +379,7 @@ impl Worker {
     /// Sends the ACK that waits for a reply, if one does: before a call that may end its
     /// connection, and at the end of the process.
     pub(crate) fn send_delayed_ack(&mut self, now: Time) {
-        if self.state.ack_due().is_none() {
+        if self.state.ack_due() == Time::NEVER {
             return;
         }
         // Sending is a cancellation point.
@@ -432,7 +433,7 @@ impl Worker {
 
     /// Takes over the counters of the port, with what the kernel dropped, and of queue pair 1.
     pub(crate) fn count_port(&mut self, now: Time) {
-        self.port_counted = now;
+        self.count_at = now + COUNTERS_INTERVAL;
         if let Some(link) = &mut self.link {
             link.port.look_for_drops();
         }

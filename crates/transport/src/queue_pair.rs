@@ -568,6 +568,19 @@ impl QueuePair {
         }
     }
 
+    /// Whether [`poll_transmit`](Self::poll_transmit) would have nothing to do for a reliable
+    /// connection: cheaper than a call, which may find the same.
+    #[inline]
+    pub fn has_sent_all(&self) -> bool {
+        match &self.service {
+            Service::Connected {
+                requester,
+                responder,
+            } => responder.owes_nothing() && requester.has_sent_all() && !self.is_draining(),
+            Service::Unreliable { .. } | Service::Datagram(_) => false,
+        }
+    }
+
     /// Whether a reliable connection next sends a new request packet, and no response.
     ///
     /// The peer notices the loss of such a packet without a timer of its own.

@@ -83,12 +83,23 @@ impl RequestPacket {
         } else {
             0
         };
-        let mut headers = Headers::new(Bth {
+        let headers = Headers::new(Bth {
             opcode: data_opcode(&request.operation, place),
             solicited: place.last && request.solicited,
             pad: if padding == 0 { pad_of(payload_len) } else { 0 },
             ..request_bth()
         });
+        // Completed in place: it is long to copy.
+        let mut packet = RequestPacket {
+            headers,
+            offset,
+            payload_len,
+            padding,
+            answer_len: 0,
+            packets: 1,
+            ends_message: place.last,
+        };
+        let headers = &mut packet.headers;
         if place.first
             && let Operation::Write { va, rkey } | Operation::WriteImm { va, rkey, .. } =
                 request.operation
@@ -106,15 +117,7 @@ impl RequestPacket {
                 headers.ieth = Some(rkey);
             }
         }
-        RequestPacket {
-            headers,
-            offset,
-            payload_len,
-            padding,
-            answer_len: 0,
-            packets: 1,
-            ends_message: place.last,
-        }
+        packet
     }
 
     fn read(entry: &Entry, index: u32, va: u64, rkey: Rkey) -> Self {

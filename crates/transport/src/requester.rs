@@ -358,7 +358,22 @@ impl Requester {
         misses || self.next < self.sent_max
     }
 
+    /// Whether everything that was posted was sent, and nothing else is left to do: the state in
+    /// which most requesters are most of the time.
+    #[inline]
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.next == self.posted
+            && self.locals == 0
+            && self.repair.as_deref().is_none_or(Repair::is_empty)
+            && self.failure.is_none()
+    }
+
+    #[inline]
     pub(crate) fn wants_transmit(&self, attributes: &QpAttributes, draining: bool) -> bool {
+        (draining || !self.has_sent_all()) && self.may_transmit(attributes, draining)
+    }
+
+    fn may_transmit(&self, attributes: &QpAttributes, draining: bool) -> bool {
         self.sendable(attributes, draining).is_some()
             || self.wants_repair()
             || self.local_due(draining).is_some()
@@ -392,13 +407,12 @@ impl Requester {
     ///
     /// Nothing more may be sent (a drain, or a window that shrank), and without an acknowledgement
     /// that would not change. The packet takes one PSN: READs and atomics always ask.
-    fn step_back(&mut self) -> Entry {
+    fn step_back(&mut self) {
         self.next -= 1;
         let is_ahead = |entry: Option<&Entry>| entry.is_none_or(|entry| self.next < entry.first);
         while is_ahead(self.queue.get(self.cursor)) {
             self.cursor -= 1;
         }
-        self.queue[self.cursor]
     }
 
     /// Writes the next request packet into `out` and returns its length without ICRC.
@@ -427,33 +441,34 @@ impl Requester {
         {
             return self.poll_repair(sequence, turn, attributes, host, out);
         }
-        let sendable = self.sendable(attributes, draining).copied();
-        let held_back = if sendable.is_some() {
+        let is_sendable = self.sendable(attributes, draining).is_some();
+        let held_back = if is_sendable {
             credit == 0
         } else {
             draining || self.failure.is_some()
         };
         let asks_again = held_back && self.is_unasked();
-        let entry = match sendable {
-            Some(entry) if credit > 0 => entry,
-            Some(_) | None if asks_again => self.step_back(),
-            Some(_) | None => return None,
-        };
+        if asks_again {
+            self.step_back();
+        } else if !is_sendable || credit == 0 {
+            return None;
+        }
+        let entry = self.queue.get(self.cursor)?;
         if entry.request.operation.is_read_or_atomic()
             && let Err(status) = check_answered(&entry.request, attributes)
         {
             return self.give_up(status, turn, attributes, host, out);
         }
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
-        let mut packet = RequestPacket::new(&entry, index, self.repeats_of(self.next));
+        let mut packet = RequestPacket::new(entry, index, self.repeats_of(self.next));
         let credit_left = credit.saturating_sub(entry.payload);
         packet.headers.bth.ack_request =
-            asks_again || self.asks_for_ack(&entry, &packet, credit_left);
+            asks_again || self.asks_for_ack(entry, &packet, credit_left);
         packet.headers.bth.psn = self.psn_of(self.next);
-        let Ok(end) = write(&entry, &mut packet, turn, attributes, host, out) else {
+        let Ok(end) = write(entry, &mut packet, turn, attributes, host, out) else {
             return self.give_up(Status::LocalProtectionError, turn, attributes, host, out);
         };
-        self.sent(now, attributes, &entry, &packet, host);
+        self.sent(now, attributes, &packet, host);
         Some(end)
     }
 
@@ -531,14 +546,16 @@ impl Requester {
         };
     }
 
+    /// Accounts for a packet of the request at the cursor.
     fn sent<H: Host>(
         &mut self,
         now: Time,
         attributes: &QpAttributes,
-        entry: &Entry,
         packet: &RequestPacket,
         host: &mut H,
     ) {
+        let entry = &self.queue[self.cursor];
+        let payload = entry.payload;
         let is_new = self.next == self.sent_max;
         let is_first = self.next == self.acked;
         if !is_new {
@@ -552,7 +569,7 @@ impl Requester {
         if self.next == entry.end() {
             self.cursor += 1;
         }
-        self.note_asked(packet.headers.bth.ack_request, entry.payload);
+        self.note_asked(packet.headers.bth.ack_request, payload);
         if self.deadline.is_none() {
             self.deadline = self.deadline_from(now, attributes);
         }

@@ -11,6 +11,10 @@ impl Time {
     /// The first moment.
     pub const ZERO: Time = Time(0);
 
+    /// After all others: the time of what does not come up. The earliest of several times is their
+    /// least, whether they come up or not.
+    pub const NEVER: Time = Time(u64::MAX);
+
     /// The moment `nanos` nanoseconds after [`Time::ZERO`].
     pub const fn from_nanos(nanos: u64) -> Self {
         Time(nanos)

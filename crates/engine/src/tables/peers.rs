@@ -268,6 +268,12 @@ impl Peers {
         peer.blocked.retain(|&other| other != queue_pair);
     }
 
+    /// Whether queue pairs wait for room in the window.
+    #[inline]
+    pub(crate) fn holds_back(&self, index: PeerIndex) -> bool {
+        !self.peers[index.place()].blocked.is_empty()
+    }
+
     /// The next queue pair that the window held back and need no longer.
     pub(crate) fn unblock(&mut self, index: PeerIndex) -> Option<QpIndex> {
         let peer = self.peer(index);

@@ -21,7 +21,7 @@ use crate::sharing::steering::range_of;
 use crate::tables::qp_host::QpSide;
 use crate::tables::rate_limit::RateLimit;
 use crate::tables::round_robin::Turn;
-use crate::{Error, LIMITS, QpType};
+use crate::{Error, LIMITS, QpState, QpType};
 use airdma_port::Received;
 use airdma_transport::rate::NotificationPoint;
 use airdma_transport::{Progress, QueuePair, Time};
@@ -177,6 +177,13 @@ impl QpSlot {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         }
+    }
+
+    /// Whether it is a reliable connection that sends what is posted.
+    #[inline]
+    pub(crate) fn is_sending_by_connection(&self) -> bool {
+        self.qp.state() == QpState::ReadyToSend
+            && matches!(self.qp.qp_type(), QpType::Rc | QpType::XrcSend)
     }
 
     /// Why it does not take a packet in the clear.

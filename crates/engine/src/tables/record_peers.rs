@@ -113,7 +113,6 @@ pub(crate) struct Query {
 }
 
 /// The table.
-#[derive(Default)]
 pub(crate) struct RecordPeers {
     peers: Vec<RecordPeer>,
     by_way: HashMap<Way, u32>,
@@ -121,15 +120,28 @@ pub(crate) struct RecordPeers {
     /// The next one to be forgotten for another one.
     hand: usize,
     /// When [`RecordPeers::expire`] is due.
-    due: Option<Time>,
+    due: Time,
     /// Queue pairs whose messages may begin.
     released: Vec<QpIndex>,
 }
 
+impl Default for RecordPeers {
+    fn default() -> Self {
+        RecordPeers {
+            peers: Vec::new(),
+            by_way: HashMap::new(),
+            last: 0,
+            hand: 0,
+            due: Time::NEVER,
+            released: Vec::new(),
+        }
+    }
+}
+
 impl RecordPeers {
-    /// When [`RecordPeers::expire`] is due.
+    /// When [`RecordPeers::expire`] is due; [`Time::NEVER`] without a host.
     #[inline]
-    pub(crate) fn due(&self) -> Option<Time> {
+    pub(crate) fn due(&self) -> Time {
         self.due
     }
 
@@ -200,7 +212,7 @@ impl RecordPeers {
     }
 
     fn call_at(&mut self, at: Time) {
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        self.due = self.due.min(at);
     }
 
     /// A queue pair whose messages may begin.
@@ -365,7 +377,8 @@ impl RecordPeers {
             }
             windows_with_room.push(peer.peer);
         }
-        self.due = self.peers.iter().map(RecordPeer::due).min();
+        let due = self.peers.iter().map(RecordPeer::due).min();
+        self.due = due.unwrap_or(Time::NEVER);
         smaller
     }
 
@@ -591,7 +604,7 @@ mod tests {
             let (packets, _) = bench.send(way(1), 1000, at(ms * 1_000));
             assert_eq!(packets, 30, "at {ms} ms");
             assert_eq!(bench.expire(at(ms * 1_000 + 9_999)), 0);
-            assert_eq!(bench.peers.due(), Some(at((ms + 10) * 1_000)));
+            assert_eq!(bench.peers.due(), at((ms + 10) * 1_000));
             assert_eq!(bench.expire(at((ms + 10) * 1_000)), 1);
         }
     }
@@ -631,7 +644,7 @@ mod tests {
         bench.expire(at(20_000));
         bench.expire(at(1_010_000));
         assert_eq!((bench.peers.count(), bench.windows.count()), (0, 0));
-        assert_eq!(bench.peers.due(), None);
+        assert_eq!(bench.peers.due(), Time::NEVER);
     }
 
     #[test]

@@ -96,9 +96,10 @@ impl<I: Place> Timers<I> {
         self.heap.len()
     }
 
-    /// When to look again at the latest.
-    pub(crate) fn next(&self) -> Option<Time> {
-        self.heap.first().map(|&(time, _)| time)
+    /// When to look again at the latest; [`Time::NEVER`] if none is set.
+    #[inline]
+    pub(crate) fn next(&self) -> Time {
+        self.heap.first().map_or(Time::NEVER, |&(time, _)| time)
     }
 
     fn position(&self, index: I) -> Option<usize> {
@@ -171,11 +172,11 @@ mod tests {
         }
         assert_eq!(timers.pop_due(at(9)), None);
         assert_eq!(timers.pop_due(at(10)), Some(qp(4)));
-        assert_eq!(timers.next(), None);
+        assert_eq!(timers.next(), Time::NEVER);
         timers.set(qp(4), Some(at(100)));
         timers.set(qp(4), None);
         timers.set(qp(4), Some(at(50)));
-        assert_eq!(timers.next(), Some(at(50)));
+        assert_eq!(timers.next(), at(50));
         assert_eq!(
             (timers.pop_due(at(100)), timers.pop_due(at(100))),
             (Some(qp(4)), None)
@@ -246,7 +247,11 @@ mod tests {
             assert_eq!(timers.heap.len(), model.iter().flatten().count());
             assert_eq!(
                 timers.next(),
-                model.iter().flatten().min().map(|&time| at(time))
+                model
+                    .iter()
+                    .flatten()
+                    .min()
+                    .map_or(Time::NEVER, |&time| at(time))
             );
         }
     }

@@ -280,14 +280,10 @@ impl Gsi {
         }
     }
 
-    /// When something is due.
-    pub(crate) fn next(&self) -> Option<Time> {
-        let withheld = self.withheld.next_look();
-        self.manager
-            .poll_timeout()
-            .into_iter()
-            .chain(withheld)
-            .min()
+    /// When something is due; [`Time::NEVER`] if nothing is.
+    pub(crate) fn next(&self) -> Time {
+        let manager = self.manager.poll_timeout().unwrap_or(Time::NEVER);
+        manager.min(self.withheld.next_look().unwrap_or(Time::NEVER))
     }
 
     /// Moves the manager's datagrams to the outbox, as far as it has room. The others wait in the

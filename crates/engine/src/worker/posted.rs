@@ -19,7 +19,17 @@ impl WorkerState {
 
     /// Takes what was posted to a queue pair.
     pub(crate) fn take_work(&mut self, index: QpIndex, now: Time) {
-        self.change(index, now).state().take_posted(index, now);
+        self.take_posted(index, now);
+        // What a request of a connection changes is noted when its turn ends.
+        if self
+            .qps
+            .slot(index)
+            .is_some_and(|slot| slot.is_sending_by_connection())
+        {
+            self.line_up(index, now);
+        } else {
+            self.settle(index, now);
+        }
     }
 
     pub(super) fn take_posted(&mut self, index: QpIndex, now: Time) {

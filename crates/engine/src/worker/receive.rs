@@ -69,30 +69,43 @@ impl Receiving<'_> {
         if is_sealed(received.bytes) {
             return self.receive_sealed(now, received);
         }
-        let packet = match self.parse(received.bytes) {
-            Ok(packet) => packet,
-            Err(ParseError::UnknownOpcode(opcode)) if opcode == PIECE_OPCODE => {
-                return self.receive_piece(received);
+        // By reference: a packet is long to move.
+        match &Packet::parse(received.bytes) {
+            Ok(packet) => self.receive_packet(received, packet),
+            Err(error) => self.receive_other(received, *error),
+        }
+    }
+
+    /// Takes what is no packet of RoCEv2, as `error` says.
+    #[inline(never)] // packets save no registers for it
+    fn receive_other(&mut self, received: &Received<'_>, mut error: ParseError) {
+        if error == ParseError::BadVersion(PADDED_VERSION) {
+            match self.parse_padded(received.bytes) {
+                Ok(packet) => return self.receive_packet(received, &packet),
+                Err(of_padded) => error = of_padded,
             }
-            Err(ParseError::UnknownOpcode(RECORD_OPCODE)) => return self.receive_record(received),
-            Err(ParseError::UnknownOpcode(RECORD_ACK_OPCODE)) => {
-                return self.receive_answer(received);
-            }
-            Err(ParseError::UnknownOpcode(RECORD_ECHO_OPCODE)) => {
-                return self.receive_record_echo(received);
-            }
-            Err(ParseError::UnknownOpcode(RECORD_READ_OPCODE)) => {
-                return self.receive_read(received);
-            }
-            Err(error) => return self.drop_malformed(error),
-        };
+        }
+        match error {
+            ParseError::UnknownOpcode(PIECE_OPCODE) => self.receive_piece(received),
+            ParseError::UnknownOpcode(RECORD_OPCODE) => self.receive_record(received),
+            ParseError::UnknownOpcode(RECORD_ACK_OPCODE) => self.receive_answer(received),
+            ParseError::UnknownOpcode(RECORD_ECHO_OPCODE) => self.receive_record_echo(received),
+            ParseError::UnknownOpcode(RECORD_READ_OPCODE) => self.receive_read(received),
+            error => self.drop_malformed(error),
+        }
+    }
+
+    /// Takes a packet in the clear.
+    #[inline(always)] // each way has its own copy
+    fn receive_packet(&mut self, received: &Received<'_>, packet: &Packet<'_>) {
+        let now = self.now;
         let arrival = arrival(received);
         let number = packet.headers.bth.dest_qpn;
         if received.destination.is_multicast() || number == Qpn::MULTICAST {
-            return self.receive_multicast(now, &arrival, &packet);
+            return self.receive_multicast(now, &arrival, packet);
         }
         if number == Qpn::GSI {
-            return self.receive_management(now, received, &arrival, &packet);
+            return self.receive_management(now, received, &arrival, packet);
         }
         let Some(index) = self.state.qps.find(number) else {
             return self.receive_unknown(now, received, number);
@@ -107,7 +120,7 @@ impl Receiving<'_> {
                 return self.state.counters.count(reason);
             }
         }
-        self.deliver::<false>(index, now, received, &arrival, &packet);
+        self.deliver::<false>(index, now, received, &arrival, packet);
         if !is_from_peer {
             self.state.resolve_candidate(now);
         }

@@ -96,7 +96,7 @@ impl WorkerState {
         &mut self,
         index: QpIndex,
         now: Time,
-        admitted: &Admitted,
+        admitted: Admitted,
         batch: &mut TransmitBatch,
     ) -> Result<(Sent, Option<AirIndex>), TurnEnd> {
         let mut sent = Sent::NOTHING;
@@ -149,7 +149,7 @@ impl WorkerState {
                     index,
                     now,
                     (&next, &look),
-                    (admitted, allowance),
+                    (&admitted, allowance),
                     batch,
                     &mut sent,
                 );

@@ -25,9 +25,11 @@ pub(crate) struct Scheduler {
     /// When a queue pair offers its public key, or its packets have waited long enough for keys.
     pub(super) keying: Timers,
     pub(crate) peers: Peers,
-    /// The queue pair whose ACK waits for a reply, and until when: one at a time, since several
-    /// have their packets in one batch anyway.
-    delayed_ack: Option<(QpIndex, Time)>,
+    /// Until when an ACK waits for a reply, or [`Time::NEVER`]: one at a time, since several have
+    /// their packets in one batch anyway.
+    ack_due: Time,
+    /// The queue pair of that ACK.
+    delays_ack: QpIndex,
 }
 
 impl Scheduler {
@@ -38,24 +40,25 @@ impl Scheduler {
             timers: Timers::default(),
             keying: Timers::default(),
             peers: Peers::new(window),
-            delayed_ack: None,
+            ack_due: Time::NEVER,
+            delays_ack: QpIndex::new(0),
         }
     }
 
     /// Whether the ACK of this queue pair waits.
     fn delays_ack(&mut self, index: QpIndex, now: Time) -> bool {
-        let (delayed, _) = *self.delayed_ack.get_or_insert((index, now + ACK_DELAY_MAX));
-        delayed == index
+        if self.ack_due == Time::NEVER {
+            self.ack_due = now + ACK_DELAY_MAX;
+            self.delays_ack = index;
+        }
+        self.delays_ack == index
     }
 
     /// A queue pair sends, or is gone: no ACK of it waits.
     #[inline]
     pub(super) fn note_no_delayed_ack(&mut self, index: QpIndex) {
-        if self
-            .delayed_ack
-            .is_some_and(|(delayed, _)| delayed == index)
-        {
-            self.delayed_ack = None;
+        if self.delays_ack == index {
+            self.ack_due = Time::NEVER;
         }
     }
 
@@ -87,6 +90,13 @@ impl Scheduler {
     /// Releases the next queue pair that the window of `peer` holds back, if there is room now.
     #[inline]
     pub(super) fn unblock(&mut self, qps: &mut QpTable, peer: PeerIndex) {
+        if self.peers.holds_back(peer) {
+            self.release_next(qps, peer);
+        }
+    }
+
+    #[inline(never)] // a queue pair alone at its peer saves no registers for it
+    fn release_next(&mut self, qps: &mut QpTable, peer: PeerIndex) {
         while let Some(index) = self.peers.unblock(peer) {
             let needs_it = self.offer(qps, index, peer);
             self.release(qps, index);
@@ -193,31 +203,30 @@ impl WorkerState {
         if let Some(gsi) = &mut self.gsi {
             gsi.expire(now);
         }
-        if self.record_peers.due().is_some_and(|due| due <= now) {
+        if self.record_peers.due() <= now {
             self.expire_record_peers(now);
         }
         while let Some(index) = self.scheduler.timers.pop_due(now) {
             self.take_timeout(index, now);
         }
-        if let Some((index, until)) = self.scheduler.delayed_ack
-            && until <= now
-        {
+        if self.scheduler.ack_due <= now {
             self.release_ack();
-            if let Some(slot) = self.qps.slot(index) {
+            if let Some(slot) = self.qps.slot(self.scheduler.delays_ack) {
                 slot.qp.end_ack_delay();
             }
         }
     }
 
-    /// Until when an ACK waits for a reply.
+    /// Until when an ACK waits for a reply; [`Time::NEVER`] if none does.
     #[inline]
-    pub(super) fn ack_due(&self) -> Option<Time> {
-        self.scheduler.delayed_ack.map(|(_, until)| until)
+    pub(super) fn ack_due(&self) -> Time {
+        self.scheduler.ack_due
     }
 
     /// Lets the ACK that waits for a reply leave with the next transmission.
     pub(super) fn release_ack(&mut self) {
-        if let Some((index, _)) = self.scheduler.delayed_ack.take() {
+        if std::mem::replace(&mut self.scheduler.ack_due, Time::NEVER) != Time::NEVER {
+            let index = self.scheduler.delays_ack;
             self.scheduler.join(&mut self.qps, index);
         }
     }
@@ -251,19 +260,15 @@ impl WorkerState {
     /// When [`WorkerState::expire`] wants to be called next, and [`WorkerState::fill`] if the port
     /// takes packets.
     #[inline]
-    pub(crate) fn deadline(&self, can_send: bool) -> Option<Time> {
-        let management = self.gsi.as_ref().and_then(Gsi::next);
-        let air = self.air.due().filter(|_| can_send);
-        let keying = self.scheduler.keying.next().filter(|_| can_send);
-        let records = self.record_peers.due();
-        let all = [
-            self.scheduler.timers.next(),
-            management,
-            air,
-            keying,
-            records,
-        ];
-        all.into_iter().flatten().min()
+    pub(crate) fn deadline(&self, can_send: bool) -> Time {
+        let mut due = self.scheduler.timers.next().min(self.record_peers.due());
+        if let Some(gsi) = &self.gsi {
+            due = due.min(gsi.next());
+        }
+        if can_send {
+            due = due.min(self.air.due()).min(self.scheduler.keying.next());
+        }
+        due
     }
 
     /// Whether a queue pair waits to send.
@@ -272,8 +277,14 @@ impl WorkerState {
     }
 
     /// Brings the scheduler up to date after a change to a queue pair.
-    fn settle(&mut self, index: QpIndex, now: Time) {
+    pub(super) fn settle(&mut self, index: QpIndex, now: Time) {
         self.note(index, now);
+        self.line_up(index, now);
+    }
+
+    /// Puts a queue pair in line that has something to send.
+    #[inline]
+    pub(super) fn line_up(&mut self, index: QpIndex, now: Time) {
         if let Some(slot) = self.qps.slot(index)
             && slot.qp.wants_transmit()
             && !(slot.qp.may_delay_ack()
@@ -317,8 +328,8 @@ impl WorkerState {
         slot.side.shared.urgency.set_busy(after > 0);
         let state = slot.qp.state();
         let entered = slot.side.shared.state.set(state);
-        if let Some(Connection { peer, air, .. }) = slot.connection
-            && (lost.is_some() || before != after)
+        if (lost.is_some() || before != after)
+            && let Some(Connection { peer, air, .. }) = slot.connection
         {
             if let Some(air) = air
                 && before == 0
@@ -328,19 +339,7 @@ impl WorkerState {
             let acknowledged = lost.is_none() && state.sends();
             let mtu = slot.qp.attributes().path_mtu.bytes();
             if let Some(loss) = lost {
-                if loss == Loss::Timeout && before >= mtu && !self.scheduler.peers.is_silent(peer) {
-                    self.unanswered = self.unanswered_by_peer_of(index, mtu);
-                }
-                if air.is_some() {
-                    self.with_air(|air, view| air.note_stuck(view, index, now));
-                }
-                self.note_loss(peer, loss, now);
-                if loss == Loss::Timeout
-                    && let Some(next) = air.and_then(|air| self.air.ask_again(air))
-                {
-                    // The peer is silent: the line is let go, one by one.
-                    self.scheduler.join(&mut self.qps, next);
-                }
+                self.note_loss_of(index, loss, (before, mtu), now);
             }
             self.scheduler
                 .peers
@@ -350,13 +349,48 @@ impl WorkerState {
             }
         }
         if entered && state == QpState::Error {
-            // A receive whose poster did not see the state is seen here, and a send that a rate
-            // limit left in the ring.
-            self.take_posted(index, now);
-            self.flush_records(index, now);
+            self.flush_posted(index, now);
         }
         if entered && state == QpState::SendQueueError {
             self.flush_reads(index, now);
+        }
+    }
+
+    /// A queue pair is in the error state. A receive whose poster did not see the state is seen
+    /// here, and a send that a rate limit left in the ring.
+    #[cold]
+    #[inline(never)]
+    fn flush_posted(&mut self, index: QpIndex, now: Time) {
+        self.take_posted(index, now);
+        self.flush_records(index, now);
+    }
+
+    /// A connection lost packets, with `in_flight` bytes in flight before, at a path MTU of `mtu`.
+    #[cold]
+    #[inline(never)]
+    fn note_loss_of(
+        &mut self,
+        index: QpIndex,
+        loss: Loss,
+        (in_flight, mtu): (u32, u32),
+        now: Time,
+    ) {
+        let connection = self.qps.slot(index).and_then(|slot| slot.connection);
+        let Some(Connection { peer, air, .. }) = connection else {
+            return;
+        };
+        if loss == Loss::Timeout && in_flight >= mtu && !self.scheduler.peers.is_silent(peer) {
+            self.unanswered = self.unanswered_by_peer_of(index, mtu);
+        }
+        if air.is_some() {
+            self.with_air(|air, view| air.note_stuck(view, index, now));
+        }
+        self.note_loss(peer, loss, now);
+        if loss == Loss::Timeout
+            && let Some(next) = air.and_then(|air| self.air.ask_again(air))
+        {
+            // The peer is silent: the line is let go, one by one.
+            self.scheduler.join(&mut self.qps, next);
         }
     }
 

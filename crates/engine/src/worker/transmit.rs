@@ -34,6 +34,7 @@ pub(super) enum TurnEnd {
 }
 
 /// What a queue pair may send in its turn.
+#[derive(Clone, Copy)]
 pub(super) struct Admitted {
     /// The peer, if its rate is controlled.
     air: Option<AirIndex>,
@@ -81,7 +82,7 @@ impl WorkerState {
     pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;
         let is_due = self.air.is_due(now)
-            || self.scheduler.keying.next().is_some_and(|due| due <= now)
+            || self.scheduler.keying.next() <= now
             || self.gsi.as_ref().is_some_and(Gsi::has_transmits)
             || !self.record_answers.is_empty();
         if is_due {
@@ -139,7 +140,7 @@ impl WorkerState {
             batch.commit(len, destination);
             bytes += len as i64;
         }
-        while self.scheduler.keying.next().is_some_and(|due| due <= now) {
+        while self.scheduler.keying.next() <= now {
             let out = batch.reserve(PACKET_LEN_MAX)?;
             let Some((len, destination)) = self.poll_keying(now, out) else {
                 break;
@@ -173,15 +174,15 @@ impl WorkerState {
         match self.admit(index, now, budget) {
             Ok(admitted) => {
                 let (mut sent, air) = if admitted.by_destination {
-                    match self.fill_by_destination(index, now, &admitted, batch) {
+                    match self.fill_by_destination(index, now, admitted, batch) {
                         Ok(sent) => sent,
                         Err(end) => return (0, end),
                     }
                 } else {
-                    (self.fill_turn(index, now, &admitted, batch), admitted.air)
+                    (self.fill_turn(index, now, admitted, batch), admitted.air)
                 };
-                if admitted.limit.is_some() {
-                    self.spend_limit(index, &admitted, &mut sent);
+                if let Some(limit) = admitted.limit {
+                    sent.end = self.spend_limit(index, limit, sent);
                 }
                 self.conclude(index, now, air, sent);
                 (sent.bytes, sent.end)
@@ -235,20 +236,22 @@ impl WorkerState {
         })
     }
 
-    /// Charges the rate limit of a queue pair with what it sent, and ends its turn if that is used.
+    /// Charges the rate limit of a queue pair with what it sent, and returns why its turn ends:
+    /// since all is used that was permitted, if that is so.
     #[cold]
     #[inline(never)]
-    fn spend_limit(&mut self, index: QpIndex, admitted: &Admitted, sent: &mut Sent) {
+    fn spend_limit(&mut self, index: QpIndex, permitted: u64, sent: Sent) -> TurnEnd {
         if let Some(QpSlot { limit, qp, .. }) = self.qps.slot(index)
             && let Some(limit) = limit
         {
             limit.spend(sent.limited);
             let path_mtu = qp.attributes().path_mtu.bytes() as usize;
-            let is_used = limited_credit(admitted, sent.limited, path_mtu) == 0;
+            let is_used = limited_credit(permitted, sent.limited, path_mtu) == 0;
             if is_used && sent.end == TurnEnd::NothingToSend && qp.wants_transmit() {
-                sent.end = TurnEnd::Limited;
+                return TurnEnd::Limited;
             }
         }
+        sent.end
     }
 
     /// Fills the batch with packets of a queue pair, until its allowance, the window of its peer or
@@ -258,7 +261,7 @@ impl WorkerState {
         &mut self,
         index: QpIndex,
         now: Time,
-        admitted: &Admitted,
+        admitted: Admitted,
         batch: &mut TransmitBatch,
     ) -> Sent {
         let mut sent = Sent::NOTHING;
@@ -283,11 +286,14 @@ impl WorkerState {
         };
         let path_mtu = qp.attributes().path_mtu.bytes() as usize;
         let mut last_path = None;
+        // The packets of a connection have one in all of its turn.
+        let changes_path = qp.qp_type() == QpType::Ud;
         let cut_above = slot.cut_above;
         let takes_runs = batch.takes_runs() && cut_above == usize::MAX;
         let mut full = false;
         let seals = seal.is_some() || datagrams.is_some();
         let is_limited = admitted.limit.is_some();
+        let permitted = admitted.limit.unwrap_or(u64::MAX);
         sent.end = loop {
             if sent.bytes >= admitted.allowance {
                 break TurnEnd::Used;
@@ -299,7 +305,7 @@ impl WorkerState {
                     .credit(connection.peer, in_flight, slot.blocked)
             });
             if is_limited {
-                let left = limited_credit(admitted, sent.limited, path_mtu);
+                let left = limited_credit(permitted, sent.limited, path_mtu);
                 // What is left are responses, which a service without acknowledgements has not.
                 if left == 0 && (qp.qp_type() == QpType::Uc || qp.repairs()) {
                     break TurnEnd::NothingToSend;
@@ -366,7 +372,9 @@ impl WorkerState {
                 let had_room = commit_pieces(batch, whole, cut_above, destination);
                 debug_assert!(had_room);
                 last_path = None;
-            } else if last_path == Some(transmit.path) {
+            } else if let Some(last) = last_path
+                && (!changes_path || last == transmit.path)
+            {
                 batch.commit_another(transmit.len);
             } else {
                 let mut destination = destination(&transmit.path, &host.device.rows);
@@ -379,6 +387,9 @@ impl WorkerState {
             }
             sent.bytes += transmit.len as i64;
             sent.packets += 1;
+            if qp.has_sent_all() {
+                break TurnEnd::NothingToSend;
+            }
         };
         sent
     }
@@ -446,10 +457,9 @@ impl WorkerState {
     }
 }
 
-/// The payload that a rate limit still permits, after `sent` bytes of requests: whole packets, and
-/// one in any case if it permits anything.
-fn limited_credit(admitted: &Admitted, sent: u64, path_mtu: usize) -> u32 {
-    let permitted = admitted.limit.unwrap_or(u64::MAX);
+/// The payload that a rate limit still permits, of `permitted` bytes and after `sent` bytes of
+/// requests: whole packets, and one in any case if it permits anything.
+fn limited_credit(permitted: u64, sent: u64, path_mtu: usize) -> u32 {
     let packets = permitted.saturating_sub(sent) / (Bth::LEN + path_mtu) as u64;
     let packets = packets.max(u64::from(sent == 0 && permitted > 0));
     u32::try_from(packets.saturating_mul(path_mtu as u64)).unwrap_or(u32::MAX)
