@@ -91,7 +91,11 @@ impl Receiving<'_> {
             ParseError::UnknownOpcode(RECORD_ACK_OPCODE) => self.receive_answer(received),
             ParseError::UnknownOpcode(RECORD_ECHO_OPCODE) => self.receive_record_echo(received),
             ParseError::UnknownOpcode(RECORD_READ_OPCODE) => self.receive_read(received),
-            error => self.drop_malformed(error),
+            error @ (ParseError::UnknownOpcode(_)
+            | ParseError::Truncated
+            | ParseError::BadVersion(_)
+            | ParseError::BadPad
+            | ParseError::BadLength) => self.drop_malformed(error),
         }
     }
 

@@ -387,7 +387,8 @@ impl WorkerState {
             }
             sent.bytes += transmit.len as i64;
             sent.packets += 1;
-            if qp.has_sent_all() {
+            // A turn that is used up is charged as such: its queue pair is not the first any more.
+            if sent.bytes < admitted.allowance && qp.has_sent_all() {
                 break TurnEnd::NothingToSend;
             }
         };
