@@ -34,6 +34,8 @@ pub struct Lane {
     waker: Waker,
     sending: Sending,
     receiving: Receiving,
+    /// What the peer has said of the negotiation, whichever thread took the message.
+    pub heard: Heard,
     /// The peer or the path is gone.
     pub failed: bool,
 }
@@ -151,6 +153,7 @@ impl Lane {
             },
             endpoint,
             waker,
+            heard: Heard::default(),
             failed: false,
         })
     }
@@ -220,8 +223,8 @@ impl Lane {
     }
 
     /// Handles what has happened, and sets the gates of the kernel's descriptor by it.
-    pub fn progress(&mut self, fd: i32) -> Progress {
-        let mut seen = Progress::default();
+    pub fn progress(&mut self, fd: i32) {
+        let before = (self.heard, self.failed);
         let mut arrived = false;
         while !self.failed
             && let Some(first) = self.receiving.posted.front_mut()
@@ -230,7 +233,7 @@ impl Lane {
                 Poll::Pending => break,
                 Poll::Ready(Ok(message)) => {
                     self.receiving.posted.pop_front();
-                    arrived |= self.take(message, &mut seen);
+                    arrived |= self.take(message);
                 }
                 Poll::Ready(Err(_)) => self.failed = true,
             }
@@ -246,7 +249,10 @@ impl Lane {
             self.sending.gate_shut = false;
             tcp::open_write_gate(fd);
         }
-        seen
+        if before != (self.heard, self.failed) {
+            // For the task that negotiates.
+            self.waker.wake_by_ref();
+        }
     }
 
     /// Whether the program reads from the lane next.
@@ -255,7 +261,7 @@ impl Lane {
     }
 
     /// Handles a message. Whether the program can read something of it.
-    fn take(&mut self, message: Message, seen: &mut Progress) -> bool {
+    fn take(&mut self, message: Message) -> bool {
         let Some(header) = Header::read(&message) else {
             self.failed = true;
             return false;
@@ -277,8 +283,8 @@ impl Lane {
                 self.receiving.arrived.push_back(message);
                 return true;
             }
-            Kind::Ready => seen.ready = Some(header.value),
-            Kind::Go => seen.go = true,
+            Kind::Ready => self.heard.ready = Some(header.value),
+            Kind::Go => self.heard.go = true,
             Kind::Fin => self.receiving.fin = Some(header.value),
             Kind::Credits => {}
             Kind::Data | Kind::Hello | Kind::Confirm => self.failed = true,
@@ -357,6 +363,10 @@ impl Lane {
     /// further bytes. With less than all, the write gate is shut.
     pub fn write(&mut self, fd: i32, mut bytes: &[u8], more: bool) -> usize {
         let all = bytes.len();
+        if !self.sending.is_open {
+            // For a round trip, in which the connection may still stay with the kernel.
+            return 0;
+        }
         if self.sending.free.is_empty() {
             self.progress(fd);
         }
@@ -599,9 +609,9 @@ impl Lane {
     }
 }
 
-/// What [`Lane::progress`] saw of the negotiation.
+/// What the peer has said of the negotiation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct Heard {
     /// The peer writes to the lane from that byte of the stream on.
     pub ready: Option<u64>,
     /// The peer knows from which byte on this end does.

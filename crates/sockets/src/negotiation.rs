@@ -10,6 +10,9 @@
 //! | | <- | `Go`, then what waited; the token, through the kernel |
 //! | the token, through the kernel | -> | |
 //!
+//! An end confirms, or sends `Ready`, once no call of its program is in the kernel any more, and a
+//! connection that cannot switch is refused before that. The end that connected writes nothing to
+//! the lane before it has the peer's `Ready`: until then the connection can stay with the kernel.
 //! Neither end puts a token into the kernel's stream before the other knows where the stream ends
 //! there.
 
@@ -61,18 +64,14 @@ impl Connection {
             return Outcome::Refused;
         };
         let proof = self.agent.within(ANSWER, self.prove(&mut lane)).await;
-        match proof {
-            Some(Some(true)) => {}
+        let outcome = match proof {
+            Some(Some(true)) => self.switch(lane).await,
             Some(Some(false)) => {
                 counters::add(Counter::Forged, 1);
-                return Outcome::Forged;
+                Outcome::Forged
             }
-            Some(None) | None => return Outcome::Refused,
-        }
-        if !socket.step(Stage::Candidate, Stage::Negotiating) {
-            return Outcome::Refused;
-        }
-        let outcome = self.switch(lane).await;
+            Some(None) | None => Outcome::Refused,
+        };
         if outcome == Outcome::Lane {
             counters::add(Counter::Lanes, 1);
         } else if socket.generation() == self.generation {
@@ -116,6 +115,7 @@ impl Connection {
             if !confirms(&confirmations.active, confirmation) {
                 return Some(false);
             }
+            self.hold_calls().await.then_some(())?;
             lane.tell(Kind::Confirm, 0, &confirmations.passive);
             Some(true)
         }
@@ -135,37 +135,64 @@ impl Connection {
         Some(sequence)
     }
 
+    /// Waits until no call of the program is in the kernel: from then on they hold the lock, and do
+    /// not block. Whether the connection can switch.
+    async fn hold_calls(&self) -> bool {
+        let socket = self.socket;
+        if !socket.step(Stage::Candidate, Stage::Negotiating) {
+            return false;
+        }
+        let mut tries = 0;
+        while !socket.is_quiet() {
+            tries += 1;
+            if tries == QUIET_TRIES || socket.generation() != self.generation {
+                return false;
+            }
+            self.agent.sleep(QUIET_PAUSE).await;
+        }
+        let inner = socket.lock();
+        socket.generation() == self.generation && tcp::positions(inner.fd, self.is_active).is_some()
+    }
+
     /// Installs the lane, and agrees on the bytes from which on it carries the stream.
     async fn switch(&self, mut lane: Lane) -> Outcome {
         let socket = self.socket;
         let mut peers_from = None;
-        if !self.is_active {
+        if self.is_active {
+            if !self.hold_calls().await {
+                return Outcome::Refused;
+            }
+        } else {
             let ready = self.agent.within(ANSWER, lane.negotiated()).await;
             match ready.flatten() {
                 Some((header, _)) if header.kind == Kind::Ready => peers_from = Some(header.value),
                 _ => return Outcome::Refused,
             }
         }
-        let mut tries = 0;
-        while !socket.is_quiet() {
-            tries += 1;
-            if tries == QUIET_TRIES || socket.generation() != self.generation {
-                return Outcome::Refused;
-            }
-            self.agent.sleep(QUIET_PAUSE).await;
-        }
         if !self.install(lane, peers_from) {
             return Outcome::Refused;
         }
         let switched = self.agent.within(ANSWER, self.switched()).await;
-        if switched.is_none() && socket.generation() == self.generation {
+        if socket.generation() != self.generation {
+            return Outcome::Lane;
+        }
+        let mut inner = socket.lock();
+        let fd = inner.fd;
+        let has_heard = |lane: &mut Box<Lane>| lane.heard.ready.is_some();
+        if self.is_active && !inner.lane.as_mut().is_some_and(has_heard) {
+            // Nothing of either stream was on the lane.
+            let lane = inner.lane.take();
+            socket.settle(Stage::Kernel);
+            drop(inner);
+            drop(lane);
+            return Outcome::Refused;
+        }
+        if switched.is_none()
+            && let Some(lane) = &mut inner.lane
+        {
             // Writes of the program wait in a lane that the peer does not read.
-            let mut inner = socket.lock();
-            let fd = inner.fd;
-            if let Some(lane) = &mut inner.lane {
-                lane.failed = true;
-                lane.progress(fd);
-            }
+            lane.failed = true;
+            lane.progress(fd);
         }
         Outcome::Lane
     }
@@ -190,7 +217,7 @@ impl Connection {
         if peers_from.is_some() {
             lane.open();
         }
-        inner.heard = lane.progress(fd);
+        lane.progress(fd);
         lane.settle_read_gate(fd);
         inner.lane = Some(Box::new(lane));
         socket.settle(Stage::Lane);
@@ -206,13 +233,15 @@ impl Connection {
                 return std::task::Poll::Ready(());
             }
             inner.negotiation = Some(context.waker().clone());
-            let (fd, heard) = (inner.fd, inner.heard);
+            let fd = inner.fd;
             let Some(lane) = &mut inner.lane else {
                 return std::task::Poll::Ready(());
             };
+            let heard = lane.heard;
             let is_done = if self.is_active {
                 heard.ready.is_some_and(|from| {
-                    let read = tcp::positions(fd, true).map(|at| at.read);
+                    // The peer may have ended its direction since.
+                    let read = tcp::read_position(fd);
                     match read.and_then(|read| from.checked_sub(read)) {
                         Some(left) => {
                             lane.peer_switches(left);

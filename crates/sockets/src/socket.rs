@@ -55,8 +55,6 @@ pub struct Inner {
     pub lane: Option<Box<Lane>>,
     /// Where a connection without a device left the shim: events go to the task that negotiates.
     pub negotiation: Option<Waker>,
-    /// What the peer said while the lane is negotiated.
-    pub heard: crate::lane::Progress,
 }
 
 /// How far a socket is on its way to a lane.
@@ -199,7 +197,6 @@ impl Socket {
                 fd: -1,
                 lane: None,
                 negotiation: None,
-                heard: crate::lane::Progress::default(),
             }),
         }
     }
@@ -305,9 +302,7 @@ impl Socket {
     fn handle(&self, mut inner: MutexGuard<'_, Inner>) {
         let fd = inner.fd;
         if let Some(lane) = &mut inner.lane {
-            let seen = lane.progress(fd);
-            inner.heard.ready = inner.heard.ready.or(seen.ready);
-            inner.heard.go |= seen.go;
+            lane.progress(fd);
         }
         if let Some(task) = inner.negotiation.clone() {
             drop(inner);

@@ -21,6 +21,8 @@ use crate::{policy, tcp};
 const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 /// Calls on a connection before a lane is tried.
 const TRY_AT: u32 = 8;
+/// The least page, at address 0, is never mapped.
+const PAGE_BYTES: usize = 4096;
 /// Length of the part of a write by which the sequence number is learned.
 const LEARN_BYTES: usize = 512;
 
@@ -55,6 +57,13 @@ impl Parts<'_> {
         }
         left
     }
+}
+
+/// Whether a part is at an address that no program has: the kernel says `EFAULT`, where a lane would
+/// end the program.
+fn has_no_memory(parts: &[iovec]) -> bool {
+    let is_none = |part: &iovec| part.iov_len > 0 && (part.iov_base as usize) < PAGE_BYTES;
+    parts.iter().any(is_none)
 }
 
 /// What a call that does not block came to.
@@ -142,6 +151,9 @@ unsafe fn receive_now(
     }
     if socket.stage() == Stage::Lost {
         return Err(libc::ECONNRESET);
+    }
+    if flags & libc::MSG_TRUNC == 0 && has_no_memory(parts.parts) {
+        return Err(libc::EFAULT);
     }
     let inside = Inside::enter();
     let mut inner = socket.lock();
@@ -331,6 +343,9 @@ unsafe fn send_now(
     }
     if socket.stage() == Stage::Lost {
         return Err(libc::ECONNRESET);
+    }
+    if has_no_memory(parts.parts) {
+        return Err(libc::EFAULT);
     }
     let inside = Inside::enter();
     let mut inner = socket.lock();

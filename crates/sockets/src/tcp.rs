@@ -176,20 +176,46 @@ pub struct Positions {
 /// Nothing may write to or read from it meanwhile. `None` if its state is another, or if packets
 /// keep changing it.
 pub fn positions(fd: c_int, active: bool) -> Option<Positions> {
+    let seen = look(fd)?;
+    if seen.info.state != TCP_ESTABLISHED {
+        return None;
+    }
+    // The kernel counts the SYN of the end that connected among the acknowledged bytes.
+    let acknowledged = seen.info.acknowledged.checked_sub(u64::from(active))?;
+    Some(Positions {
+        written: acknowledged + seen.unacknowledged,
+        unacknowledged: seen.unacknowledged,
+        read: seen.info.received.checked_sub(seen.unread)?,
+    })
+}
+
+/// Bytes that were read from a connection, also of one that has ended; `None` as for
+/// [`positions`].
+pub fn read_position(fd: c_int) -> Option<u64> {
+    let seen = look(fd)?;
+    // The kernel counts the peer's FIN among the received bytes, and not among the unread ones.
+    let has_fin = AFTER_FIN.contains(&seen.info.state);
+    let received = seen.info.received.checked_sub(u64::from(has_fin))?;
+    received.checked_sub(seen.unread)
+}
+
+struct Look {
+    info: Info,
+    unacknowledged: u64,
+    unread: u64,
+}
+
+/// Counters of one moment; `None` if packets keep changing them.
+fn look(fd: c_int) -> Option<Look> {
     for _ in 0..64 {
         let before = info(fd)?;
-        if before.state != TCP_ESTABLISHED {
-            return None;
-        }
         let unacknowledged = count(fd, libc::TIOCOUTQ)?;
         let unread = count(fd, libc::FIONREAD)?;
         if info(fd)? == before {
-            // The kernel counts the SYN of the end that connected among the acknowledged bytes.
-            let acknowledged = before.acknowledged.checked_sub(u64::from(active))?;
-            return Some(Positions {
-                written: acknowledged + unacknowledged,
+            return Some(Look {
+                info: before,
                 unacknowledged,
-                read: before.received.checked_sub(unread)?,
+                unread,
             });
         }
     }
@@ -198,6 +224,8 @@ pub fn positions(fd: c_int, active: bool) -> Option<Positions> {
 
 /// `TCP_ESTABLISHED` of the kernel.
 const TCP_ESTABLISHED: u8 = 1;
+/// States with the peer's FIN: `TCP_CLOSE_WAIT`, `TCP_LAST_ACK`, `TCP_CLOSING`.
+const AFTER_FIN: [u8; 3] = [8, 9, 11];
 
 #[derive(PartialEq, Eq)]
 struct Info {
@@ -384,4 +412,37 @@ pub fn take_tokens(fd: c_int, most: u64) -> u64 {
         }
     }
     taken
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn the_read_position_does_not_count_the_end_of_the_stream() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut passive, _) = listener.accept().unwrap();
+        let fd = passive.as_raw_fd();
+        active.write_all(b"ten bytes!").unwrap();
+        passive.read_exact(&mut [0; 4]).unwrap();
+        assert_eq!(read_position(fd), Some(4));
+        assert_eq!(positions(fd, false).unwrap().read, 4);
+        active.shutdown(Shutdown::Write).unwrap();
+        // The kernel has the end once a peek at all of it does not wait for more.
+        let mut all = [0; 11];
+        while info(fd).unwrap().state == TCP_ESTABLISHED {
+            passive.peek(&mut all).unwrap();
+        }
+        assert_eq!(read_position(fd), Some(4));
+        assert_eq!(positions(fd, false), None);
+        assert_eq!(passive.read(&mut all).unwrap(), 6);
+        assert_eq!(passive.read(&mut all).unwrap(), 0);
+        assert_eq!(read_position(fd), Some(10));
+    }
 }
