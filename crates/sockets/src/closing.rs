@@ -4,18 +4,19 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use crate::counters::{self, Counter};
-use crate::next;
 use crate::socket::{self, Socket, Stage};
+use crate::{next, tcp};
 
 /// How long a call waits until what was written is at the peer.
 const DELIVERY: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// Delivers what was written, and tells the peer that there is no more. Whether the lane is alive.
-fn deliver(socket: &Socket, generation: u64, limit: Duration) -> bool {
+/// Delivers what was written, and unless the connection is aborted, tells the peer that there is no
+/// more. Whether the lane is alive.
+fn deliver(socket: &Socket, generation: u64, limit: Duration, aborts: bool) -> bool {
     let start = Instant::now();
-    let mut told = false;
+    let mut told = aborts;
     let mut pause = PAUSE;
     loop {
         {
@@ -52,13 +53,17 @@ pub fn finish(socket: &Socket, limit: Duration) {
         return;
     }
     let generation = socket.generation();
-    let is_shut = socket
-        .lock()
-        .lane
-        .as_ref()
-        .is_some_and(|lane| lane.is_shut());
+    let (is_shut, aborts) = {
+        let inner = socket.lock();
+        let fd = inner.fd;
+        let lane = inner.lane.as_ref();
+        let is_shut = lane.is_some_and(|lane| lane.is_shut());
+        // The kernel sends RST, and the peer must not read an end before.
+        let leaves_bytes = lane.is_some_and(|lane| lane.leaves_bytes(fd));
+        (is_shut, leaves_bytes || tcp::aborts_at_close(fd))
+    };
     if !is_shut {
-        deliver(socket, generation, limit);
+        deliver(socket, generation, limit, aborts);
     }
     let mut inner = socket.lock();
     let fd = inner.fd;
@@ -103,7 +108,7 @@ pub fn finish_all() {
 pub unsafe fn shutdown(socket: &Socket, fd: c_int, how: c_int) -> c_int {
     if socket.stage() == Stage::Lane {
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-            deliver(socket, socket.generation(), DELIVERY);
+            deliver(socket, socket.generation(), DELIVERY, false);
         }
         if (how == libc::SHUT_RD || how == libc::SHUT_RDWR)
             && let Some(lane) = &mut socket.lock().lane

@@ -25,6 +25,9 @@ const SPARE: usize = 4;
 const WAITING: usize = 2;
 /// Most tokens in the kernel's receive queue.
 const TOKENS_MAX: u64 = 1024;
+/// Most bytes that are written before the lane is open: in the kernel's queue of a writable socket
+/// there is room for them, should the connection stay there.
+const UNOPENED_MAX: usize = 4096;
 /// Length of messages without payload.
 const CONTROL_BYTES: usize = 128;
 
@@ -38,6 +41,8 @@ pub struct Lane {
     pub heard: Heard,
     /// The peer or the path is gone.
     pub failed: bool,
+    /// The program was told so by a read.
+    pub failure_told: bool,
 }
 
 struct Sending {
@@ -155,6 +160,7 @@ impl Lane {
             waker,
             heard: Heard::default(),
             failed: false,
+            failure_told: false,
         })
     }
 
@@ -364,9 +370,13 @@ impl Lane {
     pub fn write(&mut self, fd: i32, mut bytes: &[u8], more: bool) -> usize {
         let all = bytes.len();
         if !self.sending.is_open {
-            // For a round trip, in which the connection may still stay with the kernel.
-            return 0;
+            let room = UNOPENED_MAX.saturating_sub(self.sending.bytes as usize);
+            if !tcp::is_writable(fd) {
+                return 0;
+            }
+            bytes = &bytes[..bytes.len().min(room)];
         }
+        let taken = bytes.len();
         if self.sending.free.is_empty() {
             self.progress(fd);
         }
@@ -393,12 +403,22 @@ impl Lane {
         if !more && !self.sending.is_corked {
             self.pump();
         }
-        let written = all - bytes.len();
+        let written = taken - bytes.len();
         self.sending.bytes += written as u64;
         if written < all {
             self.shut_write_gate(fd);
         }
         written
+    }
+
+    /// What was written before the lane was opened, for the kernel in its place.
+    pub fn unopened(&self) -> &[u8] {
+        match &self.sending.filling {
+            Some((region, length)) if !self.sending.is_open => {
+                &region[HEADER_BYTES..HEADER_BYTES + length]
+            }
+            _ => &[],
+        }
     }
 
     fn shut_write_gate(&mut self, fd: i32) {
@@ -554,8 +574,16 @@ impl Lane {
     /// Takes all tokens, so that the kernel closes the connection with FIN.
     pub fn take_all_tokens(&mut self, fd: i32) {
         if self.source_is_lane() {
-            self.receiving.tokens_taken += tcp::take_tokens(fd, u64::MAX);
+            // Not one read more, which would take the error of the connection.
+            let here = tcp::count(fd, libc::FIONREAD).unwrap_or(0);
+            self.receiving.tokens_taken += tcp::take_tokens(fd, here);
         }
+    }
+
+    /// Whether the program has left bytes unread that are here.
+    pub fn leaves_bytes(&self, fd: i32) -> bool {
+        let from_kernel = !self.source_is_lane() && tcp::count(fd, libc::FIONREAD) != Some(0);
+        from_kernel || !self.receiving.arrived.is_empty()
     }
 
     /// Whether the program has left something unread.

@@ -11,7 +11,7 @@
 //! | the token, through the kernel | -> | |
 //!
 //! An end confirms, or sends `Ready`, once no call of its program is in the kernel any more, and a
-//! connection that cannot switch is refused before that. The end that connected writes nothing to
+//! connection that cannot switch is refused before that. The end that connected sends nothing by
 //! the lane before it has the peer's `Ready`: until then the connection can stay with the kernel.
 //! Neither end puts a token into the kernel's stream before the other knows where the stream ends
 //! there.
@@ -180,8 +180,13 @@ impl Connection {
         let fd = inner.fd;
         let has_heard = |lane: &mut Box<Lane>| lane.heard.ready.is_some();
         if self.is_active && !inner.lane.as_mut().is_some_and(has_heard) {
-            // Nothing of either stream was on the lane.
+            // Nothing of either stream has left by the lane.
             let lane = inner.lane.take();
+            let unopened = lane.as_ref().map_or(&[][..], |lane| lane.unopened());
+            if !unopened.is_empty() && !tcp::send_all(fd, unopened) {
+                // An error, where bytes would be missing.
+                tcp::abandon(fd);
+            }
             socket.settle(Stage::Kernel);
             drop(inner);
             drop(lane);

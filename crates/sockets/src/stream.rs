@@ -59,8 +59,8 @@ impl Parts<'_> {
     }
 }
 
-/// Whether a part is at an address that no program has: the kernel says `EFAULT`, where a lane would
-/// end the program.
+/// Whether a part is at an address that no program has: the kernel says `EFAULT`, where a lane
+/// would end the program.
 fn has_no_memory(parts: &[iovec]) -> bool {
     let is_none = |part: &iovec| part.iov_len > 0 && (part.iov_base as usize) < PAGE_BYTES;
     parts.iter().any(is_none)
@@ -197,7 +197,22 @@ unsafe fn receive_now(
                 };
                 match lane.read(fd, &mut buffers, peek) {
                     0 if lane.is_at_end() => Ok(0),
-                    0 if lane.failed => Err(libc::ECONNRESET),
+                    0 if lane.failed => {
+                        // The kernel's answer, if it knows of the end: an error once, then 0.
+                        lane.take_all_tokens(fd);
+                        let answer = from_kernel(usize::MAX, None);
+                        match answer {
+                            Err(error) if error != libc::EAGAIN => {
+                                lane.failure_told = true;
+                                Err(error)
+                            }
+                            Ok(0) if lane.failure_told => Ok(0),
+                            Ok(_) | Err(_) => {
+                                lane.failure_told = true;
+                                Err(libc::ECONNRESET)
+                            }
+                        }
+                    }
                     0 => {
                         lane.settle_read_gate(fd);
                         Err(libc::EAGAIN)
@@ -351,9 +366,13 @@ unsafe fn send_now(
     let mut inner = socket.lock();
     let sent = match &mut inner.lane {
         None => to_kernel(flags | libc::MSG_DONTWAIT).map(|(count, _)| (count, false)),
+        // The peer would take the bytes for tokens.
+        Some(lane) if lane.failed && tcp::is_established(fd) => Err(libc::ECONNRESET),
         Some(lane) if lane.is_shut() || lane.failed => {
-            // The kernel's answer, and its signal: it has been told.
-            to_kernel(flags | libc::MSG_DONTWAIT)
+            // The kernel's answer, and its signal.
+            let answer = to_kernel(flags | libc::MSG_DONTWAIT);
+            lane.failure_told |= lane.failed && answer.is_err();
+            answer
         }
         Some(_) if flags & libc::MSG_OOB != 0 => Err(libc::EOPNOTSUPP),
         Some(lane) => {

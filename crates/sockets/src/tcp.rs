@@ -258,6 +258,49 @@ fn info(fd: c_int) -> Option<Info> {
     })
 }
 
+/// Whether the connection is established, with no end of either direction.
+pub fn is_established(fd: c_int) -> bool {
+    info(fd).is_some_and(|info| info.state == TCP_ESTABLISHED)
+}
+
+/// Whether the kernel's queue has room.
+pub fn is_writable(fd: c_int) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one entry.
+    let ready = unsafe { next::poll(&raw mut entry, 1, 0) };
+    ready == 1 && entry.revents & libc::POLLOUT != 0
+}
+
+/// Writes bytes for which there is room. Whether the kernel took all of them.
+pub fn send_all(fd: c_int, bytes: &[u8]) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: that many bytes.
+    let sent = unsafe { next::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(sent) == Ok(bytes.len())
+}
+
+/// Ends a connection in both directions.
+pub fn abandon(fd: c_int) {
+    // SAFETY: plain integers.
+    unsafe { next::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Whether `close(2)` ends the connection by RST (`SO_LINGER` of 0 seconds).
+pub fn aborts_at_close(fd: c_int) -> bool {
+    #[derive(Clone, Copy, Default)]
+    #[repr(C)]
+    struct Linger {
+        on: c_int,
+        seconds: c_int,
+    }
+    let linger: Linger = option(fd, libc::SOL_SOCKET, libc::SO_LINGER).unwrap_or_default();
+    linger.on != 0 && linger.seconds == 0
+}
+
 /// An ioctl that returns a number of bytes.
 pub fn count(fd: c_int, request: libc::Ioctl) -> Option<u64> {
     let mut bytes: c_int = 0;

@@ -24,6 +24,7 @@ void server(void)
         say_events("a client", epoll, WAIT_MS);
         int connection = TRY(accept(at, NULL, NULL));
         TRY(watched(epoll, connection, EPOLLIN | EPOLLET, 7));
+        hear("connected");
         warm(connection);
         TRY(epoll_ctl(epoll, EPOLL_CTL_DEL, connection, NULL));
         hear("drained");
@@ -46,6 +47,7 @@ static void connected(bool blocking)
     TRY(bind(fd, (struct sockaddr *)&me, sizeof me));
     TRY(connect(fd, (struct sockaddr *)&to, sizeof to));
     say_events("connecting", epoll, WAIT_MS);
+    tell("connected");
     say("local %s, peer %s", local_name(fd), peer_name(fd));
     warm(fd);
     struct epoll_event event;
