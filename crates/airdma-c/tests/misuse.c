@@ -1,29 +1,10 @@
 /* Misuse: each is an error, and none ends the program. Both ends of a connection in one program. */
-#include <airdma.h>
-#include <assert.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define BLAMED(call, whose, words)                                                                                     \
-    do {                                                                                                               \
-        airdma_error *error = (call);                                                                                  \
-        printf("%s\n", airdma_error_text(error));                                                                      \
-        assert(airdma_error_blame(error) == (whose) && strstr(airdma_error_text(error), (words)) != NULL);             \
-        airdma_error_free(error);                                                                                      \
-    } while (0)
-
-#define FINE(call) assert((call) == NULL)
-
-static airdma_error *wait_for(airdma_operation *operation, airdma_result *result)
-{
-    airdma_error *error = airdma_wait(&operation, 20000, result);
-    assert(operation == NULL);
-    return error;
-}
+#include "expect.h"
 
 /* How many are open. */
 static int descriptors(void)

@@ -1,27 +1,7 @@
 /* Reads by datagrams, groups, and records that still arrive. */
-#include <airdma.h>
-#include <assert.h>
-#include <stdio.h>
-#include <string.h>
-
-#define BLAMED(call, whose, words)                                                                                     \
-    do {                                                                                                               \
-        airdma_error *error = (call);                                                                                  \
-        printf("%s\n", airdma_error_text(error));                                                                      \
-        assert(airdma_error_blame(error) == (whose) && strstr(airdma_error_text(error), (words)) != NULL);             \
-        airdma_error_free(error);                                                                                      \
-    } while (0)
-
-#define FINE(call) assert((call) == NULL)
+#include "expect.h"
 
 enum { LENGTH = 20000 };
-
-static airdma_error *wait_for(airdma_operation *operation, airdma_result *result)
-{
-    airdma_error *error = airdma_wait(&operation, 20000, result);
-    assert(operation == NULL);
-    return error;
-}
 
 static airdma_shared *shared_bytes(airdma_device *device, int byte, unsigned rights)
 {
