@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 mod bench;
 mod devices;
@@ -25,6 +25,19 @@ mod words;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+}
+
+/// The program that is started.
+#[derive(Args)]
+struct Started {
+    /// The program and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
 }
 
 #[derive(Subcommand)]
@@ -54,14 +67,8 @@ enum Command {
         /// Let the program's TCP connections use RDMA too, as `airdma sockets` does
         #[arg(long)]
         sockets: bool,
-        /// The program and its arguments.
-        #[arg(
-            required = true,
-            trailing_var_arg = true,
-            allow_hyphen_values = true,
-            value_name = "CMD"
-        )]
-        command: Vec<OsString>,
+        #[command(flatten)]
+        started: Started,
     },
     /// Run a program written for sockets, unmodified: its TCP connections use RDMA (experimental).
     ///
@@ -80,14 +87,8 @@ enum Command {
         /// with 1 if not
         #[arg(long)]
         explain: bool,
-        /// The program and its arguments.
-        #[arg(
-            required = true,
-            trailing_var_arg = true,
-            allow_hyphen_values = true,
-            value_name = "CMD"
-        )]
-        command: Vec<OsString>,
+        #[command(flatten)]
+        started: Started,
     },
     /// List the devices: one per interface that is up and has an address.
     Devices {
@@ -169,7 +170,7 @@ fn main() -> ExitCode {
             explain,
             dropin,
             sockets,
-            command,
+            started,
         } => {
             let options = run::Options {
                 verbose,
@@ -177,15 +178,15 @@ fn main() -> ExitCode {
                 drop_in: dropin,
                 sockets,
             };
-            return run::run(&options, &command);
+            return run::run(&options, &started.command);
         }
         Command::Sockets {
             verbose,
             explain,
-            command,
+            started,
         } => {
             let options = run::sockets::Options { verbose, explain };
-            return run::sockets::run(&options, &command);
+            return run::sockets::run(&options, &started.command);
         }
         Command::Devices { verbose, json } => devices::print(verbose, json),
         Command::Selftest => selftest::print(),

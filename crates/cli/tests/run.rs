@@ -60,6 +60,48 @@ impl Drop for Folder {
 }
 
 #[test]
+fn sockets_preload_a_library_of_their_own() {
+    let library = some_library();
+    let shown = |arguments: &[&str]| {
+        let mut command = airdma();
+        command.env("AIRDMA_SOCKETS_LIB", &library).args(arguments);
+        let output = command.output().unwrap();
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let words = ["--", "sh", "-c", "echo $LD_PRELOAD; exit 3"];
+    let (status, said, _) = shown(&[&["sockets"], &words[..]].concat());
+    let path = library.to_str().unwrap();
+    assert_eq!((status, said.trim_end()), (Some(3), path));
+    // Behind libairdma.so, which is the same file here.
+    let (status, said, said_of) = shown(&[&["run", "--sockets"], &words[..]].concat());
+    assert_eq!(status, Some(3), "{said_of}");
+    assert_eq!(said.trim_end(), format!("{path}:{path}"));
+
+    let (status, said, _) = shown(&["sockets", "--explain", "--", "sh"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains(path), "{said}");
+    let (status, said, _) = shown(&["sockets", "--explain", "--", "no-such-program"]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("no-such-program"), "{said}");
+}
+
+#[test]
+fn sockets_without_their_library_start_nothing() {
+    for (given, word) in [("/no/such/file", "No such file"), ("/tmp", "not a file")] {
+        for arguments in [&["sockets"][..], &["run", "--sockets"]] {
+            let mut command = airdma();
+            command.env("AIRDMA_SOCKETS_LIB", given).args(arguments);
+            let output = command.args(["--", "echo", "started"]).output().unwrap();
+            assert_eq!(output.status.code(), Some(127), "{arguments:?}");
+            assert_eq!(stdout(&output), "");
+            let said = stderr(&output);
+            let named = format!("AIRDMA_SOCKETS_LIB={given}");
+            assert!(said.contains(&named) && said.contains(word), "{said}");
+        }
+    }
+}
+
+#[test]
 fn run_preloads_the_library_and_returns_the_program_status() {
     let output = airdma()
         .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD; exit 7"])

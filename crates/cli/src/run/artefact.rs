@@ -47,28 +47,20 @@ impl Installed {
     /// # Errors
     /// A message if nothing is installed.
     pub fn look() -> Result<Installed, String> {
-        if let Some(given) = env::var_os("AIRDMA_LIB").filter(|value| !value.is_empty()) {
-            let given = PathBuf::from(given);
-            return match given.canonicalize() {
-                Ok(path) if path.is_file() => Ok(Installed {
-                    drop_in: path.parent().and_then(drop_in),
-                    preload: Some(path),
-                }),
-                Ok(_) => Err(format!("AIRDMA_LIB={}: not a file", given.display())),
-                Err(error) => Err(format!("AIRDMA_LIB={}: {error}", given.display())),
-            };
+        if let Some(path) = named_by("AIRDMA_LIB")? {
+            return Ok(Installed {
+                drop_in: path.parent().and_then(drop_in),
+                preload: Some(path),
+            });
         }
-        let binary = env::current_exe().map_err(|error| {
-            format!("cannot find libairdma.so beside this binary: {error} `mount -t proc proc /proc`, or set AIRDMA_LIB to its path")
-        })?;
-        let folders = folders(binary.parent().unwrap_or(Path::new("/")));
+        let folders = folders_of(LIBRARY, "AIRDMA_LIB")?;
         let preloads = folders.iter().map(|folder| folder.join(LIBRARY));
         let installed = Installed {
             preload: preloads.into_iter().find(|place| place.is_file()),
             drop_in: folders.iter().find_map(|folder| drop_in(folder)),
         };
         if installed.preload.is_none() && installed.drop_in.is_none() {
-            return Err(missing(&folders));
+            return Err(missing(&folders, LIBRARY, "airdma-verbs", "AIRDMA_LIB"));
         }
         Ok(installed)
     }
@@ -195,34 +187,37 @@ impl Choice {
 /// # Errors
 /// A message if it is not installed.
 pub fn sockets() -> Result<PathBuf, String> {
-    if let Some(given) = env::var_os("AIRDMA_SOCKETS_LIB").filter(|value| !value.is_empty()) {
-        let given = PathBuf::from(given);
-        return match given.canonicalize() {
-            Ok(path) if path.is_file() => Ok(path),
-            Ok(_) => Err(format!(
-                "AIRDMA_SOCKETS_LIB={}: not a file",
-                given.display()
-            )),
-            Err(error) => Err(format!("AIRDMA_SOCKETS_LIB={}: {error}", given.display())),
-        };
+    let variable = "AIRDMA_SOCKETS_LIB";
+    if let Some(path) = named_by(variable)? {
+        return Ok(path);
     }
-    let binary = env::current_exe().map_err(|error| {
-        format!(
-            "cannot find {SOCKETS} beside this binary: {error}; set AIRDMA_SOCKETS_LIB to its path"
-        )
-    })?;
-    let folders = folders(binary.parent().unwrap_or(Path::new("/")));
+    let folders = folders_of(SOCKETS, variable)?;
     let places = folders.iter().map(|folder| folder.join(SOCKETS));
-    places.into_iter().find(|place| place.is_file()).ok_or_else(|| {
-        let mut message = format!("{SOCKETS} is in none of these places:");
-        for folder in &folders {
-            message.push_str(&format!("\n  {}", folder.join(SOCKETS).display()));
-        }
-        message.push_str(
-            "\n`cargo build --release -p airdma-sockets` in airdma's source tree builds it; AIRDMA_SOCKETS_LIB may name another place",
-        );
-        message
-    })
+    let mut found = places.filter(|place| place.is_file());
+    found
+        .next()
+        .ok_or_else(|| missing(&folders, SOCKETS, "airdma-sockets", variable))
+}
+
+/// The file that a variable names, if it is set.
+fn named_by(variable: &str) -> Result<Option<PathBuf>, String> {
+    let Some(given) = env::var_os(variable).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let given = PathBuf::from(given);
+    match given.canonicalize() {
+        Ok(path) if path.is_file() => Ok(Some(path)),
+        Ok(_) => Err(format!("{variable}={}: not a file", given.display())),
+        Err(error) => Err(format!("{variable}={}: {error}", given.display())),
+    }
+}
+
+/// Where a library may be that comes with this binary.
+fn folders_of(library: &str, variable: &str) -> Result<[PathBuf; 3], String> {
+    let binary = env::current_exe().map_err(|error| {
+        format!("cannot find {library} beside this binary: {error} `mount -t proc proc /proc`, or set {variable} to its path")
+    })?;
+    Ok(folders(binary.parent().unwrap_or(Path::new("/"))))
 }
 
 /// The variable that preloads a library, in front of what is preloaded already.
@@ -252,14 +247,14 @@ fn drop_in(folder: &Path) -> Option<PathBuf> {
     folder.join(VERBS).is_file().then_some(folder)
 }
 
-fn missing(folders: &[PathBuf]) -> String {
-    let mut message = format!("{LIBRARY} is in none of these places:");
+fn missing(folders: &[PathBuf], library: &str, package: &str, variable: &str) -> String {
+    let mut message = format!("{library} is in none of these places:");
     for folder in folders {
-        message.push_str(&format!("\n  {}", folder.join(LIBRARY).display()));
+        message.push_str(&format!("\n  {}", folder.join(library).display()));
     }
-    message.push_str(
-        "\n`cargo build --release -p airdma-verbs` in airdma's source tree builds it; AIRDMA_LIB may name another place",
-    );
+    message.push_str(&format!(
+        "\n`cargo build --release -p {package}` in airdma's source tree builds it; {variable} may name another place"
+    ));
     message
 }
 
@@ -359,7 +354,7 @@ mod tests {
         let folders = folders(Path::new("/usr/bin"));
         assert_eq!(folders[0], Path::new("/usr/bin/"));
         assert_eq!(folders[2], Path::new("/usr/bin/../lib/airdma"));
-        let message = missing(&folders);
+        let message = missing(&folders, LIBRARY, "airdma-verbs", "AIRDMA_LIB");
         assert!(message.contains("/usr/bin/../lib/airdma/libairdma.so"));
         assert!(message.contains("AIRDMA_LIB"), "{message}");
     }
