@@ -27,6 +27,8 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 /// How long an attempt to connect may take. A request that came before the peer had a device is
 /// repeated by the connection manager after seconds only, by the next attempt sooner.
 const FIRST_ANSWER: Duration = Duration::from_millis(500);
+/// Most such hosts.
+const SILENT_MAX: usize = 1024;
 /// Most negotiations at a time.
 const TASKS_MAX: usize = 4096;
 
@@ -261,7 +263,7 @@ impl Agent {
                 None => return Outcome::Later,
                 Some(Err(error)) if error.blame() == Blame::Peer => return Outcome::Later,
                 Some(Err(_)) => {
-                    lock(&self.silent).insert(peer.ip(), Instant::now());
+                    self.leave_alone(peer.ip());
                     return Outcome::Later;
                 }
             }
@@ -278,9 +280,19 @@ impl Agent {
             negotiation::Outcome::Lane => Outcome::Lane,
             negotiation::Outcome::Refused => Outcome::Never,
             negotiation::Outcome::Forged => {
-                lock(&self.silent).insert(peer.ip(), Instant::now());
+                self.leave_alone(peer.ip());
                 Outcome::Never
             }
+        }
+    }
+
+    /// Tries no lane with a host for a while.
+    fn leave_alone(&self, host: IpAddr) {
+        let mut silent = lock(&self.silent);
+        silent.retain(|_, since| since.elapsed() < SILENT_FOR);
+        // A peer with many addresses takes no more memory: it is asked again.
+        if silent.len() < SILENT_MAX {
+            silent.insert(host, Instant::now());
         }
     }
 

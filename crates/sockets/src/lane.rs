@@ -649,3 +649,91 @@ pub struct Heard {
 fn poll<T>(operation: &mut Operation<T>, waker: &Waker) -> Poll<Result<T>> {
     Pin::new(operation).poll(&mut Context::from_waker(waker))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Both lanes of a connection, and its sockets: first those of the end that connected.
+    struct Ends {
+        lanes: [Lane; 2],
+        sockets: [TcpStream; 2],
+    }
+
+    impl Ends {
+        fn new(port: u16) -> Ends {
+            let device = Device::open("127.0.0.1").unwrap();
+            let listener = device.listen(port).unwrap();
+            let mut connecting = device.connect(("127.0.0.1", port));
+            let accepted = listener.accept().wait().unwrap();
+            let connected = connecting.wait_timeout(Duration::from_secs(10)).unwrap();
+            let lane = |endpoint| Lane::new(&device, endpoint, Waker::noop().clone()).unwrap();
+            let lanes = [lane(connected.unwrap()), lane(accepted)];
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (passive, _) = listener.accept().unwrap();
+            Ends {
+                lanes,
+                sockets: [active, passive],
+            }
+        }
+
+        fn fd(&self, end: usize) -> i32 {
+            self.sockets[end].as_raw_fd()
+        }
+
+        fn progress_until(&mut self, end: usize, happened: impl Fn(&Lane) -> bool) {
+            let (fd, started) = (self.fd(end), Instant::now());
+            while !happened(&self.lanes[end]) {
+                self.lanes[end].progress(fd);
+                assert!(started.elapsed() < Duration::from_secs(10));
+            }
+        }
+
+        fn read_until(&mut self, end: usize, happened: impl Fn(&Heard) -> bool) {
+            let (fd, started) = (self.fd(end), Instant::now());
+            while !happened(&self.lanes[end].heard) {
+                assert_eq!(self.lanes[end].read(fd, &mut [&mut [0; 8]], false), 0);
+                assert!(started.elapsed() < Duration::from_secs(10));
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_of_the_negotiation_is_kept_whichever_call_takes_it() {
+        let mut ends = Ends::new(7591);
+        // Reads of the program take them one by one, before the task that negotiates looks.
+        ends.lanes[0].tell(Kind::Ready, 7, &[]);
+        ends.read_until(1, |heard| heard.ready.is_some());
+        ends.lanes[0].tell(Kind::Go, 0, &[]);
+        ends.read_until(1, |heard| heard.go);
+        let heard = ends.lanes[1].heard;
+        assert_eq!((heard.ready, heard.go), (Some(7), true));
+    }
+
+    #[test]
+    fn what_is_written_before_a_lane_is_open_fits_the_kernel() {
+        let mut ends = Ends::new(7592);
+        let fd = ends.fd(0);
+        assert_eq!(ends.lanes[0].write(fd, b"first", false), 5);
+        let more = vec![b'x'; 2 * UNOPENED_MAX];
+        assert_eq!(ends.lanes[0].write(fd, &more, false), UNOPENED_MAX - 5);
+        assert_eq!(ends.lanes[0].write(fd, b"none", false), 0);
+        let unopened = ends.lanes[0].unopened();
+        assert_eq!(
+            (unopened.len(), &unopened[..6]),
+            (UNOPENED_MAX, &b"firstx"[..])
+        );
+        // The lane opens: it leaves by the lane, and the kernel gets nothing of it.
+        ends.lanes[0].open();
+        assert!(ends.lanes[0].unopened().is_empty());
+        ends.lanes[1].peer_switches(0);
+        ends.progress_until(1, |lane| lane.readable() == UNOPENED_MAX);
+        assert_eq!(tcp::count(ends.fd(1), libc::FIONREAD), Some(0));
+    }
+}
