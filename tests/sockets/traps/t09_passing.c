@@ -89,6 +89,6 @@ void client(void)
     tell("in flight");
     say("from the same process: %zu", check_pattern(connection, 0, PART));
     hear("dropped");
-    say("nobody took it: %s", mask_name(wait_mask(connection, POLLRDHUP, POLLIN | POLLRDHUP)));
+    say("closed with the descriptor in flight: %s", mask_name(wait_mask(connection, POLLRDHUP, POLLIN | POLLRDHUP)));
     tell("over");
 }

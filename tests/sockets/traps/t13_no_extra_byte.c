@@ -14,7 +14,7 @@ void server(void)
     int at = listener();
     tell("listening");
     int connection = MUST(accept(at, NULL, NULL));
-    quiet("nobody sends", connection);
+    quiet("no end sends", connection);
     meet("silent");
     say("ends without a byte: %zu", check_pattern(connection, 0, 1));
     MUST(close(connection));
@@ -63,7 +63,7 @@ void client(void)
 {
     hear("listening");
     int fd = dial();
-    quiet("nobody sends", fd);
+    quiet("no end sends", fd);
     meet("silent");
     TRY(shutdown(fd, SHUT_WR));
     say("ends without a byte: %zu", check_pattern(fd, 0, 1));

@@ -106,8 +106,8 @@ void server(void)
     hear("filtered");
     received("filtered", fd, MSG_DONTWAIT);
     TRY(sent(fd, "elsewhere", 9, peer, port + 51));
-    struct sockaddr nobody = {.sa_family = AF_UNSPEC};
-    TRY(connect(fd, &nobody, sizeof nobody));
+    struct sockaddr unspecified = {.sa_family = AF_UNSPEC};
+    TRY(connect(fd, &unspecified, sizeof unspecified));
     say("peer %s", peer_name(fd));
     TRY(send(fd, "x", 1, 0));
     tell("open");
@@ -169,8 +169,8 @@ void client(void)
     TRY(sent(second, "x", 1, peer, port + 9));
     received("not connected: no refusal", second, MSG_DONTWAIT);
     int refused = MUST(socket(AF_INET, SOCK_DGRAM, 0));
-    struct sockaddr_in nobody = address_of(peer, port + 9);
-    TRY(connect(refused, (struct sockaddr *)&nobody, sizeof nobody));
+    struct sockaddr_in closed = address_of(peer, port + 9);
+    TRY(connect(refused, (struct sockaddr *)&closed, sizeof closed));
     TRY(send(refused, "x", 1, 0));
     say("refused: %s", mask_name((unsigned)refused_mask(refused)));
     TRY(recv(refused, data, 1, 0));

@@ -161,11 +161,11 @@ void client(void)
     tell("looped");
 
     set(fd, IPPROTO_IP, IP_RECVERR, 1);
-    struct sockaddr_in nobody = address_of(peer, port + 9);
+    struct sockaddr_in closed = address_of(peer, port + 9);
     /* The kernel limits how often it says that a port is closed. */
     for (int64_t until = now_ms() + WAIT_MS; now_ms() < until;) {
         struct pollfd on = {fd, 0, 0};
-        MUST(sendto(fd, "x", 1, 0, (struct sockaddr *)&nobody, sizeof nobody));
+        MUST(sendto(fd, "x", 1, 0, (struct sockaddr *)&closed, sizeof closed));
         if (poll(&on, 1, 100) > 0) break;
     }
     received("the error", fd, MSG_ERRQUEUE, sizeof control, sizeof data);
