@@ -110,7 +110,7 @@ programs: build dropin ## the programs of docs/programs.md, which is written aga
 sockets: build ## socket programs under `airdma sockets`, at both ends, one, and none: the same behaviour (SOCKETS_OPTIONS="--only traps --match fork": some)
 	$(PYTHON) tests/sockets/run.py $(SOCKETS_OPTIONS)
 
-starve: build ## programs on a machine that is starved, 200 runs each; STARVE_OPTIONS="--runs 20 --only REGEX", --short: once each
+starve: build ## programs on a machine that is starved, 200 runs each; STARVE_OPTIONS="--record", "--runs 20 --only REGEX"; --short: once each
 	$(PYTHON) tests/starve/run.py $(STARVE_OPTIONS)
 
 starve-short: build ## the part of it that `make test` runs

@@ -33,7 +33,7 @@ GROUPS = {
     "tests/lab": [
         "tools",
         "tests",
-        *(f"tests/{name}" for name in ("system", "instructions", "interop", "mutants", "rdma_core")),
+        *(f"tests/{name}" for name in ("system", "instructions", "interop", "mutants", "rdma_core", "starve")),
     ],
     "tests/mutants": ["tools"],
     "tests/rdma_core": ["tools"],

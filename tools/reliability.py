@@ -2,7 +2,8 @@
 """Writes docs/reliability.md: what was tried to break airdma, how often, and what that found.
 
 Runs of worlds leave a record in docs/reliability/worlds.json, runs of fuzz targets in
-fuzz/executions.csv; the page adds them up. What they found is listed by hand in
+fuzz/executions.csv, runs of programs on starved machines in tests/starve/runs.csv; the page adds
+them up. What they found is listed by hand in
 docs/reliability/findings.json, each with the test that fails without the fix; a test that is not
 there is an error.
 
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 RECORDS = ROOT / "docs" / "reliability" / "worlds.json"
 EXECUTIONS = ROOT / "fuzz" / "executions.csv"
+STARVED = ROOT / "tests" / "starve" / "runs.csv"
 FINDINGS = ROOT / "docs" / "reliability" / "findings.json"
 MUTANTS = ROOT / "docs" / "reliability" / "mutants.md"
 
@@ -78,23 +80,26 @@ def load(path: Path) -> list[Record]:
     return json.loads(path.read_text("utf-8")) if path.exists() else []
 
 
-def executions() -> list[dict[str, str]]:
-    with EXECUTIONS.open(encoding="utf-8", newline="") as file:
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
+def current() -> str:
+    """The page of all records."""
+    return page(load(RECORDS), rows_of(EXECUTIONS), rows_of(STARVED), load(FINDINGS))
+
+
 def write(_: argparse.Namespace) -> int:
-    PAGE.write_text(page(load(RECORDS), executions(), load(FINDINGS)), encoding="utf-8")
+    PAGE.write_text(current(), encoding="utf-8")
     return 0
 
 
 def check(_: argparse.Namespace) -> int:
-    findings = load(FINDINGS)
-    missing = [finding["test"] for finding in findings if not has_test(finding["test"])]
+    missing = [finding["test"] for finding in load(FINDINGS) if not has_test(finding["test"])]
     for test in missing:
         print(f"docs/reliability/findings.json: there is no test {test}", file=sys.stderr)
-    text = page(load(RECORDS), executions(), findings)
-    if not missing and PAGE.exists() and PAGE.read_text("utf-8") == text:
+    if not missing and PAGE.exists() and PAGE.read_text("utf-8") == current():
         return 0
     print("docs/reliability.md is out of date: run tools/reliability.py write", file=sys.stderr)
     return 1
@@ -126,12 +131,14 @@ WORLDS = {
 }
 
 
-def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record]) -> str:
+def page(
+    worlds: list[Record], fuzz: list[dict[str, str]], starved: list[dict[str, str]], findings: list[Record]
+) -> str:
     parts = [
         "# What was tried to break airdma\n",
         "Written by `tools/reliability.py` from the records that runs leave: [reliability/worlds.json](reliability/worlds.json), "
-        "each with its date, its commit and its command, and `fuzz/executions.csv`. Only the list of findings "
-        "is written by hand.\n",
+        "each with its date, its commit and its command, `fuzz/executions.csv` and `tests/starve/runs.csv`. "
+        "Only the list of findings is written by hand.\n",
         "## Random worlds\n",
         "Hosts of the real engine, a simulated network, random programs, and the reference model (`testing/model`) as judge: "
         "`make worlds` runs the first 20,000 seeds, `make soak HOURS=n` others. `airdma sim --seed N --trace` replays one.\n",
@@ -140,6 +147,10 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
         "## Fuzzing\n",
         "Coverage-guided bytes (`make fuzz`, `fuzz/README.md`); `cargo test` replays the kept inputs.\n",
         table(["target", "executions", "time", "inputs that failed in these runs"], [fuzz_row(row) for row in fuzz]),
+        "## Starved machines\n",
+        "Unmodified programs between two hosts that get little of the CPU, or of which one is stopped for a while "
+        "(`make starve`, `tests/starve/hardships.py`): each must end as on an idle machine.\n",
+        table(["hardship", "program", "runs", "failed", "longest run"], [starved_row(row) for row in starved]),
         "## Threads\n",
         "`make loom` checks every interleaving of shared state, `make tsan` runs the engine under ThreadSanitizer: "
         "[design/011-concurrency.md](design/011-concurrency.md) lists which check covers which state.\n",
@@ -165,6 +176,10 @@ def total(records: list[Record], name: str) -> str:
 
 def fuzz_row(row: dict[str, str]) -> list[str]:
     return [f"`{row['target']}`", f"{int(row['executions']):,}", hours(int(row["seconds"])), row["failures"]]
+
+
+def starved_row(row: dict[str, str]) -> list[str]:
+    return [row["hardship"], f"`{row['program']}`", row["runs"], row["failed"], f"{row['longest_s']} s"]
 
 
 def finding_row(finding: Record) -> list[str]:

@@ -28,6 +28,8 @@ class Hardship:
     name = "none"
     strikes = False
     """It comes in the middle of a run, which has to be long enough."""
+    of_a_kind = 1
+    """Hardships that differ by a detail, and so share the runs of their kind."""
 
     def impossible(self) -> str:
         """Why this machine cannot have it; "" if it can."""
@@ -175,6 +177,7 @@ class _Stopped(Hardship):
     """One end is stopped for a while, as by a debugger, `docker pause` or a frozen cgroup."""
 
     strikes = True
+    of_a_kind = 8
 
     def __init__(self, end: str, seconds: float) -> None:
         self.name = f"{end} stopped for {seconds} s"
@@ -195,6 +198,7 @@ def all_of(short: bool) -> list[Hardship]:
     if short:
         return [_Loops(8, 10, None), _Stopped("server", 1)]
     stops = [_Stopped(end, seconds) for end in ("server", "client") for seconds in (0.3, 0.6, 1, 2)]
+    assert len(stops) == _Stopped.of_a_kind
     return [_LoopsForAWhile(16, 19, STARVED_S), _Loops(8, 0, core), _Quota(5), _Build(), *stops]
 
 

@@ -3,13 +3,16 @@
 them fail.
 
 Nothing that is alive may be declared dead: each program must end as on an idle machine. `--short`
-is the part that `make test` runs. Needs release binaries (`make build`); root, or unprivileged user
-namespaces. CPU quotas need root.
+is the part that `make test` runs. `--record` adds the runs to `runs.csv` and makes only those that
+it lacks, so that hours of runs can be made in parts, and by several processes at once (`--only`).
+
+Needs release binaries (`make build`); root, or unprivileged user namespaces. CPU quotas need root.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import re
 import sys
@@ -20,16 +23,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import hardships
+import tallies
 from airdma_lab import build, privileges, requirements, table
 from airdma_lab.lab import Host, Lab
 from airdma_lab.program import Program
 from hardships import Hardship
+from tallies import Tally
 
 RUN_S = 120.0
 """A run that takes longer hangs."""
 LISTEN_S = 60.0
 SHOWN_MAX = 3
 """Failures of a line that are printed whole."""
+RECORDED_RUNS = 5
+"""Runs of a line that are recorded together, at most: what an interruption loses."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def main() -> int:
     if arguments.short:
         arguments.runs = 1
     rows = [["hardship", "program", "runs", "failed", "longest"]]
-    failures = 0
+    total = Tally()
     for hardship in hardships.all_of(arguments.short):
         if arguments.list or (reason := hardship.impossible()):
             print(hardship.name if arguments.list else f"skipped: {hardship.name}: {reason}", flush=True)
@@ -96,50 +103,49 @@ def main() -> int:
             if arguments.short and not (hardship.strikes or pair.sleeps):
                 continue
             name = f"{hardship.name}: {pair.name}"
-            if re.search(arguments.only, name):
-                tally = _line(pair, hardship, arguments.runs)
-                failures += tally.failed
+            runs = math.ceil(arguments.runs / hardship.of_a_kind)
+            if arguments.record:
+                runs -= tallies.recorded().get((hardship.name, pair.name), Tally()).runs
+            if runs > 0 and re.search(arguments.only, name):
+                tally = _line(pair, hardship, runs, arguments.record)
+                total += tally
                 rows.append([hardship.name, pair.name, str(tally.runs), str(tally.failed), f"{tally.longest_s:.1f} s"])
                 print(f"{name}: {tally.failed} of {tally.runs} failed, {tally.longest_s:.1f} s at most", flush=True)
     print("\n" + table.aligned(rows))
-    print(f"starve: {sum(int(row[2]) for row in rows[1:]) - failures} passed, {failures} failed")
-    return 1 if failures else 0
+    print(f"starve: {total.runs - total.failed} passed, {total.failed} failed")
+    return 1 if total.failed else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=200, help="of each program in each hardship (default 200)")
+    parser.add_argument("--runs", type=int, default=200, help="of each program in each kind of hardship (default 200)")
+    parser.add_argument("--record", action="store_true", help="add the runs to runs.csv, and make those that it lacks")
     parser.add_argument("--only", default="", metavar="REGEX", help='only "HARDSHIP: PROGRAM" that match')
     parser.add_argument("--short", action="store_true", help="once each, and of each kind of hardship one")
     parser.add_argument("--list", action="store_true", help="print the hardships and stop")
     return parser.parse_args()
 
 
-@dataclass
-class _Tally:
-    runs: int = 0
-    failed: int = 0
-    longest_s: float = 0.0
-
-
-def _line(pair: Pair, hardship: Hardship, runs: int) -> _Tally:
-    tally = _Tally()
+def _line(pair: Pair, hardship: Hardship, runs: int, is_recorded: bool) -> Tally:
+    total = Tally()
     with Lab() as lab, hardship.imposed(lab):
-        for number in range(runs):
-            started = time.monotonic()
-            complaint = _run(lab, pair, hardship, number)
-            tally.runs += 1
-            tally.longest_s = max(tally.longest_s, time.monotonic() - started)
-            if complaint:
-                tally.failed += 1
-                if tally.failed <= SHOWN_MAX:
+        while total.runs < runs:
+            part = Tally()
+            for number in range(total.runs, min(total.runs + RECORDED_RUNS, runs)):
+                started = time.monotonic()
+                complaint = _run(lab, pair, hardship)
+                part += Tally(1, int(bool(complaint)), time.monotonic() - started)
+                if complaint and total.failed + part.failed <= SHOWN_MAX:
                     print(
                         f"FAILED {hardship.name}: {pair.name}, run {number}\n{complaint}", file=sys.stderr, flush=True
                     )
-    return tally
+            total += part
+            if is_recorded:
+                tallies.add(hardship.name, pair.name, part)
+    return total
 
 
-def _run(lab: Lab, pair: Pair, hardship: Hardship, number: int) -> str:
+def _run(lab: Lab, pair: Pair, hardship: Hardship) -> str:
     """What went wrong; "" if all went well."""
     commands = pair.commands(lab.b, hardship.strikes)
     environment = dict(pair.environment)
@@ -152,8 +158,9 @@ def _run(lab: Lab, pair: Pair, hardship: Hardship, number: int) -> str:
             return f"the server does not listen\n{server.wait(0).explain()}"
         client = lab.a.start(argv[1], environment, own_session=False)
         hardship.admit(client, "a")
-        random.seed(number)
         hardship.strike(server, client, random.uniform(0.2, 0.4))
+        if hardship.strikes and client.has_exited() and client.wait(0).ok:
+            return "it ended before the hardship did: more repetitions are needed"
         outcomes = [client.wait(RUN_S), server.wait(10.0)]
     finally:
         for program in filter(None, (server, client)):
