@@ -110,6 +110,15 @@ enum Outcome {
 }
 
 impl Agent {
+    fn new() -> Agent {
+        Agent {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            devices: Mutex::default(),
+            silent: Mutex::default(),
+        }
+    }
+
     fn of_process() -> Option<&'static Agent> {
         // SAFETY: null, or an agent, which is never freed.
         if let Some(agent) = unsafe { AGENT.load(Ordering::Acquire).as_ref() } {
@@ -123,12 +132,7 @@ impl Agent {
         if let Some(agent) = unsafe { AGENT.load(Ordering::Acquire).as_ref() } {
             return Some(agent);
         }
-        let agent: &'static Agent = Box::leak(Box::new(Agent {
-            queue: Mutex::default(),
-            changed: Condvar::new(),
-            devices: Mutex::default(),
-            silent: Mutex::default(),
-        }));
+        let agent: &'static Agent = Box::leak(Box::new(Agent::new()));
         without_signals(|| {
             std::thread::Builder::new()
                 .name("airdma-sockets".into())
@@ -347,5 +351,18 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         let started = start();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
         started
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_with_many_addresses_fills_a_bounded_list() {
+        let agent = Agent::new();
+        let hosts = 2 * SILENT_MAX as u128;
+        (0..hosts).for_each(|host| agent.leave_alone(IpAddr::V6(host.into())));
+        assert_eq!(lock(&agent.silent).len(), SILENT_MAX);
     }
 }

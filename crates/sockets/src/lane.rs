@@ -736,4 +736,19 @@ mod tests {
         ends.progress_until(1, |lane| lane.readable() == UNOPENED_MAX);
         assert_eq!(tcp::count(ends.fd(1), libc::FIONREAD), Some(0));
     }
+
+    #[test]
+    fn a_peer_that_sends_beyond_its_credits_ends_the_lane() {
+        let mut ends = Ends::new(7593);
+        ends.lanes[0].open();
+        ends.lanes[1].peer_switches(0);
+        ends.lanes[0].sending.credits = CREDITS + 1;
+        let message = vec![b'x'; MESSAGE_BYTES - HEADER_BYTES];
+        let fd = ends.fd(0);
+        for _ in 0..=CREDITS {
+            assert_eq!(ends.lanes[0].write(fd, &message, false), message.len());
+        }
+        ends.progress_until(1, |lane| lane.failed);
+        assert_eq!(ends.lanes[1].receiving.arrived.len(), CREDITS);
+    }
 }
