@@ -13,7 +13,7 @@ COLUMNS = ("hardship", "program", "runs", "failed", "longest_s")
 
 @dataclass(frozen=True)
 class Tally:
-    """Of one program in one hardship."""
+    """The runs of one program in one hardship."""
 
     runs: int = 0
     failed: int = 0
