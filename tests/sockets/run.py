@@ -23,13 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
 import machine
+import policy
 import traps
 import unmodified
 from airdma_lab import build, privileges
 from airdma_lab.lab import Lab
 from case import Tally
 
-SUITES = ("traps", "machine", "programs", "faults")
+SUITES = ("traps", "machine", "programs", "policy", "faults")
 
 
 def main() -> int:
@@ -62,6 +63,9 @@ def main() -> int:
         if "programs" in only:
             with tally.part("programs"):
                 unmodified.run(lab, tally, folder, arguments.match, arguments.full)
+        if "policy" in only:
+            with tally.part("policy"):
+                policy.run(lab, tally, folder, arguments.match)
         if "faults" in only:
             with tally.part("faults"):
                 traps.run_faults(lab, tally, folder, chosen)

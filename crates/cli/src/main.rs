@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -87,6 +88,13 @@ enum Command {
         /// with 1 if not
         #[arg(long)]
         explain: bool,
+        /// File of rules which connections may use RDMA: lines of ACTION NETWORK PORTS, of which
+        /// the first that matches decides. ACTION is lane or kernel, NETWORK the peer's address
+        /// (any, ADDRESS or ADDRESS/BITS), PORTS the port of the end that accepted (any, 80,
+        /// 8000-8999, or a list of these with commas). Without a rule, connections between private
+        /// addresses may
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
         #[command(flatten)]
         started: Started,
     },
@@ -183,9 +191,14 @@ fn main() -> ExitCode {
         Command::Sockets {
             verbose,
             explain,
+            policy,
             started,
         } => {
-            let options = run::sockets::Options { verbose, explain };
+            let options = run::sockets::Options {
+                verbose,
+                explain,
+                policy,
+            };
             return run::sockets::run(&options, &started.command);
         }
         Command::Devices { verbose, json } => devices::print(verbose, json),

@@ -86,6 +86,43 @@ fn sockets_preload_a_library_of_their_own() {
 }
 
 #[test]
+fn a_policy_of_sockets_reaches_the_program_or_is_refused_by_line() {
+    let folder = Folder::new("run-policy");
+    let file = folder.0.join("policy");
+    let shown = |text: &str, words: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = airdma();
+        command.env("AIRDMA_SOCKETS_LIB", some_library());
+        command.args(["sockets", "--policy"]).arg(&file).args(words);
+        let output = command.output().unwrap();
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let print = ["--", "sh", "-c", "echo \"$AIRDMA_SOCKETS_RULES\""];
+    let rules = "lane 10.0.0.0/8 any\nkernel any any\n";
+    let (status, said) = shown(rules, &print);
+    assert_eq!((status, said.trim_end()), (Some(0), rules.trim_end()));
+    let (status, said) = shown(rules, &["--explain", "--", "sh"]);
+    assert_eq!(status, Some(0));
+    assert!(said.contains("that the policy allows"), "{said}");
+
+    let (status, said) = shown("kernel any any\nlane any\n", &print);
+    assert_eq!(status, Some(2));
+    let fault = format!("{}: line 2: \"lane any\"", file.display());
+    assert!(said.contains(&fault), "{said}");
+    let (status, said) = shown(&"#".repeat(1 << 17), &print);
+    assert_eq!(status, Some(2), "{said}");
+    std::fs::remove_file(&file).unwrap();
+    let mut command = airdma();
+    command.args(["sockets", "--policy"]).arg(&file).args(print);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("policy: No such file"),
+        "{output:?}"
+    );
+}
+
+#[test]
 fn sockets_without_their_library_start_nothing() {
     for (given, word) in [("/no/such/file", "No such file"), ("/tmp", "not a file")] {
         for arguments in [&["sockets"][..], &["run", "--sockets"]] {

@@ -77,7 +77,7 @@ pub fn consider(socket: &'static Socket, fd: c_int) {
     let Some((own, peer)) = tcp::ends(fd) else {
         return;
     };
-    if !policy::allows(own.ip(), peer.ip()) {
+    if !policy::allows(own, peer, is_active) {
         return socket.settle(Stage::Kernel);
     }
     if !socket.begin_attempt() {

@@ -418,7 +418,7 @@ fn learn(socket: &Socket, fd: c_int, parts: &Parts) -> Option<usize> {
         return None;
     }
     let (own, peer) = tcp::ends(fd)?;
-    if !policy::allows(own.ip(), peer.ip()) {
+    if !policy::allows(own, peer, true) {
         socket.step(Stage::Candidate, Stage::Kernel);
         return None;
     }

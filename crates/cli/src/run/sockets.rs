@@ -1,8 +1,12 @@
 //! `airdma sockets`: executes a program whose TCP connections use RDMA where the peer's do.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use airdma_sockets_policy::{Policy, TEXT_MAX};
 
 use super::program::Program;
 use super::{NOT_FOUND, artefact, become_program, explain, wrapper};
@@ -14,10 +18,16 @@ pub struct Options {
     pub verbose: bool,
     /// Print what would be set and what blocks it, and do nothing.
     pub explain: bool,
+    /// File of rules which connections may use RDMA.
+    pub policy: Option<PathBuf>,
 }
 
 /// The variable by which the library prints a line when the program ends.
 const VERBOSE: &str = "AIRDMA_SOCKETS_VERBOSE";
+/// The variable with the rules themselves: the program may run where the file is not.
+const RULES: &str = "AIRDMA_SOCKETS_RULES";
+/// Exit status if the rules cannot be read, as for other arguments.
+const USAGE: u8 = 2;
 
 /// Executes `command`; returns only if that fails, or if only an explanation was requested.
 pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
@@ -25,12 +35,24 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
         warn("no command given: airdma sockets -- CMD ARGS");
         return ExitCode::from(NOT_FOUND);
     };
+    let rules = match options.policy.as_deref().map(rules).transpose() {
+        Ok(rules) => rules,
+        Err(message) => {
+            warn(&message);
+            return ExitCode::from(USAGE);
+        }
+    };
     let set = artefact::sockets().and_then(|library| artefact::preload(&library));
     let started = wrapper::look_through(command);
     let found = Program::find(&started.command[0]);
     let obstacle = explain::obstacle(&started, found.as_ref().ok());
     if options.explain {
-        return print(&set, found.as_ref().err(), obstacle.as_ref());
+        let allowed = if rules.is_some() {
+            "that the policy allows"
+        } else {
+            "to private addresses"
+        };
+        return print(&set, found.as_ref().err(), obstacle.as_ref(), allowed);
     }
     let mut variables = match set {
         Ok(variable) => vec![variable],
@@ -42,6 +64,7 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     if let Some(obstacle) = obstacle {
         warn(&obstacle);
     }
+    variables.extend(rules.map(|rules| (RULES, rules.into())));
     if options.verbose {
         for (name, value) in &variables {
             warn(&format!("{name}={}", value.to_string_lossy()));
@@ -51,11 +74,25 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     become_program(program, arguments, variables)
 }
 
+/// The rules of a policy file.
+fn rules(path: &Path) -> Result<String, String> {
+    let name = path.display();
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(TEXT_MAX as u64 + 1).read_to_string(&mut text))
+        .map_err(|error| format!("{name}: {error}"))?;
+    match text.parse::<Policy>() {
+        Ok(_) => Ok(text),
+        Err(fault) => Err(format!("{name}: {fault}")),
+    }
+}
+
 /// Prints whether it will work.
 fn print(
     set: &Result<(&'static str, OsString), String>,
     missing: Option<&impl std::fmt::Display>,
     obstacle: Option<&String>,
+    allowed: &str,
 ) -> ExitCode {
     let mut lines = Vec::new();
     match set {
@@ -67,10 +104,9 @@ fn print(
     }
     match obstacle {
         Some(obstacle) => lines.push(format!("the kernel's sockets only: {obstacle}")),
-        None => lines.push(
-            "TCP connections to private addresses get a lane where the peer has the library too"
-                .to_owned(),
-        ),
+        None => lines.push(format!(
+            "TCP connections {allowed} get a lane where the peer has the library too"
+        )),
     }
     let works = set.is_ok() && missing.is_none() && obstacle.is_none();
     let text = lines.join("\n");
