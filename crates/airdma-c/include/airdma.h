@@ -75,7 +75,8 @@ void airdma_error_free(airdma_error *error);
 /* ---- Devices and memory ---- */
 
 /* Opens the device of an interface: by its name ("eth0") or an address ("192.0.2.1",
- * "127.0.0.1"). */
+ * "127.0.0.1"). It works as the variables of the environment say (AIRDMA_MTU, ...), and those must
+ * not change while this process has it open: that is AIRDMA_YOU. */
 airdma_error *airdma_open(const char *name, airdma_device **device);
 /* Opens the device that leads to a peer: "192.0.2.2:7471". */
 airdma_error *airdma_towards(const char *peer, airdma_device **device);

@@ -1,6 +1,7 @@
 /* Misuse: each is an error, and none ends the program. Both ends of a connection in one program. */
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -33,6 +34,13 @@ int main(void)
     BLAMED(airdma_open("\xff", &device), AIRDMA_YOU, "UTF-8");
     BLAMED(airdma_allocate(NULL, 1, &region), AIRDMA_YOU, "no device");
     FINE(airdma_open("127.0.0.1", &device));
+    /* An open device has one configuration, which a changed variable cannot change. */
+    airdma_device *second = NULL;
+    setenv("AIRDMA_MTU", "512", 1);
+    BLAMED(airdma_open("127.0.0.1", &second), AIRDMA_YOU, "another configuration (AIRDMA_MTU)");
+    unsetenv("AIRDMA_MTU");
+    FINE(airdma_open("127.0.0.1", &second));
+    airdma_device_free(second);
     BLAMED(airdma_allocate(device, 0, &region), AIRDMA_YOU, "0 bytes");
     BLAMED(airdma_allocate(device, (size_t)-1, &region), AIRDMA_SYSTEM, "bytes of memory");
     BLAMED(airdma_listen(device, 7471, NULL), AIRDMA_YOU, "place for the result");

@@ -14,8 +14,11 @@ use std::time::Duration;
 /// then it uses only that one), or the device's name (`airdma_eth0`). `127.0.0.1` is for tests on
 /// one host.
 ///
-/// Raises UsageError if there is no such device, with a list of the existing ones; HostError
-/// (descriptors, memory).
+/// It works as the variables of the environment say (`AIRDMA_MTU`, ...), and those must not change
+/// while this process has it open.
+///
+/// Raises UsageError if there is no such device, with a list of the existing ones, or a variable is
+/// wrong or has changed; HostError (descriptors, memory).
 #[pyclass(frozen, module = "airdma")]
 pub struct Device(airdma::Device);
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import unittest
 
 from common import PATIENCE_S, Pair, filled
@@ -31,6 +32,15 @@ class Regions(unittest.TestCase):
             region[6]
         with self.assertRaises(ValueError):
             region[:2] = b"three"
+
+    def test_an_open_device_refuses_variables_that_changed(self) -> None:
+        os.environ["AIRDMA_MTU"] = "512"
+        try:
+            with self.assertRaisesRegex(airdma.UsageError, r"another configuration \(AIRDMA_MTU\)"):
+                airdma.Device("127.0.0.1")
+        finally:
+            del os.environ["AIRDMA_MTU"]
+        self.assertEqual(airdma.Device("127.0.0.1").name, self.device.name)
 
     def test_a_view_keeps_the_memory_of_a_region_that_is_gone(self) -> None:
         view = memoryview(filled(self.device, b"alive"))

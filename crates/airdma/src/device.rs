@@ -9,6 +9,7 @@ use crate::{
 };
 use airdma_engine::{self as engine, DeviceInfo, Path};
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
@@ -28,11 +29,12 @@ impl Interface {
         self.0.gids.iter().all(|row| row.address.is_loopback())
     }
 
-    /// Opens its device, with the configuration in the environment.
+    /// Opens its device, with the configuration in the environment; see [`Device::open`].
     ///
     /// # Errors
     /// [`Blame::System`](crate::Blame::System): no descriptors or memory.
-    /// [`Blame::You`](crate::Blame::You): an invalid variable.
+    /// [`Blame::You`](crate::Blame::You): an invalid variable, or one that has changed since the
+    /// device was opened.
     pub fn open(&self) -> Result<Device> {
         Device::of(&self.0, None, None)
     }
@@ -41,6 +43,7 @@ impl Interface {
     ///
     /// # Errors
     /// [`Blame::System`](crate::Blame::System): no descriptors or memory.
+    /// [`Blame::You`](crate::Blame::You): the device is open with another configuration.
     pub fn open_with(&self, config: &DeviceConfig) -> Result<Device> {
         Device::of(&self.0, None, Some(config))
     }
@@ -94,15 +97,21 @@ impl Device {
     /// Opened by an address (`192.0.2.1`), it uses only that one. `127.0.0.1` is for tests on one
     /// host.
     ///
+    /// It works as the variables of the environment say, and those must not change while this
+    /// process has it open.
+    ///
     /// # Errors
     /// [`Blame::You`](crate::Blame::You): there is no such device; the error lists the existing
-    /// ones. [`Blame::System`](crate::Blame::System): no descriptors or memory.
+    /// ones; or a variable is invalid, or has changed since the device was opened.
+    /// [`Blame::System`](crate::Blame::System): no descriptors or memory.
     pub fn open(name: &str) -> Result<Device> {
         Device::named(name, None)
     }
 
-    /// As [`Device::open`], as `config` says and not as the variables of the environment do. A
-    /// device that this process has open already keeps the configuration that it was opened with.
+    /// As [`Device::open`], as `config` says and not as the variables of the environment do.
+    ///
+    /// All devices of a process on one interface are one device with one configuration:
+    /// [`Device::open`] and [`Device::towards`] join it whatever the environment says.
     ///
     /// ```
     /// use airdma::Device;
@@ -120,7 +129,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// As [`Device::open`].
+    /// As [`Device::open`]; [`Blame::You`](crate::Blame::You): this process has the device open
+    /// with another configuration. The error names the fields that differ.
     pub fn open_with(name: &str, config: &DeviceConfig) -> Result<Device> {
         Device::named(name, Some(config))
     }
@@ -164,8 +174,14 @@ impl Device {
             Some(config) => engine::Device::open_with(info, config),
             None => engine::Device::open(info),
         };
-        let device =
-            opened.map_err(|error| Error::system(&format!("opening {}", info.name), &error))?;
+        let device = opened.map_err(|error| {
+            let what = format!("opening {}", info.name);
+            // The kernel's own EINVAL is not about the configuration.
+            match (error.kind(), error.raw_os_error()) {
+                (ErrorKind::InvalidInput, None) => Error::you(format!("{what}: {error}")),
+                _ => Error::system(&what, &error),
+            }
+        })?;
         Ok(Device {
             hub: Hub::new(device)?,
             address,

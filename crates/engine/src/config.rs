@@ -191,6 +191,38 @@ impl DeviceConfig {
         Ok(config)
     }
 
+    /// The names of the fields in which `other` differs.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let DeviceConfig {
+            window,
+            air,
+            rate_control,
+            sack,
+            bundles,
+            secret,
+            segmentation,
+            path_mtu,
+            port,
+            local,
+            impairment,
+        } = self;
+        let fields = [
+            ("window", *window == other.window),
+            ("air", *air == other.air),
+            ("rate_control", *rate_control == other.rate_control),
+            ("sack", *sack == other.sack),
+            ("bundles", *bundles == other.bundles),
+            ("secret", *secret == other.secret),
+            ("segmentation", *segmentation == other.segmentation),
+            ("path_mtu", *path_mtu == other.path_mtu),
+            ("port", *port == other.port),
+            ("local", *local == other.local),
+            ("impairment", *impairment == other.impairment),
+        ];
+        let different = fields.into_iter().filter(|(_, is_equal)| !is_equal);
+        different.map(|(name, _)| name).collect()
+    }
+
     /// What a simulation has: RoCEv2 and no more, wherever it runs.
     pub(crate) fn of_simulation() -> Self {
         DeviceConfig {

@@ -183,6 +183,11 @@ impl Core {
         Ok(core)
     }
 
+    /// What it was opened with.
+    pub(crate) fn config(&self) -> &DeviceConfig {
+        &self.config
+    }
+
     /// Whether this is the process that opened the device. A child after fork must leave it alone.
     pub(crate) fn is_ours(&self) -> bool {
         self.process.is_current()

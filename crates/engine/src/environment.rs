@@ -24,6 +24,38 @@ pub(crate) enum Variable {
     WindowBytes,
 }
 
+/// The values of a device's variables at one moment.
+pub(crate) struct Snapshot([Option<OsString>; OF_DEVICE.len()]);
+
+/// The variables that become a [`DeviceConfig`](crate::DeviceConfig).
+const OF_DEVICE: [Variable; 11] = [
+    Variable::Aggregate,
+    Variable::Air,
+    Variable::Impair,
+    Variable::Local,
+    Variable::Mtu,
+    Variable::Port,
+    Variable::Rate,
+    Variable::Sack,
+    Variable::Secret,
+    Variable::Segmentation,
+    Variable::WindowBytes,
+];
+
+impl Snapshot {
+    pub(crate) fn take() -> Self {
+        Snapshot(OF_DEVICE.map(Variable::raw))
+    }
+
+    /// The names of the variables that have another value in `other`.
+    pub(crate) fn changes(&self, other: &Self) -> Vec<&'static str> {
+        let values = self.0.iter().zip(&other.0);
+        let pairs = OF_DEVICE.into_iter().zip(values);
+        let changed = pairs.filter(|(_, (one, two))| one != two);
+        changed.map(|(variable, _)| variable.name()).collect()
+    }
+}
+
 impl Variable {
     /// The name in the environment.
     pub(crate) const fn name(self) -> &'static str {

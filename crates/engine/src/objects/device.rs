@@ -1,9 +1,12 @@
 //! An opened device.
 
+mod opened;
+
 use crate::PathMtu;
 use crate::clock::Clock;
 use crate::control::{Beside, Control, NewCompletionQueue, QueueControl, Reply, WRONG_REPLY};
 use crate::core::Core;
+use crate::environment::Snapshot;
 use crate::host::interface::InterfaceQuery;
 use crate::host::neighbour;
 use crate::objects::pd::check_path;
@@ -18,14 +21,13 @@ use crate::{
     Dm, Error, EventWait, LIMITS, Limits, Path, Pd, Xrcd,
 };
 use airdma_port::Port;
-use airdma_preload::Process;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
-use std::cell::UnsafeCell;
+use opened::{OPEN, Opened, find_open, finish_at_exit, hold_while_forking};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 
 /// An address on an Ethernet link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,54 +56,52 @@ struct SharedCore {
     ahs: AtomicU32,
 }
 
-/// The workers of this process. A dead entry is one whose devices are gone, or which belongs to the
-/// parent of a fork.
-static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
-
-/// What is known of a worker without a reference to it: the thread that drops the last reference
-/// takes the worker down.
-struct Opened {
-    process: Process,
-    interface_index: u32,
-    interface: String,
-    shared: Weak<SharedCore>,
-}
-
 impl Device {
     /// Opens a device as the environment asks ([`DeviceConfig::from_environment`]). Sockets are
     /// bound and threads started at the first queue pair only.
     ///
     /// While the process has the interface open, each further device on it has the worker, the GID
-    /// table and the configuration of the first.
+    /// table and the configuration of the first: also where that is one of [`Device::open_with`],
+    /// which takes precedence over the environment.
     ///
     /// # Errors
     /// Those of [`DeviceConfig::from_environment`] and of the system (descriptors, memory).
+    /// `InvalidInput`: the interface is open, and a variable has changed since.
     pub fn open(info: &DeviceInfo) -> io::Result<Arc<Device>> {
-        Self::open_or(info, DeviceConfig::from_environment)
+        Self::open_as(info, None)
     }
 
-    /// As [`Device::open`], as `config` says: the environment is not read. A device that is open
-    /// already keeps its configuration.
+    /// As [`Device::open`], as `config` says: the environment is not read.
     ///
     /// # Errors
-    /// Those of the system (descriptors, memory).
+    /// Those of the system (descriptors, memory). `InvalidInput`: the interface is open with
+    /// another configuration.
     pub fn open_with(info: &DeviceInfo, config: &DeviceConfig) -> io::Result<Arc<Device>> {
-        Self::open_or(info, || Ok(config.clone()))
+        Self::open_as(info, Some(config))
     }
 
-    fn open_or(
-        info: &DeviceInfo,
-        config: impl FnOnce() -> io::Result<DeviceConfig>,
-    ) -> io::Result<Arc<Device>> {
+    /// With `config`, or the environment's configuration.
+    fn open_as(info: &DeviceInfo, config: Option<&DeviceConfig>) -> io::Result<Arc<Device>> {
         hold_while_forking();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|opened| opened.shared.strong_count() > 0);
         let shared = match find_open(&open, info) {
-            Some(shared) => shared,
+            Some((opened, shared)) => {
+                let same = opened.check_same(&shared.core, config);
+                // Before the reference, which may be the last one by now.
+                drop(open);
+                same?;
+                return Self::with_core(shared);
+            }
             None => {
-                let shared = Arc::new(SharedCore::new(Core::watching(info.clone(), config()?)?));
+                let environment = config.is_none().then(Snapshot::take);
+                let config = match config {
+                    Some(config) => config.clone(),
+                    None => DeviceConfig::from_environment()?,
+                };
+                let shared = Arc::new(SharedCore::new(Core::watching(info.clone(), config)?));
                 finish_at_exit();
-                open.push(Opened::new(&shared));
+                open.push(Opened::new(&shared, environment));
                 shared
             }
         };
@@ -217,7 +217,7 @@ impl Device {
     pub(crate) fn current_of(info: &DeviceInfo) -> Option<DeviceInfo> {
         let shared = {
             let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-            find_open(&open, info)?
+            find_open(&open, info)?.1
         };
         shared.core.take_link_changes();
         Some(shared.core.current())
@@ -493,86 +493,6 @@ impl Device {
     pub(crate) fn give_back_ah(&self) {
         self.shared.ahs.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// The worker of that interface, if this process has one.
-fn find_open(open: &[Opened], info: &DeviceInfo) -> Option<Arc<SharedCore>> {
-    let is_of_interface = |opened: &&Opened| {
-        (opened.interface_index, &opened.interface) == (info.interface_index, &info.interface)
-            && opened.process.is_current()
-    };
-    let mut found = open.iter().filter(is_of_interface);
-    found.find_map(|opened| opened.shared.upgrade())
-}
-
-impl Opened {
-    fn new(shared: &Arc<SharedCore>) -> Self {
-        let info = &shared.core.info;
-        Opened {
-            process: Process::current(),
-            interface_index: info.interface_index,
-            interface: info.interface.clone(),
-            shared: Arc::downgrade(shared),
-        }
-    }
-}
-
-/// Locks the list of workers while the process forks. The child has only the thread that forked,
-/// and reads the list whenever it opens a path that may belong to a device; the lock must not be
-/// held by a thread that the child does not have.
-fn hold_while_forking() {
-    /// Held from before a fork until after it, in both processes.
-    struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<Opened>>>>);
-    // SAFETY: touched only by the thread that forks, between the C library's calls around `fork`,
-    // which it makes one at a time.
-    unsafe impl Sync for Held {}
-    static HELD: Held = Held(UnsafeCell::new(None));
-
-    extern "C" fn before() {
-        let guard = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: as for `Held`: the lock makes this thread the only one here.
-        unsafe { *HELD.0.get() = Some(guard) };
-    }
-    extern "C" fn after() {
-        // SAFETY: as above, in the thread (or its copy) that took the lock.
-        drop(unsafe { (*HELD.0.get()).take() });
-    }
-    extern "C" fn in_child() {
-        // SAFETY: as above.
-        let Some(open) = (unsafe { (*HELD.0.get()).take() }) else {
-            return;
-        };
-        for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
-            shared.core.abandon();
-            // The parent still uses the object; the child must not run its destructor.
-            std::mem::forget(shared);
-        }
-    }
-    static REGISTERED: std::sync::Once = std::sync::Once::new();
-    // SAFETY: plain functions that live as long as the library.
-    REGISTERED.call_once(|| unsafe {
-        libc::pthread_atfork(Some(before), Some(after), Some(in_child));
-    });
-}
-
-/// Many programs end without closing their devices; an ACK that waits, and what was counted last,
-/// must not be lost with them.
-fn finish_at_exit() {
-    extern "C" fn finish_all() {
-        // A thread that holds a lock at exit keeps it: then they are lost, and nothing hangs.
-        let Ok(open) = OPEN.try_lock() else { return };
-        for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
-            shared.core.try_finish();
-            // Dropping the last reference here would end the progress thread in the middle of the
-            // process's own end.
-            std::mem::forget(shared);
-        }
-    }
-    static REGISTERED: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the handler is a plain function that lives as long as the library.
-    REGISTERED.call_once(|| unsafe {
-        libc::atexit(finish_all);
-    });
 }
 
 impl SharedCore {

@@ -25,6 +25,12 @@ pub struct Secret {
     datagrams: hmac::Key,
 }
 
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.sessions.as_ref() == other.sessions.as_ref()
+    }
+}
+
 impl fmt::Debug for Secret {
     /// Reveals no byte of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

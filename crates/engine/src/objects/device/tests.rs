@@ -3,6 +3,7 @@
 use super::*;
 use crate::simulated::interface;
 use airdma_port::{Capabilities, PortCounters, Received, TransmitBatch};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -61,8 +62,8 @@ fn who_looks_for_another_worker_takes_none_down() {
         .unwrap();
         let shared = Arc::new(SharedCore::new(core));
         shared.core.bind_port(Box::new(Told(Arc::clone(&told))));
-        let open = &[Opened::new(&shared)];
-        assert!(Arc::ptr_eq(&find_open(open, &info).unwrap(), &shared));
+        let open = &[Opened::new(&shared, None)];
+        assert!(Arc::ptr_eq(&find_open(open, &info).unwrap().1, &shared));
         let gone = &AtomicBool::new(false);
         let owner = std::thread::scope(|scope| {
             scope.spawn(|| {
