@@ -30,7 +30,7 @@ class _Case:
 
 CASES = [
     _Case("no rules", "", "", lanes=True),
-    _Case("rules about other ports and networks", "kernel any 1-5300,5302-65535", "kernel 192.0.2.0/24 any", lanes=True),
+    _Case("rules about others", "kernel any 1-5300,5302-65535", "kernel 192.0.2.0/24 any", lanes=True),
     _Case("the listener's port kept by the listener", f"kernel any {PORT}", "", lanes=False),
     _Case("the listener's port kept by the client", "", f"lane any 1-5300\nkernel 10.0.0.0/8 {PORT}", lanes=False),
     _Case("a rule for the port before one for all", f"lane any {PORT}; kernel any any", "", lanes=True),

@@ -86,7 +86,7 @@ fn sockets_preload_a_library_of_their_own() {
 }
 
 #[test]
-fn a_policy_of_sockets_reaches_the_program_or_is_refused_by_line() {
+fn a_policy_of_sockets_is_checked_and_reaches_the_program() {
     let folder = Folder::new("run-policy");
     let file = folder.0.join("policy");
     let shown = |text: &str, words: &[&str]| {
