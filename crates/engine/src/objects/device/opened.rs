@@ -1,5 +1,5 @@
-//! The devices that this process has open: by which interface they are found again, and what becomes
-//! of them when the process forks or ends.
+//! The devices that this process has open: the interface by which each is found again, and what
+//! `fork` and the end of the process do to them.
 
 use super::SharedCore;
 use crate::core::Core;
