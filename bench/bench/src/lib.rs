@@ -18,12 +18,14 @@ mod end;
 mod files;
 mod machine;
 mod measurement;
+mod part;
 mod peer;
 mod plot;
 mod records;
 mod report;
 mod run;
 mod selection;
+mod sockets;
 mod ssh;
 mod suite;
 mod table;
@@ -34,8 +36,10 @@ mod wireless;
 
 pub use end::{End, run as run_end};
 pub use files::{Files, files};
+pub use part::{Part, PartRuns, measure as measure_part};
 pub use peer::{ManyPairs, RecordsLoad, RecordsMode, read_output};
-pub use records::{RecordRuns, records};
+pub use records::RECORDS;
+pub use sockets::SOCKETS;
 pub use wireless::{There, Wireless, wireless};
 
 use measurement::{FORMAT, LinkFacts, Measurement};

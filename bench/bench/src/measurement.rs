@@ -30,6 +30,12 @@ pub enum Figure {
     SourceMemory,
     /// Rate of the other destinations when one has died, in per cent of the rate before.
     Survivors,
+    /// Thousands of objects a second from a web server, by their size.
+    Web,
+    /// Thousands of GETs a second from redis, by the number of clients.
+    Get,
+    /// Thousands of SETs a second.
+    Set,
 }
 
 impl Figure {
@@ -47,6 +53,9 @@ impl Figure {
             Figure::Sources => "sources",
             Figure::SourceMemory => "source-memory",
             Figure::Survivors => "survivors",
+            Figure::Web => "web",
+            Figure::Get => "get",
+            Figure::Set => "set",
         }
     }
 
@@ -66,6 +75,9 @@ impl Figure {
             Figure::Survivors => {
                 "Rate of the other destinations when one has died, per cent of that before"
             }
+            Figure::Web => "Objects from nginx, thousands a second",
+            Figure::Get => "GETs of redis, thousands a second",
+            Figure::Set => "SETs of redis, thousands a second",
         }
     }
 
@@ -79,6 +91,8 @@ impl Figure {
             | Figure::Valid => "message",
             Figure::Sources | Figure::SourceMemory => "sources",
             Figure::Survivors => "destinations",
+            Figure::Web => "object",
+            Figure::Get | Figure::Set => "clients",
             Figure::QueuePairs | Figure::IdleMemory => "queue pairs",
             Figure::Connections => "connections",
         }
@@ -91,12 +105,15 @@ impl Figure {
             | Figure::Latency
             | Figure::MessageRate
             | Figure::Cpu
+            | Figure::Web
             | Figure::Valid => crate::units::size(x),
             Figure::QueuePairs
             | Figure::IdleMemory
             | Figure::Connections
             | Figure::Sources
             | Figure::SourceMemory
+            | Figure::Get
+            | Figure::Set
             | Figure::Survivors => crate::units::thousands(x),
         }
     }
@@ -110,6 +127,9 @@ impl Figure {
             | Figure::Connections
             | Figure::Valid
             | Figure::Sources
+            | Figure::Web
+            | Figure::Get
+            | Figure::Set
             | Figure::Survivors => true,
             Figure::Latency | Figure::Cpu | Figure::IdleMemory | Figure::SourceMemory => false,
         }

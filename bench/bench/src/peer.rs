@@ -1,5 +1,7 @@
 //! Measured programs, each with its command line and the parser of its output.
 
+use std::io;
+
 use airdma_lab::Listening;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,10 +13,12 @@ mod iperf;
 mod many_pairs;
 mod perftest;
 mod records;
+mod redis;
 mod sockperf;
 mod ucx;
 mod udp;
 mod under;
+mod web;
 
 pub use cm_time::CmTime;
 pub use fabric::PingPong;
@@ -23,10 +27,12 @@ pub use iperf::Iperf;
 pub use many_pairs::{ManyPairs, Written};
 pub use perftest::{Bandwidth, Latency, Pairs};
 pub use records::{PAPER_DATAGRAM, RecordsLoad, RecordsMode, WriteRecords};
+pub use redis::{Redis, RedisCall};
 pub use sockperf::Sockperf;
 pub use ucx::Ucx;
 pub use udp::{Datagrams, Received};
-pub use under::{FOUR_CORES, Plain, Sealed, SecondCore, Unconnected};
+pub use under::{FOUR_CORES, Plain, Sealed, SecondCore, Shimmed, Unconnected};
+pub use web::Web;
 
 /// Environment of a run.
 #[derive(Clone, Debug)]
@@ -39,6 +45,8 @@ pub struct Place {
     pub seconds: u32,
     /// The `airdma` binary.
     pub airdma: String,
+    /// A folder of this measurement alone.
+    pub folder: String,
     /// Path of a file with a secret that both ends may share.
     pub secret: String,
     /// Two cores for the client and two for the server; none on a machine with fewer.
@@ -79,6 +87,15 @@ pub struct Reading {
 pub trait Peer {
     /// Programs that must be installed.
     fn programs(&self) -> Vec<&'static str>;
+
+    /// Makes the files that the run needs, in the folder of `place`.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    fn prepare(&self, _place: &Place, _x: u64) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Commands of the run.
     fn plan(&self, place: &Place, x: u64) -> Plan;

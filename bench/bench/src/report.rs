@@ -25,7 +25,7 @@ pub fn markdown(taken: &Measurement, name: &str) -> String {
         let rows = table::markdown(&rows(taken, figure, link), 1);
         let _ = write!(page, "\n## {}; {}\n\n{rows}\n", figure.title(), link.label);
         if figure == Figure::Latency {
-            let rows = table::markdown(&p99_rows(taken, link), 1);
+            let rows = table::markdown(&p99_rows(taken, figure, link), 1);
             let _ = write!(page, "\n99th percentiles, us:\n\n{rows}\n");
         }
     }
@@ -169,6 +169,7 @@ fn lost(figure: Figure, link: &LinkFacts, ours: &Curve, theirs: &Curve) -> Optio
         Figure::MessageRate | Figure::Connections | Figure::Sources | Figure::Valid => {
             "does less than"
         }
+        Figure::Web | Figure::Get | Figure::Set => "serves less than",
         Figure::IdleMemory | Figure::SourceMemory => "takes more memory than",
     };
     let everywhere = if cells.len() == compared && compared > 1 {
@@ -235,8 +236,8 @@ pub fn rows(taken: &Measurement, figure: Figure, link: &LinkFacts) -> Vec<Vec<St
 }
 
 /// Medians of the 99th percentiles.
-pub fn p99_rows(taken: &Measurement, link: &LinkFacts) -> Vec<Vec<String>> {
-    cells(taken, Figure::Latency, link, |point| {
+pub fn p99_rows(taken: &Measurement, figure: Figure, link: &LinkFacts) -> Vec<Vec<String>> {
+    cells(taken, figure, link, |point| {
         point.median_p99().map_or("-".into(), units::three_digits)
     })
 }

@@ -2,9 +2,9 @@
 //! them alike.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub fn measure(
     taken: &mut Measurement,
     mut kept: impl FnMut(&Measurement) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let secret = SecretFile::new()?;
+    let scratch = Scratch::new()?;
     for link in links(series) {
         let of_link = || series.iter().filter(|series| series.link == link);
         let lab = match Lab::new(link.cable) {
@@ -56,7 +56,8 @@ pub fn measure(
             mtu: link.cable.mtu,
             seconds: effort.seconds,
             airdma: effort.airdma.clone(),
-            secret: secret.0.display().to_string(),
+            folder: scratch.0.display().to_string(),
+            secret: scratch.secret().display().to_string(),
             core_pairs: lab.core_pairs(),
         };
         if of_link().any(|series| !series.peer) {
@@ -135,6 +136,7 @@ struct Run {
 }
 
 fn one(lab: &Lab, place: &Place, series: &Series, x: u64) -> anyhow::Result<Run> {
+    series.program.prepare(place, x)?;
     let plan = series.program.plan(place, x);
     let limit = PATIENCE + Duration::from_secs(u64::from(place.seconds) * 4);
     let sample = match run(lab, &plan, limit) {
@@ -197,46 +199,48 @@ fn sample(series: &Series, x: u64, said: Said) -> Result<Sample, String> {
     })
 }
 
-/// A command line as a user types it: without the paths of this binary and of the secret.
+/// A command line as a user types it: without the paths of this binary and of its files.
 fn shown(command: &[String], place: &Place) -> String {
     let words = command.iter().map(|word| {
         if *word == place.airdma {
             "airdma".to_owned()
         } else {
             word.replace(&place.secret, "secret")
+                .replace(&place.folder, "folder")
         }
     });
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A secret of this run, in a file of this user alone.
-struct SecretFile(PathBuf);
+/// A folder of this measurement, for this user alone, with a secret; removed with its guard.
+struct Scratch(PathBuf);
 
-impl SecretFile {
-    fn new() -> anyhow::Result<SecretFile> {
-        let mut random = [0; 16];
+impl Scratch {
+    fn new() -> anyhow::Result<Scratch> {
+        let mut random = [0; 24];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
-        let text = format!("{:032x}\n", u128::from_ne_bytes(random));
-        let name = format!(
-            "airdma-bench-{:016x}",
-            u64::from_ne_bytes(random[..8].try_into()?)
-        );
+        let (name, secret) = random.split_at(8);
+        let name = format!("airdma-bench-{:016x}", u64::from_ne_bytes(name.try_into()?));
         let path = std::env::temp_dir().join(name);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        let scratch = Scratch(path);
+        let secret = format!("{:032x}\n", u128::from_ne_bytes(secret.try_into()?));
         let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)?;
-        let secret = SecretFile(path);
-        file.write_all(text.as_bytes())?;
-        Ok(secret)
+        options.write(true).create_new(true).mode(0o600);
+        options
+            .open(scratch.secret())?
+            .write_all(secret.as_bytes())?;
+        Ok(scratch)
+    }
+
+    fn secret(&self) -> PathBuf {
+        self.0.join("secret")
     }
 }
 
-impl Drop for SecretFile {
+impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -398,12 +402,14 @@ mod tests {
             mtu: 1500,
             seconds: 1,
             airdma: "/somewhere/airdma".into(),
-            secret: "/tmp/airdma-bench-1".into(),
+            folder: "/tmp/airdma-bench-1".into(),
+            secret: "/tmp/airdma-bench-1/secret".into(),
             core_pairs: None,
         };
         let command = ["/somewhere/airdma", "run", "--", "true"].map(str::to_owned);
         assert_eq!(shown(&command, &place), "airdma run -- true");
-        let command = ["env", "AIRDMA_SECRET=/tmp/airdma-bench-1", "true"].map(str::to_owned);
+        let command =
+            ["env", "AIRDMA_SECRET=/tmp/airdma-bench-1/secret", "true"].map(str::to_owned);
         assert_eq!(shown(&command, &place), "env AIRDMA_SECRET=secret true");
     }
 }

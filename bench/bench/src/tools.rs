@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::peer::FOUR_CORES;
 
 /// Programs, with their packages in Debian 12.
-pub const PACKAGES: [(&str, &str); 21] = [
+pub const PACKAGES: [(&str, &str); 25] = [
     ("ib_send_bw", "perftest"),
     ("ib_send_lat", "perftest"),
     ("ib_write_bw", "perftest"),
@@ -20,6 +20,10 @@ pub const PACKAGES: [(&str, &str); 21] = [
     ("fi_pingpong", "libfabric-bin"),
     ("cmtime", "rdmacm-utils"),
     ("nft", "nftables"),
+    ("nginx", "nginx-light"),
+    ("wrk", "wrk"),
+    ("redis-server", "redis-server"),
+    ("redis-benchmark", "redis-tools"),
     ("rsync", "rsync"),
     ("ssh", "openssh-client"),
     ("scp", "openssh-client"),

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use airdma_bench::{End, Files, ManyPairs, RecordRuns, RecordsLoad, RecordsMode, There};
+use airdma_bench::{
+    End, Files, ManyPairs, PartRuns, RECORDS, RecordsLoad, RecordsMode, SOCKETS, There,
+};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -84,12 +86,18 @@ enum Part {
     /// Figures: latency, bandwidth, queue-pairs, idle-memory, sources, source-memory, survivors.
     /// Links: veth-1500, and loss-0.1 to loss-5 (per cent, each packet alone). Writes STEM.json,
     /// and STEM.md and pictures (STEM-LINK.svg, .png) at the end.
-    Records(RecordsOptions),
+    Records(PartOptions),
+    /// Socket programs under `airdma sockets` on a veth, with the library at both ends, at one, and
+    /// at none: iperf3, sockperf, nginx with wrk, redis.
+    ///
+    /// Figures: bandwidth, cpu, latency, web, get, set. Links: veth-1500, and loss-0.1 (per cent,
+    /// each packet alone). Writes STEM.json and STEM.md.
+    Sockets(PartOptions),
 }
 
 #[derive(clap::Args)]
-struct RecordsOptions {
-    /// A few sizes and losses, once: a minute.
+struct PartOptions {
+    /// A few sizes, once: a minute.
     #[arg(long)]
     quick: bool,
     /// Only cases whose name (FIGURE/LINK/SERIES/SIZE, see --list) matches, and what they are
@@ -102,9 +110,9 @@ struct RecordsOptions {
     /// Samples of each [default: 3, with --quick 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
-    /// The files to write.
-    #[arg(long, value_name = "STEM", default_value = "airdma-records")]
-    output: PathBuf,
+    /// The files to write [default: airdma-records or airdma-sockets].
+    #[arg(long, value_name = "STEM")]
+    output: Option<PathBuf>,
     /// Measure the chosen cases and keep the others in STEM.json.
     #[arg(long)]
     merge: bool,
@@ -197,17 +205,10 @@ pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
             });
         }
         Some(Part::Records(options)) => {
-            let runs = if options.quick { 1 } else { 3 };
-            return airdma_bench::records(&RecordRuns {
-                quick: options.quick,
-                only: options.only,
-                list: options.list,
-                runs: options.runs.unwrap_or(runs),
-                output: options.output,
-                merge: options.merge,
-                render: options.render,
-                version: env!("CARGO_PKG_VERSION"),
-            });
+            return airdma_bench::measure_part(&RECORDS, &part(options, "airdma-records"));
+        }
+        Some(Part::Sockets(options)) => {
+            return airdma_bench::measure_part(&SOCKETS, &part(options, "airdma-sockets"));
         }
         None => (),
     }
@@ -223,6 +224,20 @@ pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
         render: options.render,
         version: env!("CARGO_PKG_VERSION"),
     }))
+}
+
+fn part(options: PartOptions, output: &str) -> PartRuns {
+    let runs = if options.quick { 1 } else { 3 };
+    PartRuns {
+        quick: options.quick,
+        only: options.only,
+        list: options.list,
+        runs: options.runs.unwrap_or(runs),
+        output: options.output.unwrap_or_else(|| output.into()),
+        merge: options.merge,
+        render: options.render,
+        version: env!("CARGO_PKG_VERSION"),
+    }
 }
 
 fn wireless(options: WirelessOptions) -> anyhow::Result<ExitCode> {

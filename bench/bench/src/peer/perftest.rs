@@ -275,6 +275,7 @@ mod tests {
             mtu: 1500,
             seconds: 1,
             airdma: "airdma".into(),
+            folder: String::new(),
             secret: "secret".into(),
             core_pairs: None,
         };

@@ -1,5 +1,7 @@
 //! Conditions of a program on airdma: its environment, and the cores of its ends.
 
+use std::io;
+
 use super::{Peer, Place, Plan, Reading};
 
 /// A program on airdma hosts that agree on nothing and speak RoCEv2 alone, as towards a NIC.
@@ -48,6 +50,45 @@ impl<P: Peer> Peer for Unconnected<P> {
 
     fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading> {
         self.0.read(server, client, x)
+    }
+}
+
+/// A socket program under `airdma sockets`, at the ends that have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shimmed<P> {
+    /// The program.
+    pub program: P,
+    /// Whether the server runs under it.
+    pub server: bool,
+    /// Whether the client does.
+    pub client: bool,
+}
+
+impl<P: Peer> Peer for Shimmed<P> {
+    fn programs(&self) -> Vec<&'static str> {
+        self.program.programs()
+    }
+
+    fn prepare(&self, place: &Place, x: u64) -> io::Result<()> {
+        self.program.prepare(place, x)
+    }
+
+    fn plan(&self, place: &Place, x: u64) -> Plan {
+        let sockets = [&place.airdma, "sockets", "--"].map(str::to_owned);
+        let under = |is_under, command| match is_under {
+            true => behind(&sockets, command),
+            false => command,
+        };
+        let plan = self.program.plan(place, x);
+        Plan {
+            server: plan.server.map(|command| under(self.server, command)),
+            client: under(self.client, plan.client),
+            ..plan
+        }
+    }
+
+    fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading> {
+        self.program.read(server, client, x)
     }
 }
 
@@ -131,6 +172,7 @@ mod tests {
             mtu: 1500,
             seconds: 1,
             airdma: "airdma".into(),
+            folder: "/tmp".into(),
             secret: "/tmp/secret".into(),
             core_pairs: Some([[0, 2], [1, 3]]),
         }
@@ -146,6 +188,24 @@ mod tests {
         let plan = Plain(WRITE).plan(&place(), 64);
         assert_eq!(ends(&plan), ["env AIRDMA_AIR=0 airdma run"; 2]);
         assert_eq!(Plain(WRITE).programs(), ["ib_write_lat"]);
+    }
+
+    #[test]
+    fn the_library_is_at_the_ends_that_have_it() {
+        let shimmed = |server, client| Shimmed {
+            program: crate::peer::Iperf {
+                algorithm: "cubic",
+                no_delay_max: 0,
+            },
+            server,
+            client,
+        };
+        let at = |server, client| {
+            let plan = shimmed(server, client).plan(&place(), 64);
+            [plan.server.unwrap(), plan.client].map(|command| command[..2].join(" "))
+        };
+        assert_eq!(at(true, false), ["airdma sockets", "iperf3 -c"]);
+        assert_eq!(at(false, true), ["iperf3 -s", "airdma sockets"]);
     }
 
     #[test]

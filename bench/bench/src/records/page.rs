@@ -95,7 +95,7 @@ pub fn markdown(taken: &Measurement, name: &str) -> String {
         let rows = table::markdown(&report::rows(taken, figure, link), 1);
         let _ = write!(page, "\n## {}; {}\n\n{rows}\n", figure.title(), link.label);
         if figure == Figure::Latency {
-            let rows = table::markdown(&report::p99_rows(taken, link), 1);
+            let rows = table::markdown(&report::p99_rows(taken, figure, link), 1);
             let _ = write!(page, "\n99th percentiles, us:\n\n{rows}\n");
         }
     }
