@@ -55,6 +55,11 @@ impl Reads {
         self.records.told(record)
     }
 
+    /// The application writes its memory, where no read has it.
+    pub fn stored(&mut self, va: u64, bytes: &[u8]) {
+        self.records.stored(va, bytes);
+    }
+
     /// The application frees the record.
     pub fn freed(&mut self, name: Name) -> Verdict {
         self.records.freed(name)

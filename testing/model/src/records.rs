@@ -147,6 +147,12 @@ impl Records {
         Ok(())
     }
 
+    /// The application writes its memory, where no message has it.
+    pub fn stored(&mut self, va: u64, bytes: &[u8]) {
+        let at = (va - self.va) as usize;
+        self.memory[at..][..bytes.len()].copy_from_slice(bytes);
+    }
+
     /// The application takes the memory back: what is in flight changes nothing any more.
     pub fn taken_back(&mut self) {
         for sent in self.sent.values_mut() {

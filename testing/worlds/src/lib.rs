@@ -13,6 +13,7 @@ mod on_path;
 mod one_host;
 pub mod plan;
 pub mod program;
+mod reads;
 mod records;
 pub mod run;
 pub mod soak;

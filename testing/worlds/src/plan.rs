@@ -239,6 +239,19 @@ pub enum RecordStep {
     Close { host: u8, place: u8 },
     /// Takes the memory for records back, or registers it again.
     Withdraw { host: u8 },
+    /// Reads memory of a host by datagrams.
+    Read {
+        from: u8,
+        of: u8,
+        place: u8,
+        length: u16,
+        at: u16,
+        /// Which deadline, and how many tries.
+        patience: u8,
+        fault: Option<RecordFault>,
+    },
+    /// Takes the memory that peers read back, or shares it again.
+    WithdrawRead { host: u8 },
 }
 
 /// A deliberate fault of a record.
@@ -482,6 +495,16 @@ fn record_step(chance: u64, faults: bool) -> Option<RecordStep> {
             place: byte(2),
         },
         15 if faults && byte(2) & 1 == 0 => RecordStep::Withdraw { host: byte(1) },
+        16..=20 => RecordStep::Read {
+            from: byte(1),
+            of: byte(1) >> 4,
+            place: byte(2),
+            length: u16::from(byte(3)) * 12 + u16::from(byte(2) >> 4),
+            at: u16::from(byte(3) ^ byte(2)) * 24,
+            patience: byte(2) >> 2,
+            fault: (faults && byte(2) & 0x38 == 0x38).then_some(fault),
+        },
+        21 if faults && byte(2) & 3 == 0 => RecordStep::WithdrawRead { host: byte(1) },
         _ => return None,
     };
     Some(step)

@@ -4,6 +4,7 @@
 
 mod completions;
 mod life;
+mod reads;
 mod records;
 mod requests;
 

@@ -3,6 +3,7 @@
 
 use crate::host::Host;
 use crate::plan::RecordFault;
+use crate::reads::ReadEnd;
 use crate::world::QKEY;
 use airdma_engine::{
     Access, AttrMask, Cq, Mr, Qp, QpAttributes, QpCaps, QpInit, QpState, QpType, Qpn, RecordConfig,
@@ -59,7 +60,7 @@ pub(crate) fn is_reliable(place: usize) -> bool {
 
 /// A small table, so that messages are displaced and records wait for room.
 pub(crate) const CONFIG: RecordConfig = RecordConfig {
-    open_max: 3,
+    open_max: 4,
     closed_max: 9,
     units_max: 64,
     sources_max: 16,
@@ -95,10 +96,12 @@ pub(crate) struct RecordEnd {
     pub(crate) reliable_count: u32,
     /// Times that messages were closed, or their memory was taken back.
     pub(crate) ended_early: u64,
+    pub(crate) reads: ReadEnd,
 }
 
 impl RecordEnd {
-    pub(crate) fn new(host: &Host) -> RecordEnd {
+    /// `content` is what peers may read.
+    pub(crate) fn new(host: &Host, content: Vec<u8>) -> RecordEnd {
         let device = host.device.device();
         let cq = device.create_cq(64, None).expect("a completion queue");
         let qp = host.pd.create_qp(QpInit {
@@ -162,6 +165,7 @@ impl RecordEnd {
             count: 0,
             reliable_count: 0,
             ended_early: 0,
+            reads: ReadEnd::new(host, content, held_max),
         };
         end.register(host);
         end
@@ -227,6 +231,7 @@ impl RecordEnd {
         for mr in self.mr.iter().chain([&self.source]) {
             mr.deregister().map_err(gone)?;
         }
+        self.reads.take_down()?;
         self.cq.destroy().map_err(gone)
     }
 }

@@ -26,6 +26,7 @@ use crate::host::{Air, End, Host};
 use crate::on_path::{OnPath, Passing};
 use crate::one_host::{OneHost, PROCESSES};
 use crate::plan::{Plan, Service};
+use crate::reads::SHARED_BYTES;
 use crate::records::RecordEnd;
 use airdma_engine::Qkey;
 use airdma_model::Contract;
@@ -181,7 +182,13 @@ impl World {
             world.connect(world.plan.connections[index]);
         }
         if world.plan.records {
-            world.records = world.hosts.iter().map(RecordEnd::new).collect();
+            let hosts = world.hosts.iter();
+            let content =
+                |at: usize| Random::new(world.plan.seed ^ at as u64 ^ 0x7ead).bytes(SHARED_BYTES);
+            let ends = hosts
+                .zip(0..)
+                .map(|(host, at)| RecordEnd::new(host, content(at)));
+            world.records = ends.collect();
         }
         if let Some(of) = world.plan.attacker {
             let mut attacker = Attacker::new(&world.plan, of, &world.hosts, &world.ends);
@@ -454,12 +461,12 @@ impl World {
         let host = &self.hosts[index];
         let seen = self.judge.memories[index].observe(host.bytes());
         seen.map_err(|why| format!("memory of host {index}: {why}"))?;
-        match self.records.get_mut(index) {
-            Some(end) => end
-                .check()
-                .map_err(|why| format!("records of host {index}: {why}")),
-            None => Ok(()),
-        }
+        let Some(end) = self.records.get_mut(index) else {
+            return Ok(());
+        };
+        end.check()
+            .map_err(|why| format!("records of host {index}: {why}"))?;
+        self.observe_reads(index)
     }
 }
 

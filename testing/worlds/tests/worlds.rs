@@ -54,7 +54,7 @@ fn processes_of_one_host_keep_the_contract_by_rings() {
 fn records_keep_the_contract_among_all_that_is_there() {
     let mut counts = Counts::default();
     let mut seeds = (3_000_000..).filter(|&seed| plan_of(seed).records);
-    for seed in seeds.by_ref().take(30) {
+    for seed in seeds.by_ref().take(60) {
         let outcome = run(plan_of(seed), false);
         if let Some(why) = outcome.failure {
             panic!("seed={seed} {why}");
@@ -67,6 +67,9 @@ fn records_keep_the_contract_among_all_that_is_there() {
     assert!(counts.forged_records > 50, "{counts:?}");
     assert!(counts.reliable > 80, "{counts:?}");
     assert!(counts.reliable_whole > 60, "{counts:?}");
+    assert!(counts.reads > 250, "{counts:?}");
+    assert!(counts.reads_whole > 200, "{counts:?}");
+    assert!(counts.reads_refused > 10, "{counts:?}");
 }
 
 /// Checks that each verb of each service succeeded, and that each possible status came.

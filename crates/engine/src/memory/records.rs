@@ -137,7 +137,7 @@ impl MemoryTable {
     /// Gives a region for records other addresses, from `iova` on.
     pub(crate) fn move_records(&mut self, key: u32, iova: u64) {
         if let Some(region) = self.at_mut(key)
-            && let Kind::Records { .. } = region.kind
+            && let Kind::Records { .. } | Kind::RecordReads { .. } = region.kind
         {
             region.iova = iova;
         }

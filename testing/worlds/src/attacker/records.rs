@@ -61,6 +61,9 @@ impl Attacker {
     fn record(&mut self, target: &RecordEnd, (to, from): (Qpn, Qpn), count: u32) -> Vec<u8> {
         let is_send = self.random.chance(0.3);
         let is_reliable = is_send || self.random.chance(0.3);
+        // An answer to a read: the nonce is guessed, too.
+        let is_answer = !is_reliable && self.random.chance(0.3);
+        let count = if is_answer { target.reads.count } else { count };
         let has_key = self.random.chance(0.5);
         let unit = self.random.pick(&[16, 64, 256, 1000]);
         let units = self.random.below(4) as u32;
@@ -98,7 +101,7 @@ impl Attacker {
             },
             is_send,
             token: is_reliable.then(|| self.random.next_u64()),
-            read: None,
+            read: is_answer.then(|| self.random.next_u64()),
             imm: self.random.chance(0.3).then_some([1, 2, 3, 4]),
         };
         headers.bth.ack_request = self.random.chance(0.5);

@@ -1,5 +1,6 @@
 //! Records: messages that datagrams write, and what their target declares.
 
+use super::reads::Wanted;
 use super::*;
 use crate::plan::{RecordFault, RecordStep};
 use crate::records::{Posted, RecordEnd, Reliable, SLOT, SLOTS, is_reliable};
@@ -85,6 +86,30 @@ impl World {
             },
             RecordStep::Withdraw { host } => match self.host_of(host) {
                 Some(host) => self.withdraw_records(host),
+                None => Ok(()),
+            },
+            RecordStep::Read {
+                from,
+                of,
+                place,
+                length,
+                at,
+                patience,
+                fault,
+            } => {
+                let hosts = self.hosts.len();
+                self.begin_read(&Wanted {
+                    reader: usize::from(from) % hosts,
+                    peer: usize::from(of) % hosts,
+                    place: place.into(),
+                    at: at.into(),
+                    length: length.into(),
+                    patience,
+                    fault,
+                })
+            }
+            RecordStep::WithdrawRead { host } => match self.host_of(host) {
+                Some(host) => self.withdraw_reads(host),
                 None => Ok(()),
             },
         }
@@ -280,7 +305,7 @@ impl World {
     }
 
     /// Packets that were lost, or held up, between two hosts.
-    fn lost_among(&self, [a, b]: [usize; 2]) -> u64 {
+    pub(super) fn lost_among(&self, [a, b]: [usize; 2]) -> u64 {
         let (withheld, delayed) = self.held_up([a, b]);
         let lost = self.network.path(a, b).lost + self.network.path(b, a).lost;
         lost + withheld
@@ -291,6 +316,9 @@ impl World {
     }
 
     fn take_record(&mut self, host: usize, completion: &Completion) -> Result<(), String> {
+        if self.take_read(host, completion)? {
+            return Ok(());
+        }
         let handle = RecordHandle(completion.wr_id);
         let told = self.records[host].qp.record(handle, Told::of);
         let Some(Told {
@@ -363,7 +391,7 @@ impl World {
                 *place = None;
             }
         }
-        Ok(())
+        self.free_reads(host)
     }
 
     fn close_record(&mut self, host: usize, place: usize) -> Result<(), String> {
@@ -442,7 +470,9 @@ impl World {
                 self.take_records(host)?;
             }
             let waits = living(self).iter().any(|&host| {
-                !self.records[host].posted.is_empty() || self.has_open(host).is_some()
+                let end = &self.records[host];
+                let has_read = !end.reads.open.is_empty() || !end.reads.untaken.is_empty();
+                has_read || !end.posted.is_empty() || self.has_open(host).is_some()
             });
             calm = if waits || !self.is_quiet() {
                 0
@@ -459,6 +489,7 @@ impl World {
                 return Err(format!("record {id} of host {host} was never handed over"));
             }
             end.judge.check_acknowledged()?;
+            end.reads.judge.end()?;
             if let Some(place) = self.has_open(host) {
                 return Err(format!("place {place} of host {host} has an open record"));
             }

@@ -33,6 +33,11 @@ pub struct Counts {
     /// Those that were reliable, and those of them that their sources knew to be whole.
     pub reliable: u64,
     pub reliable_whole: u64,
+    /// Reads by datagrams; and those that ended whole, with a part, and refused.
+    pub reads: u64,
+    pub reads_whole: u64,
+    pub reads_partial: u64,
+    pub reads_refused: u64,
 }
 
 impl Counts {
@@ -60,6 +65,10 @@ impl Counts {
             records_partial,
             reliable,
             reliable_whole,
+            reads,
+            reads_whole,
+            reads_partial,
+            reads_refused,
         } = other;
         self.worlds += worlds;
         self.actions += actions;
@@ -82,6 +91,10 @@ impl Counts {
         self.records_partial += records_partial;
         self.reliable += reliable;
         self.reliable_whole += reliable_whole;
+        self.reads += reads;
+        self.reads_whole += reads_whole;
+        self.reads_partial += reads_partial;
+        self.reads_refused += reads_refused;
     }
 }
 
