@@ -281,3 +281,63 @@ fn an_error_flushes_requests_and_receives() {
     pair.from.qp.modify(&error, AttrMask::STATE).unwrap();
     assert_eq!(pair.from.complete().status, Status::WrFlushError);
 }
+
+/// A target whose completion queue has four places.
+fn with_small_queue() -> Pair {
+    let (left, right) = wired();
+    let mut pair = ready(&left, &right);
+    let small = right.create_cq(4, None).unwrap();
+    pair.to.qp = create_qp(&pair.to.pd, &small, QpType::Ud, CAPS);
+    pair.to.cq = small;
+    datagram_to_rts(&pair.to.qp, QKEY);
+    pair.to.qp.enable_records(RecordConfig::default()).unwrap();
+    pair
+}
+
+#[test]
+fn sends_wait_for_room_in_the_completion_queue() {
+    let pair = with_small_queue();
+    let (length, sends) = (20_000, 12);
+    for wr_id in 0..sends {
+        pair.to.recv(wr_id, wr_id as usize * 30_000, 30_000);
+        pair.post(Operation::Send, length, |_| {});
+    }
+    for _ in 0..4 {
+        pair.from.ok();
+    }
+    wait_until("an answer", || {
+        assert_eq!(pair.from.try_complete(), None);
+        counter(&pair.from.device, "rnr_naks_received") > 1
+    });
+    // With each completion that the program takes, one more arrives.
+    let mut seen: Vec<u64> = (0..sends).map(|_| pair.to.ok().wr_id).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..sends).collect::<Vec<_>>());
+    for _ in 4..sends {
+        pair.from.ok();
+    }
+    assert_eq!(counter(&pair.to.device, "cq_overruns"), 0);
+}
+
+#[test]
+fn sends_to_a_queue_that_stays_full_fail_alone() {
+    let pair = with_small_queue();
+    for wr_id in 0..6 {
+        pair.to.recv(wr_id, 0, 200);
+        pair.post(Operation::Send, 100, |_| {});
+    }
+    for _ in 0..4 {
+        pair.from.ok();
+    }
+    for _ in 4..6 {
+        assert_eq!(pair.from.complete().status, Status::RnrRetryExceeded);
+    }
+    assert_eq!(counter(&pair.to.device, "cq_overruns"), 0);
+    assert_eq!(pair.to.qp.state(), QpState::ReadyToSend);
+    for _ in 0..4 {
+        pair.to.ok();
+    }
+    pair.post(Operation::Send, 100, |_| {});
+    pair.from.ok();
+    pair.to.ok();
+}

@@ -128,12 +128,18 @@ impl CqTable {
         ring.used() <= since
     }
 
-    /// Whether a queue has room for a completion, or takes none ever again.
-    pub(crate) fn has_room(&mut self, index: CqIndex) -> bool {
+    /// Whether a queue has room for a completion beyond `others`, or is gone.
+    pub(crate) fn has_room(&mut self, index: CqIndex, others: u32) -> bool {
         let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index.place()) else {
             return true;
         };
-        ring.slot(0).is_some()
+        ring.slot(others).is_some()
+    }
+
+    /// Whether the owner of a queue does not care about completions that are lost.
+    pub(crate) fn ignores_overrun(&self, index: CqIndex) -> bool {
+        let slot = self.slots.get(index.place()).and_then(Option::as_ref);
+        slot.is_some_and(|slot| slot.shared.options.ignore_overrun)
     }
 
     /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless

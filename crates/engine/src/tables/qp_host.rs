@@ -453,6 +453,13 @@ impl RecordHost for QpHost<'_> {
     }
 
     fn take_message(&mut self) -> Option<Receive> {
+        // Its sender is told that it arrived, so its completion must not be lost. Without room it
+        // waits, as without a receive.
+        let (cq, others) = (self.side.recv_cq, self.side.held.in_use());
+        let cqs = &mut self.device.cqs;
+        if !cqs.has_room(cq, others) && !cqs.ignores_overrun(cq) {
+            return None;
+        }
         match self.side.receives {
             Receives::Own => {
                 let number = self.side.recv.take()?;

@@ -128,6 +128,7 @@ impl SrqSlot {
 #[derive(Default)]
 pub(crate) struct Held {
     receives: Vec<HeldReceive>,
+    in_use: u32,
 }
 
 /// No shared queue has this id.
@@ -158,6 +159,7 @@ impl Held {
         let length = list_bytes::<RecvWqe>(slot, header.sge_count).unwrap_or(0);
         let receive = &mut self.receives[index];
         receive.in_use = true;
+        self.in_use += 1;
         (receive.srq, receive.pd, receive.cq) = from;
         receive.sges.clear();
         receive
@@ -185,6 +187,11 @@ impl Held {
         }
     }
 
+    /// How many have not completed.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
     pub(crate) fn get(&self, slot: Slot) -> Option<&HeldReceive> {
         self.receives
             .get(slot.0 as usize)
@@ -192,8 +199,10 @@ impl Held {
     }
 
     pub(crate) fn release(&mut self, slot: Slot) {
-        if let Some(receive) = self.receives.get_mut(slot.0 as usize) {
+        let receive = self.receives.get_mut(slot.0 as usize);
+        if let Some(receive) = receive.filter(|receive| receive.in_use) {
             receive.in_use = false;
+            self.in_use -= 1;
         }
     }
 
@@ -202,5 +211,6 @@ impl Held {
         for receive in &mut self.receives {
             receive.in_use = false;
         }
+        self.in_use = 0;
     }
 }

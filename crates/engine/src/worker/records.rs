@@ -262,10 +262,12 @@ impl WorkerState {
     }
 }
 
-/// Adds a completion for each record that ended, as far as the completion queue has room.
+/// Adds a completion for each record that ended, as far as the completion queue has room beside
+/// those of SENDs that are arriving.
 fn tell(target: &mut RecordTarget, qpn: Qpn, host: &mut QpHost<'_>) {
     let cq = host.side.recv_cq;
-    while target.has_record() && host.device.cqs.has_room(cq) {
+    let sends = host.side.held.in_use();
+    while target.has_record() && host.device.cqs.has_room(cq, sends) {
         let Some(handle) = target.poll_record() else {
             return;
         };

@@ -187,7 +187,7 @@ struct airdma_rd_attr {
  * arrive and complete in any order. A completion with success says that the target's process has
  * all of the message; the others concern one message each, and the queue pair stays usable:
  *     IBV_WC_RETRY_EXC_ERR      the destination does not answer; the message may have arrived
- *     IBV_WC_RNR_RETRY_EXC_ERR  it has no receive posted, or no room
+ *     IBV_WC_RNR_RETRY_EXC_ERR  it has no receive posted, or no room (for records or completions)
  *     IBV_WC_REM_INV_REQ_ERR    the receive is too short; it serves the next message
  *     IBV_WC_REM_ACCESS_ERR     key or range of a record is not allowed, or it has too many packets
  *     IBV_WC_REM_OP_ERR         the target ended the message, or its memory is gone
