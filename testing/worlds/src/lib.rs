@@ -6,6 +6,7 @@ mod attacker;
 pub mod bottleneck;
 pub mod cell;
 pub mod choices;
+pub mod datagrams;
 mod delays;
 pub mod host;
 pub mod lossy;

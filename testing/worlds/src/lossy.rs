@@ -4,18 +4,16 @@
 //! Requester and target are those of the transport; the network between them is a chance for each
 //! packet.
 
+use crate::datagrams::{self, NoMemory, arrival, queue_pair};
 use airdma_sim::Random;
 use airdma_transport::{
-    Arrival, AtomicOperation, AttrMask, Bind, Completion, Counter, Datagram, Host, LocalFault,
-    Operation, Path, QpAttributes, QpConfig, QpEvent, QpState, QpType, QueuePair, Receive,
-    RecordConfig, RecordHost, RecordOrigin, RecordTarget, RemoteAccess, RemoteFault, SendRequest,
-    Slot, Time,
+    Counter, Operation, RecordConfig, RecordHost, RecordOrigin, RecordTarget, RemoteFault,
+    SendRequest, Time,
 };
-use airdma_wire::{Neighbour, PathMtu, Psn, Qkey, Qpn, RecordPacket, Rkey};
+use airdma_wire::{Neighbour, PathMtu, Qpn, RecordPacket, Rkey};
 use core::time::Duration;
 
 const KEY: Rkey = Rkey(0x5eed_0001);
-const QKEY: Qkey = Qkey(0x77);
 const SOURCE: Qpn = Qpn::new(0x100);
 const TARGET: Qpn = Qpn::new(1);
 /// The interface of both ends.
@@ -43,24 +41,16 @@ pub fn declared(length: u32, loss: f64, strict_last: bool, messages: u32) -> Dec
         ..RecordConfig::default()
     };
     let mut target = RecordTarget::new(config, [SEED, !SEED]).expect("valid limits");
-    let mut requester = queue_pair(SOURCE);
-    requester.set_record_requester(Psn::new(1), INTERFACE_MTU);
-    let responder = queue_pair(TARGET);
-    let address = Neighbour::from([10, 0, 0, 2]);
-    let arrival = Arrival {
-        source: address,
-        destination: [10, 0, 0, 1].into(),
-        tos: 0,
-        ttl: 64,
-        flow_label: 0,
-    };
+    let mut requester = queue_pair(SOURCE, PathMtu::M1024, INTERFACE_MTU);
+    let responder = queue_pair(TARGET, PathMtu::M1024, INTERFACE_MTU);
+    let arrival = arrival([10, 0, 0, 2].into(), target_address());
     let (mut random, mut now, mut out) = (Random::new(SEED), Time::ZERO, vec![0; 2048]);
     let (mut memory, mut declared) = (Memory::default(), Declared::default());
     let (mut valid, mut whole) = (0_u64, 0_u32);
     for _ in 0..messages {
-        requester.post_send(request(length), &mut Sender);
+        requester.post_send(request(length), &mut NoMemory);
         declared.packets = 0;
-        while let Some(sent) = requester.poll_transmit(now, 0, &mut Sender, &mut out) {
+        while let Some(sent) = requester.poll_transmit(now, 0, &mut NoMemory, &mut out) {
             now = now + PACKET_TIME;
             declared.packets += 1;
             if random.chance(loss) {
@@ -87,79 +77,13 @@ pub fn declared(length: u32, loss: f64, strict_last: bool, messages: u32) -> Dec
     declared
 }
 
-fn queue_pair(qpn: Qpn) -> QueuePair {
-    let mut qp = QueuePair::new(QpConfig {
-        qp_type: QpType::Ud,
-        qpn,
-        port_mtu: PathMtu::M1024,
-        shared_receives: false,
-    });
-    let steps = [
-        (
-            QpState::Init,
-            AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
-        ),
-        (QpState::ReadyToReceive, AttrMask::empty()),
-        (QpState::ReadyToSend, AttrMask::SQ_PSN),
-    ];
-    for (state, mask) in steps {
-        let attributes = QpAttributes {
-            state,
-            qkey: QKEY,
-            port: 1,
-            ..QpAttributes::default()
-        };
-        let moved = qp.modify(&attributes, AttrMask::STATE | mask, &mut Sender);
-        moved.expect("a datagram queue pair comes up");
-    }
-    qp
+fn target_address() -> Neighbour {
+    [10, 0, 0, 1].into()
 }
 
 fn request(length: u32) -> SendRequest {
-    SendRequest {
-        slot: Slot(0),
-        wr_id: 1,
-        operation: Operation::Record { va: 0, rkey: KEY },
-        length,
-        signalled: true,
-        solicited: false,
-        fence: false,
-        datagram: Some(Datagram {
-            path: Path {
-                gid: Neighbour::from([10, 0, 0, 1]).into(),
-                ..Path::default()
-            },
-            qpn: TARGET,
-            qkey: QKEY,
-        }),
-        reliable: false,
-        srqn: 0,
-    }
-}
-
-/// The requester's host: its messages are what `out` holds.
-struct Sender;
-
-#[rustfmt::skip]
-impl Host for Sender {
-    fn gather(&mut self, _: Slot, _: u32, _: &mut [u8]) -> Result<(), LocalFault> { Ok(()) }
-    fn scatter(&mut self, _: Slot, _: u32, _: &[u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn share_memory(&mut self, _: Slot, _: Slot) -> bool { false }
-    fn take_receive(&mut self) -> Option<Receive> { None }
-    fn take_shared_receive(&mut self, _: u32) -> Result<Option<Receive>, RemoteFault> { Ok(None) }
-    fn scatter_receive(&mut self, _: Slot, _: u32, _: &[u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn check_remote(&mut self, _: Rkey, _: u64, _: u32, _: RemoteAccess) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn read_remote(&mut self, _: Rkey, _: u64, _: &mut [u8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn atomic(&mut self, _: Rkey, _: u64, _: AtomicOperation) -> Result<u64, RemoteFault> { Err(RemoteFault::Access) }
-    fn write_atomic(&mut self, _: Rkey, _: u64, _: [u8; 8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn invalidate(&mut self, _: Rkey) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn invalidate_local(&mut self, _: Rkey) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn bind(&mut self, _: &Bind) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn complete_send(&mut self, _: Slot, _: Option<Completion>) {}
-    fn complete_receive(&mut self, _: Slot, _: Completion) {}
-    fn event(&mut self, _: QpEvent) {}
-    fn count(&mut self, _: Counter) {}
+    let operation = Operation::Record { va: 0, rkey: KEY };
+    datagrams::request(0, operation, length, target_address(), TARGET)
 }
 
 /// The memory of the target: only the bytes placed are counted.

@@ -6,19 +6,18 @@ use airdma_model::reads::Reads;
 use airdma_model::records::{Name, Record};
 use airdma_sim::Random;
 use airdma_transport::{
-    Arrival, AttrMask, Completion, Counter, Ended, Host, LocalFault, Path, QpAttributes, QpConfig,
-    QpEvent, QpState, QpType, QueuePair, ReadAsked, ReadRequest, Receive, RecordConfig,
-    RecordHandle, RecordHost, RecordOrigin, RecordTarget, RemoteAccess, RemoteFault, Slot, Time,
+    Completion, Counter, Ended, Host, LocalFault, Path, QueuePair, ReadAsked, ReadRequest,
+    RecordConfig, RecordHandle, RecordHost, RecordOrigin, RecordTarget, RemoteFault, Slot, Time,
 };
-use airdma_transport::{AtomicOperation, Bind};
 use airdma_wire::{
-    Neighbour, PathMtu, Psn, Qkey, Qpn, RECORD_READ_OPCODE, RecordPacket, RecordRead,
-    RecordReadKind, Reth, Rkey,
+    Neighbour, PathMtu, Qpn, RECORD_READ_OPCODE, RecordPacket, RecordRead, RecordReadKind, Reth,
+    Rkey,
 };
+use airdma_worlds::datagrams::{self, Flight, Link, PERCENT, QKEY, arrival};
+use airdma_worlds::only_datagrams;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const QKEY: Qkey = Qkey(0x1234);
 const KEY: Rkey = Rkey(7);
 const LENGTH: u32 = 4 << 20;
 /// Headers below the BTH, and the ICRC.
@@ -50,22 +49,8 @@ struct Memory {
 #[rustfmt::skip]
 impl Host for Memory {
     fn gather(&mut self, _: Slot, _: u32, _: &mut [u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn scatter(&mut self, _: Slot, _: u32, _: &[u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn share_memory(&mut self, _: Slot, _: Slot) -> bool { false }
-    fn take_receive(&mut self) -> Option<Receive> { None }
-    fn take_shared_receive(&mut self, _: u32) -> Result<Option<Receive>, RemoteFault> { Ok(None) }
-    fn scatter_receive(&mut self, _: Slot, _: u32, _: &[u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn check_remote(&mut self, _: Rkey, _: u64, _: u32, _: RemoteAccess) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn read_remote(&mut self, _: Rkey, _: u64, _: &mut [u8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn atomic(&mut self, _: Rkey, _: u64, _: AtomicOperation) -> Result<u64, RemoteFault> { Err(RemoteFault::Access) }
-    fn write_atomic(&mut self, _: Rkey, _: u64, _: [u8; 8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn invalidate(&mut self, _: Rkey) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn invalidate_local(&mut self, _: Rkey) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn bind(&mut self, _: &Bind) -> Result<(), LocalFault> { Err(LocalFault) }
+    only_datagrams!();
     fn complete_send(&mut self, _: Slot, _: Option<Completion>) {}
-    fn complete_receive(&mut self, _: Slot, _: Completion) {}
-    fn event(&mut self, _: QpEvent) {}
     fn count(&mut self, counter: Counter) { *self.counters.entry(counter.name()).or_default() += 1; }
 
     fn check_read(&mut self, _: Neighbour, rkey: Rkey, va: u64, length: u32) -> Result<(), RemoteFault> {
@@ -92,104 +77,59 @@ impl RecordHost for Memory {
     }
 }
 
-fn queue_pair(number: u32, memory: &mut Memory) -> QueuePair {
-    let mut qp = QueuePair::new(QpConfig {
-        qp_type: QpType::Ud,
-        qpn: Qpn::new(number),
-        port_mtu: PathMtu::M1024,
-        shared_receives: false,
-    });
-    let steps = [
-        (
-            QpState::Init,
-            AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
-        ),
-        (QpState::ReadyToReceive, AttrMask::empty()),
-        (QpState::ReadyToSend, AttrMask::SQ_PSN),
-    ];
-    for (state, mask) in steps {
-        let attributes = QpAttributes {
-            state,
-            qkey: QKEY,
-            port: 1,
-            ..QpAttributes::default()
-        };
-        qp.modify(&attributes, AttrMask::STATE | mask, memory)
-            .unwrap();
-    }
-    qp.set_record_requester(Psn::new(number), 1500);
+fn queue_pair(number: u32) -> QueuePair {
+    let mut qp = datagrams::queue_pair(Qpn::new(number), PathMtu::M1024, 1500);
     qp.reserve_answers([3, u64::from(number)]);
     qp
 }
 
 /// A link of one gigabit per second, 100 us long.
-#[derive(Clone, Copy, Default)]
-struct Link {
-    loss_ppm: u64,
-    repeat_ppm: u64,
-    /// Longest further delay, which differs for each packet.
-    jitter_us: u64,
+fn link(loss_ppm: u64, repeat_ppm: u64, jitter_us: u64) -> Link {
+    Link {
+        loss_ppm,
+        repeat_ppm,
+        delay_us: 100,
+        jitter_us,
+    }
 }
 
 struct World {
     random: Random,
-    link: Link,
     now: Time,
     reader: QueuePair,
     server: QueuePair,
     records: RecordTarget,
     memory: Memory,
-    flight: BTreeMap<(Time, u64), (End, Vec<u8>)>,
-    sequence: u64,
+    flight: Flight<(End, Vec<u8>)>,
     /// When the server's end of the link is free.
     free_at: Time,
 }
 
 impl World {
     fn new(loss_ppm: u64) -> World {
-        let link = Link {
-            loss_ppm,
-            ..Link::default()
-        };
-        World::with(5, link, LENGTH)
+        World::with(5, link(loss_ppm, 0, 0), LENGTH)
     }
 
     fn with(seed: u64, link: Link, length: u32) -> World {
-        let mut memory = Memory {
+        let memory = Memory {
             source: (0..length).map(|at| (at * 7 + at / 251) as u8).collect(),
             copy: vec![0; length as usize],
             counters: BTreeMap::new(),
         };
         World {
             random: Random::new(seed),
-            link,
             now: Time::ZERO,
-            reader: queue_pair(1, &mut memory),
-            server: queue_pair(2, &mut memory),
+            reader: queue_pair(1),
+            server: queue_pair(2),
             records: RecordTarget::new(RecordConfig::default(), [1, 2]).unwrap(),
             memory,
-            flight: BTreeMap::new(),
-            sequence: 0,
+            flight: Flight::new(link),
             free_at: Time::ZERO,
         }
     }
 
     fn sends(&mut self, to: End, at: Time, bytes: Vec<u8>) {
-        let Link {
-            loss_ppm,
-            repeat_ppm,
-            jitter_us,
-        } = self.link;
-        let copies = 1 + u64::from(self.random.below(1_000_000) < repeat_ppm);
-        for _ in 0..copies {
-            if self.random.below(1_000_000) >= loss_ppm {
-                self.sequence += 1;
-                let takes = 100 + self.random.below(jitter_us + 1);
-                let arrives = at + Duration::from_micros(takes);
-                let packet = (to, bytes.clone());
-                self.flight.insert((arrives, self.sequence), packet);
-            }
-        }
+        self.flight.send(&mut self.random, at, &(to, bytes));
     }
 
     fn takes(&mut self, end: End, bytes: &[u8]) {
@@ -197,13 +137,7 @@ impl World {
             End::Reader => End::Server.address(),
             End::Server => End::Reader.address(),
         };
-        let arrival = Arrival {
-            source,
-            destination: end.address(),
-            tos: 0,
-            ttl: 64,
-            flow_label: 0,
-        };
+        let arrival = arrival(source, end.address());
         if bytes[0] != RECORD_READ_OPCODE {
             let packet = RecordPacket::parse(bytes).unwrap();
             let (records, memory) = (&mut self.records, &mut self.memory);
@@ -275,7 +209,7 @@ impl World {
 
     /// Goes to the next packet or timer.
     fn steps(&mut self) {
-        let arrival = self.flight.first_key_value().map(|(&(at, _), _)| at);
+        let arrival = self.flight.next();
         let waits = self.server.next_read(0).map(|_| self.free_at);
         let next = [arrival, self.records.poll_timeout(), waits];
         let Some(next) = next.into_iter().flatten().min() else {
@@ -283,7 +217,7 @@ impl World {
         };
         self.now = next.max(self.now);
         if arrival == Some(self.now) {
-            let (_, (end, bytes)) = self.flight.pop_first().unwrap();
+            let (end, bytes) = self.flight.take().unwrap();
             self.takes(end, &bytes);
         } else {
             self.records.handle_timeout(self.now, &mut self.memory);
@@ -481,7 +415,7 @@ impl Judged {
             self.judge();
         }
         // What is still on its way changes nothing.
-        while !self.world.flight.is_empty() {
+        while self.world.flight.next().is_some() {
             self.world.polls();
             self.world.steps();
             self.judge();
@@ -500,17 +434,9 @@ fn name(number: u64) -> Name {
 #[test]
 fn reads_keep_the_contract_whatever_the_network_does() {
     let links = [
-        Link::default(),
-        Link {
-            loss_ppm: 50_000,
-            repeat_ppm: 100_000,
-            jitter_us: 1_000,
-        },
-        Link {
-            loss_ppm: 400_000,
-            repeat_ppm: 300_000,
-            jitter_us: 30_000,
-        },
+        link(0, 0, 0),
+        link(5 * PERCENT, 10 * PERCENT, 1_000),
+        link(40 * PERCENT, 30 * PERCENT, 30_000),
     ];
     let (mut ends, mut partial) = (BTreeMap::new(), 0);
     for link in links {

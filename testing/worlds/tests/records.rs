@@ -10,16 +10,16 @@ use std::time::Duration;
 use airdma_model::records::{Name, Record, Records};
 use airdma_sim::Random;
 use airdma_transport::{
-    AtomicOperation, AttrMask, Bind, Completion, Counter, Datagram, Ended, Host, LocalFault,
-    Operation, Path, QpAttributes, QpConfig, QpEvent, QpState, QpType, QueuePair, Receive,
-    RecordConfig, RecordHandle, RecordHost, RecordOrigin, RecordTarget, RemoteAccess, RemoteFault,
-    SendRequest, Slot, Time,
+    Completion, Counter, Ended, Host, LocalFault, Operation, QueuePair, RecordConfig, RecordHandle,
+    RecordHost, RecordOrigin, RecordTarget, RemoteFault, Slot, Time,
 };
-use airdma_wire::{Neighbour, PathMtu, Psn, Qkey, Qpn, RecordPacket, Rkey};
+use airdma_wire::{Neighbour, PathMtu, Qpn, RecordPacket, Rkey};
+use airdma_worlds::datagrams::{self, Flight, Link, PERCENT, arrival};
+use airdma_worlds::only_datagrams;
 
+const TARGET: [u8; 4] = [10, 0, 0, 1];
 const VA: u64 = 0x10_0000;
 const KEY: Rkey = Rkey(0x5eed_0001);
-const QKEY: Qkey = Qkey(0x77);
 /// Memory of one source, in slots of the longest message.
 const SLOT: u64 = 1024;
 const SLOTS: u64 = 64;
@@ -30,13 +30,10 @@ const REUSE_AFTER: usize = 40;
 /// Worlds of each test.
 const SEEDS: u64 = 6;
 
-/// What happens to packets.
+/// What happens to packets, and how far messages are apart.
 #[derive(Clone, Copy, Debug)]
 struct Network {
-    loss_percent: u64,
-    repeat_percent: u64,
-    /// Longest delay, in microseconds.
-    delay_us: u64,
+    link: Link,
     /// Longest pause between two messages.
     pause_us: u64,
     attacks: bool,
@@ -55,22 +52,8 @@ impl Host for Sender {
         out.copy_from_slice(&self.message[offset as usize..][..out.len()]);
         Ok(())
     }
-    fn scatter(&mut self, _: Slot, _: u32, _: &[u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn share_memory(&mut self, _: Slot, _: Slot) -> bool { false }
-    fn take_receive(&mut self) -> Option<Receive> { None }
-    fn take_shared_receive(&mut self, _: u32) -> Result<Option<Receive>, RemoteFault> { Ok(None) }
-    fn scatter_receive(&mut self, _: Slot, _: u32, _: &[u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn check_remote(&mut self, _: Rkey, _: u64, _: u32, _: RemoteAccess) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn read_remote(&mut self, _: Rkey, _: u64, _: &mut [u8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn atomic(&mut self, _: Rkey, _: u64, _: AtomicOperation) -> Result<u64, RemoteFault> { Err(RemoteFault::Access) }
-    fn write_atomic(&mut self, _: Rkey, _: u64, _: [u8; 8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn invalidate(&mut self, _: Rkey) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn invalidate_local(&mut self, _: Rkey) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn bind(&mut self, _: &Bind) -> Result<(), LocalFault> { Err(LocalFault) }
+    only_datagrams!();
     fn complete_send(&mut self, _: Slot, completion: Option<Completion>) { self.completed = completion; }
-    fn complete_receive(&mut self, _: Slot, _: Completion) {}
-    fn event(&mut self, _: QpEvent) {}
     fn count(&mut self, _: Counter) {}
 }
 
@@ -116,34 +99,9 @@ impl RecordHost for Memory {
     }
 }
 
+/// With 256 bytes of payload.
 fn queue_pair(number: u32) -> QueuePair {
-    let mut qp = QueuePair::new(QpConfig {
-        qp_type: QpType::Ud,
-        qpn: Qpn::new(number),
-        port_mtu: PathMtu::M256,
-        shared_receives: false,
-    });
-    let steps = [
-        (
-            QpState::Init,
-            AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
-        ),
-        (QpState::ReadyToReceive, AttrMask::empty()),
-        (QpState::ReadyToSend, AttrMask::SQ_PSN),
-    ];
-    for (state, mask) in steps {
-        let attributes = QpAttributes {
-            state,
-            qkey: QKEY,
-            port: 1,
-            ..QpAttributes::default()
-        };
-        qp.modify(&attributes, AttrMask::STATE | mask, &mut Sender::default())
-            .unwrap();
-    }
-    // 256 bytes of payload.
-    qp.set_record_requester(Psn::new(number), 360);
-    qp
+    datagrams::queue_pair(Qpn::new(number), PathMtu::M256, 360)
 }
 
 struct Source {
@@ -167,9 +125,7 @@ struct World {
     records: RecordTarget,
     memory: Memory,
     judge: Records,
-    /// Packets in flight, by the time of their arrival.
-    flight: BTreeMap<(Time, u64), (Neighbour, Vec<u8>)>,
-    sequence: u64,
+    flight: Flight<(Neighbour, Vec<u8>)>,
     /// Packets that the attacker saw.
     seen: Vec<(Neighbour, Vec<u8>)>,
     held: Vec<(RecordHandle, Name)>,
@@ -203,8 +159,7 @@ impl World {
                 bytes,
                 counters: BTreeMap::new(),
             },
-            flight: BTreeMap::new(),
-            sequence: 0,
+            flight: Flight::new(network.link),
             seen: Vec::new(),
             held: Vec::new(),
             sent: 0,
@@ -246,22 +201,8 @@ impl World {
             message,
             completed: None,
         };
-        let request = SendRequest {
-            slot: Slot(0),
-            wr_id: 1,
-            operation: Operation::Record { va, rkey: KEY },
-            length,
-            signalled: true,
-            solicited: false,
-            fence: false,
-            datagram: Some(Datagram {
-                path: Path::default(),
-                qpn: Qpn::new(1),
-                qkey: QKEY,
-            }),
-            reliable: false,
-            srqn: 0,
-        };
+        let operation = Operation::Record { va, rkey: KEY };
+        let request = datagrams::request(0, operation, length, TARGET.into(), Qpn::new(1));
         source.qp.post_send(request, &mut host);
         let mut out = vec![0; 5000];
         let mut packets = Vec::new();
@@ -279,19 +220,14 @@ impl World {
         if self.network.attacks && self.seen.len() < 1000 && self.percent(10) {
             self.seen.push((address, packet.clone()));
         }
-        if self.percent(self.network.repeat_percent) {
-            self.arrive(address, packet.clone());
-        }
-        if !self.percent(self.network.loss_percent) {
-            self.arrive(address, packet);
-        }
+        self.flight
+            .send(&mut self.random, self.now, &(address, packet));
     }
 
+    /// Nothing happens to it.
     fn arrive(&mut self, address: Neighbour, packet: Vec<u8>) {
-        let delay = Duration::from_micros(self.random.below(self.network.delay_us + 1));
-        self.sequence += 1;
         self.flight
-            .insert((self.now + delay, self.sequence), (address, packet));
+            .keep(&mut self.random, self.now, (address, packet));
     }
 
     /// A packet that was seen before arrives again, as it was or with another key.
@@ -316,13 +252,7 @@ impl World {
 
     fn deliver(&mut self, address: Neighbour, bytes: &[u8]) {
         let packet = RecordPacket::parse(bytes).unwrap();
-        let arrival = airdma_transport::Arrival {
-            source: address,
-            destination: [10, 0, 0, 1].into(),
-            tos: 0,
-            ttl: 64,
-            flow_label: 0,
-        };
+        let arrival = arrival(address, TARGET.into());
         self.target.handle_record(
             self.now,
             &arrival,
@@ -379,7 +309,7 @@ impl World {
     /// Goes to `until`, with what is due before.
     fn run(&mut self, until: Time) {
         loop {
-            let arrival = self.flight.first_key_value().map(|(&(at, _), _)| at);
+            let arrival = self.flight.next();
             let timer = self.records.poll_timeout();
             let next = [arrival, timer].into_iter().flatten().min();
             let Some(next) = next.filter(|&next| next <= until) else {
@@ -387,7 +317,7 @@ impl World {
             };
             self.now = self.now.max(next);
             if arrival == Some(next) {
-                let (_, (address, packet)) = self.flight.pop_first().unwrap();
+                let (address, packet) = self.flight.take().unwrap();
                 self.deliver(address, &packet);
             } else {
                 self.records.handle_timeout(self.now, &mut self.memory);
@@ -451,10 +381,17 @@ fn roomy() -> RecordConfig {
     }
 }
 
+const fn link(loss_percent: u64, repeat_percent: u64, jitter_us: u64) -> Link {
+    Link {
+        loss_ppm: loss_percent * PERCENT,
+        repeat_ppm: repeat_percent * PERCENT,
+        delay_us: 0,
+        jitter_us,
+    }
+}
+
 const CLEAN: Network = Network {
-    loss_percent: 0,
-    repeat_percent: 0,
-    delay_us: 2_000,
+    link: link(0, 0, 2_000),
     pause_us: 400,
     attacks: false,
 };
@@ -472,8 +409,7 @@ fn without_loss_every_message_is_whole() {
 #[test]
 fn of_what_is_lost_the_rest_is_valid() {
     let network = Network {
-        loss_percent: 5,
-        repeat_percent: 10,
+        link: link(5, 10, 2_000),
         ..CLEAN
     };
     let (mut valid, mut sent) = (0, 0);
@@ -492,9 +428,7 @@ fn of_what_is_lost_the_rest_is_valid() {
 #[test]
 fn replays_and_forgeries_change_nothing() {
     let network = Network {
-        loss_percent: 5,
-        repeat_percent: 5,
-        delay_us: 5_000,
+        link: link(5, 5, 5_000),
         attacks: true,
         ..CLEAN
     };
@@ -512,9 +446,7 @@ fn replays_and_forgeries_change_nothing() {
 #[test]
 fn small_tables_keep_the_contract() {
     let network = Network {
-        loss_percent: 20,
-        repeat_percent: 20,
-        delay_us: 30_000,
+        link: link(20, 20, 30_000),
         pause_us: 10_000,
         attacks: true,
     };

@@ -9,33 +9,22 @@ use std::time::Duration;
 use airdma_model::reliable::Reliable;
 use airdma_sim::Random;
 use airdma_transport::{
-    Arrival, AtomicOperation, AttrMask, Bind, Completion, Counter, Datagram, Ended, Host,
-    LocalFault, Operation, Path, QpAttributes, QpConfig, QpEvent, QpState, QpType, QueuePair,
-    Receive, RecordAnswerOwed, RecordConfig, RecordHost, RecordOrigin, RecordTarget,
-    ReliableConfig, RemoteAccess, RemoteFault, SendRequest, Slot, Status, Time,
+    Completion, Counter, Ended, Host, LocalFault, Operation, QueuePair, Receive, RecordAnswerOwed,
+    RecordConfig, RecordHost, RecordOrigin, RecordTarget, ReliableConfig, RemoteFault, SendRequest,
+    Slot, Status, Time,
 };
 use airdma_wire::{
-    GRH_LEN, Gid, Neighbour, PathMtu, Psn, Qkey, Qpn, RECORD_ACK_OPCODE, RecordAck, RecordPacket,
-    Rkey,
+    GRH_LEN, Neighbour, PathMtu, Qpn, RECORD_ACK_OPCODE, RecordAck, RecordPacket, Rkey,
 };
+use airdma_worlds::datagrams::{self, Flight, Link, PERCENT, arrival};
+use airdma_worlds::only_datagrams;
 
 const KEY: Rkey = Rkey(0x5eed_0001);
-const QKEY: Qkey = Qkey(0x77);
 const SENDER: [u8; 4] = [10, 0, 0, 1];
 /// Longest message.
 const LONGEST: u64 = 6000;
 /// Receives that a target has posted.
 const RECEIVES: usize = 4;
-
-/// What happens to packets.
-#[derive(Clone, Copy, Debug)]
-struct Network {
-    loss_percent: u64,
-    repeat_percent: u64,
-    delay_us: u64,
-    /// Longest further delay, which differs for each packet.
-    jitter_us: u64,
-}
 
 #[derive(Default)]
 struct Sends {
@@ -50,25 +39,11 @@ impl Host for Sends {
         out.copy_from_slice(&self.messages[slot.0 as usize][offset as usize..][..out.len()]);
         Ok(())
     }
-    fn scatter(&mut self, _: Slot, _: u32, _: &[u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn share_memory(&mut self, _: Slot, _: Slot) -> bool { false }
-    fn take_receive(&mut self) -> Option<Receive> { None }
-    fn take_shared_receive(&mut self, _: u32) -> Result<Option<Receive>, RemoteFault> { Ok(None) }
-    fn scatter_receive(&mut self, _: Slot, _: u32, _: &[u8]) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn check_remote(&mut self, _: Rkey, _: u64, _: u32, _: RemoteAccess) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn read_remote(&mut self, _: Rkey, _: u64, _: &mut [u8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn atomic(&mut self, _: Rkey, _: u64, _: AtomicOperation) -> Result<u64, RemoteFault> { Err(RemoteFault::Access) }
-    fn write_atomic(&mut self, _: Rkey, _: u64, _: [u8; 8]) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn invalidate(&mut self, _: Rkey) -> Result<(), RemoteFault> { Err(RemoteFault::Access) }
-    fn invalidate_local(&mut self, _: Rkey) -> Result<(), LocalFault> { Err(LocalFault) }
-    fn bind(&mut self, _: &Bind) -> Result<(), LocalFault> { Err(LocalFault) }
+    only_datagrams!();
     fn complete_send(&mut self, _: Slot, completion: Option<Completion>) {
         let completion = completion.unwrap();
         self.completed.push((completion.wr_id, completion.status));
     }
-    fn complete_receive(&mut self, _: Slot, _: Completion) {}
-    fn event(&mut self, _: QpEvent) {}
     fn count(&mut self, counter: Counter) {
         self.repeated += u64::from(counter == Counter::Retransmits);
     }
@@ -146,32 +121,7 @@ struct Target {
 }
 
 fn queue_pair(number: u32) -> QueuePair {
-    let mut qp = QueuePair::new(QpConfig {
-        qp_type: QpType::Ud,
-        qpn: Qpn::new(number),
-        port_mtu: PathMtu::M256,
-        shared_receives: false,
-    });
-    let steps = [
-        (
-            QpState::Init,
-            AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
-        ),
-        (QpState::ReadyToReceive, AttrMask::empty()),
-        (QpState::ReadyToSend, AttrMask::SQ_PSN),
-    ];
-    for (state, mask) in steps {
-        let attributes = QpAttributes {
-            state,
-            qkey: QKEY,
-            port: 1,
-            ..QpAttributes::default()
-        };
-        qp.modify(&attributes, AttrMask::STATE | mask, &mut Sends::default())
-            .unwrap();
-    }
-    qp.set_record_requester(Psn::new(number), 360);
-    qp
+    datagrams::queue_pair(Qpn::new(number), PathMtu::M256, 360)
 }
 
 fn address(target: usize) -> Neighbour {
@@ -180,19 +130,17 @@ fn address(target: usize) -> Neighbour {
 
 struct World {
     random: Random,
-    network: Network,
     now: Time,
     qp: QueuePair,
     host: Sends,
     targets: Vec<Target>,
-    /// Packets in flight, by the time of their arrival: to a target, or an answer of it.
-    flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
-    sequence: u64,
+    /// To a target, or an answer of it.
+    flight: Flight<(usize, Vec<u8>)>,
     judge: Reliable,
 }
 
 impl World {
-    fn new(seed: u64, network: Network, targets: usize, config: RecordConfig) -> Self {
+    fn new(seed: u64, link: Link, targets: usize, config: RecordConfig) -> Self {
         let mut qp = queue_pair(0x100);
         qp.enable_reliable(ReliableConfig::default(), [seed, !seed])
             .unwrap();
@@ -212,13 +160,11 @@ impl World {
         };
         World {
             random: Random::new(seed),
-            network,
             now: Time::from_nanos(1_000_000_000),
             qp,
             host: Sends::default(),
             targets: (0..targets).map(target).collect(),
-            flight: BTreeMap::new(),
-            sequence: 0,
+            flight: Flight::new(link),
             judge: Reliable::default(),
         }
     }
@@ -236,44 +182,22 @@ impl World {
         self.targets[to].waiting += 1;
         self.host.messages.push(message);
         let va = name << 32;
+        let operation = if is_send {
+            Operation::Send
+        } else {
+            Operation::Record { va, rkey: KEY }
+        };
+        let qpn = Qpn::new(1 + to as u32);
         let request = SendRequest {
-            slot: Slot(name as u32),
-            wr_id: name,
-            operation: if is_send {
-                Operation::Send
-            } else {
-                Operation::Record { va, rkey: KEY }
-            },
-            length: length as u32,
-            signalled: true,
-            solicited: false,
-            fence: false,
-            datagram: Some(Datagram {
-                path: Path {
-                    gid: Gid::from(address(to)),
-                    ..Path::default()
-                },
-                qpn: Qpn::new(1 + to as u32),
-                qkey: QKEY,
-            }),
             reliable: true,
-            srqn: 0,
+            ..datagrams::request(name as u32, operation, length as u32, address(to), qpn)
         };
         self.qp.post_send(request, &mut self.host);
     }
 
     fn fly(&mut self, target: usize, bytes: Vec<u8>) {
-        let copies = 1 + usize::from(self.percent(self.network.repeat_percent));
-        for _ in 0..copies {
-            if self.percent(self.network.loss_percent) {
-                continue;
-            }
-            let jitter = self.random.below(self.network.jitter_us + 1);
-            let delay = Duration::from_micros(self.network.delay_us + jitter);
-            self.sequence += 1;
-            self.flight
-                .insert((self.now + delay, self.sequence), (target, bytes.clone()));
-        }
+        self.flight
+            .send(&mut self.random, self.now, &(target, bytes));
     }
 
     fn transmit(&mut self) {
@@ -286,16 +210,9 @@ impl World {
     }
 
     fn arrive(&mut self, target: usize, bytes: &[u8]) {
-        let between = |source, destination| Arrival {
-            source,
-            destination,
-            tos: 0,
-            ttl: 64,
-            flow_label: 0,
-        };
         if bytes[0] == RECORD_ACK_OPCODE {
             let answer = RecordAck::parse(bytes).unwrap();
-            let arrival = between(address(target), SENDER.into());
+            let arrival = arrival(address(target), SENDER.into());
             self.qp
                 .handle_answer(self.now, &arrival, &answer, &mut self.host);
             return;
@@ -305,7 +222,7 @@ impl World {
             return;
         }
         let packet = RecordPacket::parse(bytes).unwrap();
-        let arrival = between(SENDER.into(), address(target));
+        let arrival = arrival(SENDER.into(), address(target));
         let (records, host) = (&mut at.records, &mut at.host);
         let answer = at
             .qp
@@ -360,7 +277,7 @@ impl World {
     /// Goes to the next packet or timer; false if there is none by `until`.
     fn step(&mut self, until: Time) -> bool {
         self.settle();
-        let arrival = self.flight.first_key_value().map(|(&(at, _), _)| at);
+        let arrival = self.flight.next();
         let timer = self.qp.poll_timeout();
         let next = [arrival, timer].into_iter().flatten().min();
         let Some(next) = next.filter(|&next| next <= until) else {
@@ -369,7 +286,7 @@ impl World {
         };
         self.now = self.now.max(next);
         if arrival == Some(next) {
-            let (_, (target, bytes)) = self.flight.pop_first().unwrap();
+            let (target, bytes) = self.flight.take().unwrap();
             self.arrive(target, &bytes);
         } else {
             self.qp.handle_timeout(self.now, &mut self.host);
@@ -399,9 +316,9 @@ fn play(world: &mut World, messages: u64) -> usize {
     world.judge.end().unwrap()
 }
 
-const NETWORK: Network = Network {
-    loss_percent: 5,
-    repeat_percent: 5,
+const LINK: Link = Link {
+    loss_ppm: 5 * PERCENT,
+    repeat_ppm: 5 * PERCENT,
     delay_us: 300,
     jitter_us: 300,
 };
@@ -409,7 +326,7 @@ const NETWORK: Network = Network {
 #[test]
 fn all_messages_arrive_once_in_spite_of_loss() {
     for seed in 0..4 {
-        let mut world = World::new(seed, NETWORK, 5, RecordConfig::default());
+        let mut world = World::new(seed, LINK, 5, RecordConfig::default());
         assert_eq!(play(&mut world, 300), 300);
         assert!(world.host.repeated > 0);
     }
@@ -417,9 +334,9 @@ fn all_messages_arrive_once_in_spite_of_loss() {
 
 #[test]
 fn small_tables_and_much_loss_keep_the_contract() {
-    let network = Network {
-        loss_percent: 30,
-        repeat_percent: 30,
+    let link = Link {
+        loss_ppm: 30 * PERCENT,
+        repeat_ppm: 30 * PERCENT,
         delay_us: 100,
         jitter_us: 30_000,
     };
@@ -432,7 +349,7 @@ fn small_tables_and_much_loss_keep_the_contract() {
     };
     let mut arrived = 0;
     for seed in 0..6 {
-        let mut world = World::new(seed, network, 3, config);
+        let mut world = World::new(seed, link, 3, config);
         world.targets[2].is_dead = seed % 2 == 0;
         arrived += play(&mut world, 100);
     }
@@ -442,8 +359,8 @@ fn small_tables_and_much_loss_keep_the_contract() {
 const LASTS: Duration = Duration::from_millis(50);
 
 /// Messages that each target but the last takes, when 8 to each are always posted.
-fn rounds(network: Network, is_dead: bool) -> Vec<u64> {
-    let mut world = World::new(1, network, 64, RecordConfig::default());
+fn rounds(link: Link, is_dead: bool) -> Vec<u64> {
+    let mut world = World::new(1, link, 64, RecordConfig::default());
     world.targets[63].is_dead = is_dead;
     let start = world.now;
     while world.now.duration_since(start) < LASTS {
@@ -469,13 +386,13 @@ fn rounds(network: Network, is_dead: bool) -> Vec<u64> {
 
 #[test]
 fn one_dead_target_of_sixty_four_slows_no_other_down() {
-    let network = Network {
-        loss_percent: 0,
-        repeat_percent: 0,
+    let link = Link {
+        loss_ppm: 0,
+        repeat_ppm: 0,
         delay_us: 2_000,
         jitter_us: 0,
     };
-    let (all_live, one_dead) = (rounds(network, false), rounds(network, true));
+    let (all_live, one_dead) = (rounds(link, false), rounds(link, true));
     let sum = |done: &[u64]| done.iter().sum::<u64>();
     let share = sum(&one_dead) as f64 / sum(&all_live) as f64;
     assert!(share > 0.95, "{share}");
