@@ -73,8 +73,8 @@ enum Command {
     },
     /// Run a program written for sockets, unmodified: its TCP connections use RDMA (experimental).
     ///
-    /// An experiment, not for data that matters: a connection that uses RDMA must not be inherited
-    /// by fork or exec, passed to another process or spliced, and may be reset when it begins to.
+    /// An experiment, not for data that matters. A connection that is inherited, passed, spliced or
+    /// half closed goes back to the kernel; what a killed program had sent may be lost.
     ///
     /// Sets LD_PRELOAD to libairdma_sockets.so and becomes the program. Connections to peers that
     /// run so too move their data by RDMA; all others stay with the kernel. The library is found

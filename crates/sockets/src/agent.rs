@@ -87,7 +87,7 @@ pub fn consider(socket: &'static Socket, fd: c_int) {
         return socket.settle(Stage::Kernel);
     };
     let generation = socket.generation();
-    agent.spawn(async move {
+    agent.spawn_task(async move {
         let outcome = agent.attempt(socket, generation, own, peer).await;
         crate::process::note(|| format!("{own} and {peer}: {outcome:?}"));
         if socket.generation() == generation {
@@ -100,6 +100,13 @@ pub fn consider(socket: &'static Socket, fd: c_int) {
             socket.end_attempt();
         }
     });
+}
+
+/// Runs a task beside the program's threads, if there is an agent.
+pub fn spawn<F: Future<Output = ()> + Send + 'static>(task: impl FnOnce(&'static Agent) -> F) {
+    if let Some(agent) = Agent::of_process() {
+        agent.spawn_task(task(agent));
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +150,7 @@ impl Agent {
         Some(agent)
     }
 
-    fn spawn(&'static self, future: impl Future<Output = ()> + Send + 'static) {
+    fn spawn_task(&'static self, future: impl Future<Output = ()> + Send + 'static) {
         {
             let mut queue = lock(&self.queue);
             if queue.tasks >= TASKS_MAX {

@@ -15,9 +15,11 @@ pub enum Counter {
     Received,
     /// Lanes that ended because the peer or the path was gone.
     Failed,
+    /// Connections that were handed back to the kernel.
+    HandedBack,
 }
 
-static COUNTERS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+static COUNTERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 
 /// Adds to a counter.
 pub fn add(counter: Counter, count: u64) {

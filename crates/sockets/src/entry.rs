@@ -3,6 +3,8 @@
 
 pub mod data;
 pub mod descriptors;
+#[cfg(target_arch = "x86_64")]
+pub mod images;
 pub mod options;
 pub mod processes;
 

@@ -14,6 +14,7 @@
 //! | [`tcp`] | what the kernel knows of a connection, and the gates |
 //! | [`agent`], [`negotiation`], [`proof`] | how a lane comes to be, beside the program's threads |
 //! | [`lane`], [`message`] | the lane |
+//! | [`hand_back`] | calls that need the kernel's socket, and get it |
 //! | [`closing`], [`process`] | the end of connections and processes, fork |
 //! | [`policy`] | which connections may have a lane |
 
@@ -22,6 +23,7 @@ mod closing;
 mod counters;
 mod descriptors;
 mod entry;
+mod hand_back;
 mod inside;
 mod lane;
 mod message;

@@ -5,7 +5,7 @@ pub const HEADER_BYTES: usize = 16;
 /// Longest message.
 pub const MESSAGE_BYTES: usize = 32 * 1024;
 /// Version of this protocol, in the first message of each end.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +14,9 @@ pub enum Kind {
     Data = 1,
     /// Nothing but the header's credits and tokens.
     Credits = 2,
-    /// The sender has shut its direction; `value`: length of what it sent on the lane.
-    Fin = 3,
+    /// The sender hands the connection back to the kernel: it writes no more to the lane, and takes
+    /// the peer's stream from the kernel from byte `value` of what was sent on the lane on.
+    Back = 3,
     /// First message of each end: an element of the proof, and of the second end its confirmation.
     Hello = 4,
     /// The confirmation of the first end.
@@ -24,6 +25,8 @@ pub enum Kind {
     Ready = 6,
     /// The sender knows from which byte on the peer writes to the lane.
     Go = 7,
+    /// The sender's program has read all of the peer's stream that went by the kernel before.
+    Drained = 8,
 }
 
 /// The header of a message.
@@ -55,11 +58,12 @@ impl Header {
         let kind = match header[0] {
             1 => Kind::Data,
             2 => Kind::Credits,
-            3 => Kind::Fin,
+            3 => Kind::Back,
             4 => Kind::Hello,
             5 => Kind::Confirm,
             6 => Kind::Ready,
             7 => Kind::Go,
+            8 => Kind::Drained,
             _ => return None,
         };
         (header[1] == VERSION).then_some(())?;

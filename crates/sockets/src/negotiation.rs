@@ -7,14 +7,15 @@
 //! | `Confirm`: confirmation | -> | |
 //! | | <- | `Ready`: byte from which on it writes to the lane; its writes wait |
 //! | `Ready`: its byte; its writes go to the lane | -> | |
-//! | | <- | `Go`, then what waited; the token, through the kernel |
-//! | the token, through the kernel | -> | |
+//! | | <- | `Go`, then what waited |
+//! | `Drained`, once its program has read what the kernel had | <-> | the same |
+//! | the token, through the kernel, behind the other's `Drained` | <-> | the same |
 //!
 //! An end confirms, or sends `Ready`, once no call of its program is in the kernel any more, and a
 //! connection that cannot switch is refused before that. The end that connected sends nothing by
 //! the lane before it has the peer's `Ready`: until then the connection can stay with the kernel.
-//! Neither end puts a token into the kernel's stream before the other knows where the stream ends
-//! there.
+//! Neither end puts a token into the kernel's stream before the other's program has read all of
+//! that: a token has no byte of the program before it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use crate::lane::Lane;
 use crate::message::Kind;
 use crate::proof::{CONFIRMATION_BYTES, ELEMENT_BYTES, Secret, confirms};
 use crate::socket::{Socket, Stage};
-use crate::tcp;
+use crate::{hand_back, tcp};
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -183,10 +184,12 @@ impl Connection {
             // Nothing of either stream has left by the lane.
             let lane = inner.lane.take();
             let unopened = lane.as_ref().map_or(&[][..], |lane| lane.unopened());
-            if !unopened.is_empty() && !tcp::send_all(fd, unopened) {
+            if tcp::send_some(fd, unopened) < unopened.len() {
                 // An error, where bytes would be missing.
-                tcp::abandon(fd);
+                tcp::abort(fd);
             }
+            // Writes of the program waited.
+            tcp::open_write_gate(fd);
             socket.settle(Stage::Kernel);
             drop(inner);
             drop(lane);
@@ -206,7 +209,8 @@ impl Connection {
         let socket = self.socket;
         let mut inner = socket.lock();
         let fd = inner.fd;
-        if socket.generation() != self.generation || socket.stage() != Stage::Negotiating {
+        let may_switch = socket.stage() == Stage::Negotiating && !hand_back::is_forking();
+        if socket.generation() != self.generation || !may_switch {
             return false;
         }
         let Some(positions) = tcp::positions(fd, self.is_active) else {
@@ -267,7 +271,7 @@ impl Connection {
                 return std::task::Poll::Pending;
             }
             if !lane.failed {
-                lane.send_token(fd);
+                lane.switched();
             }
             lane.progress(fd);
             lane.settle_read_gate(fd);

@@ -54,7 +54,7 @@ next! {
     fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t;
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void;
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     fn eventfd(value: c_uint, flags: c_int) -> c_int;
     fn epoll_create1(flags: c_int) -> c_int;
     fn timerfd_create(clock: c_int, flags: c_int) -> c_int;

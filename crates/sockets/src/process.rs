@@ -3,8 +3,9 @@
 use std::sync::Once;
 
 use crate::counters::{self, Counter};
+use crate::hand_back::{self, Need};
 use crate::inside::{self, Inside};
-use crate::{agent, closing, socket};
+use crate::{agent, socket};
 
 /// Prepares for what may happen to this process. Called with the first connection of each.
 pub fn prepare() {
@@ -13,7 +14,7 @@ pub fn prepare() {
         // SAFETY: functions that live as long as the library. Without memory they are refused:
         // then a child is noticed by its number alone.
         unsafe {
-            libc::pthread_atfork(Some(before_fork), None, Some(in_child));
+            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
             libc::atexit(at_exit);
         }
     });
@@ -21,23 +22,29 @@ pub fn prepare() {
 
 extern "C" fn before_fork() {
     let _inside = Inside::enter();
-    socket::share_all();
+    hand_back::before_fork();
+}
+
+extern "C" fn after_fork() {
+    let _inside = Inside::enter();
+    hand_back::after_fork();
 }
 
 extern "C" fn in_child() {
     inside::is_program();
     agent::in_child();
+    hand_back::in_child();
     socket::in_child();
     counters::reset();
 }
 
-/// Before the process ends: what was written on lanes is delivered.
+/// Before the process ends: the kernel delivers what was written.
 pub extern "C" fn at_exit() {
     if !socket::is_own_table() {
         return;
     }
     let _inside = Inside::enter();
-    closing::finish_all();
+    hand_back::all(Need::Close);
     report();
 }
 
@@ -55,10 +62,11 @@ fn report() {
     }
     let value = counters::value;
     eprintln!(
-        "airdma sockets: {} connections on a lane, {} bytes sent and {} received by lanes; {} peers without proof, {} lanes lost",
+        "airdma sockets: {} connections on a lane, {} bytes sent and {} received by lanes; {} handed back, {} peers without proof, {} lanes lost",
         value(Counter::Lanes),
         value(Counter::Sent),
         value(Counter::Received),
+        value(Counter::HandedBack),
         value(Counter::Forged),
         value(Counter::Failed),
     );

@@ -6,19 +6,23 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Wake, Waker};
 
 use crate::inside::catch_up_later;
 use crate::lane::Lane;
-use crate::{process, tcp};
+use crate::{hand_back, process, tcp};
 
 /// Descriptors that may have a lane: those below.
 const DESCRIPTORS: usize = 1 << 16;
 
 static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
+/// One more than the highest descriptor that ever was in the table.
+static END: AtomicUsize = AtomicUsize::new(0);
 /// Sockets without a descriptor, for reuse.
 static FREE: Mutex<Vec<&'static Socket>> = Mutex::new(Vec::new());
 
@@ -81,9 +85,22 @@ pub fn of(fd: c_int) -> Option<&'static Socket> {
     unsafe { slot.load(Ordering::Acquire).as_ref() }
 }
 
+/// The slot of a descriptor that gets a socket.
+fn slot_of(fd: c_int) -> Option<&'static AtomicPtr<Socket>> {
+    let at = usize::try_from(fd).ok()?;
+    let slot = TABLE.get(at)?;
+    END.fetch_max(at + 1, Ordering::Release);
+    Some(slot)
+}
+
+/// The slots that may have a socket.
+fn used_slots() -> &'static [AtomicPtr<Socket>] {
+    &TABLE[..END.load(Ordering::Acquire)]
+}
+
 /// Begins to know the connection of a descriptor.
 pub fn enter(fd: c_int, active: bool) -> Option<&'static Socket> {
-    let slot = TABLE.get(usize::try_from(fd).ok()?)?;
+    let slot = slot_of(fd)?;
     leave(fd);
     let owner = std::process::id();
     if OWNER.swap(owner, Ordering::Relaxed) != owner {
@@ -111,7 +128,7 @@ pub fn enter(fd: c_int, active: bool) -> Option<&'static Socket> {
 /// Another descriptor leads to the same socket.
 pub fn duplicate(fd: c_int, to: c_int) {
     leave(to);
-    let slot = usize::try_from(to).ok().and_then(|to| TABLE.get(to));
+    let slot = slot_of(to);
     match (of(fd), slot) {
         (Some(socket), Some(slot)) => {
             socket.descriptors.fetch_add(1, Ordering::Relaxed);
@@ -162,19 +179,23 @@ pub fn leave(fd: c_int) {
 /// A descriptor of a socket that has several.
 fn another(socket: &Socket) -> Option<c_int> {
     let is = |slot: &AtomicPtr<Socket>| ptr::eq(slot.load(Ordering::Relaxed), socket);
-    TABLE
+    used_slots()
         .iter()
         .position(is)
         .and_then(|fd| c_int::try_from(fd).ok())
 }
 
-/// Every socket with its descriptors, once.
-pub fn all() -> impl Iterator<Item = &'static Socket> {
-    let by_descriptor = (0..DESCRIPTORS).filter_map(|fd| {
+/// Every descriptor of a socket.
+pub fn by_descriptor() -> impl Iterator<Item = (c_int, &'static Socket)> {
+    (0..used_slots().len()).filter_map(|fd| {
         let fd = c_int::try_from(fd).ok()?;
         of(fd).map(|socket| (fd, socket))
-    });
-    by_descriptor.filter_map(|(fd, socket)| {
+    })
+}
+
+/// Every socket with its descriptors, once.
+pub fn all() -> impl Iterator<Item = &'static Socket> {
+    by_descriptor().filter_map(|(fd, socket)| {
         let is_first = socket.stage() != Stage::Lost && socket.lock().fd == fd;
         is_first.then_some(socket)
     })
@@ -284,28 +305,36 @@ impl Socket {
         }))
     }
 
+    /// Its lock, unless a thread has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Handles events of the lane that came while another thread had the lock. To be called after
     /// each release of it.
-    pub fn catch_up(&self) {
+    pub fn catch_up(&'static self) {
         while self.woken.load(Ordering::SeqCst) {
-            let inner = match self.inner.try_lock() {
-                Ok(inner) => inner,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // Its holder catches up.
-                Err(TryLockError::WouldBlock) => return,
-            };
+            // Its holder catches up.
+            let Some(inner) = self.try_lock() else { return };
             self.woken.store(false, Ordering::SeqCst);
             self.handle(inner);
         }
     }
 
-    fn handle(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn handle(&'static self, mut inner: MutexGuard<'_, Inner>) {
         let fd = inner.fd;
         if let Some(lane) = &mut inner.lane {
             lane.progress(fd);
         }
-        if let Some(task) = inner.negotiation.clone() {
-            drop(inner);
+        let retired = hand_back::after_event(self, &mut inner);
+        let task = inner.negotiation.clone();
+        drop(inner);
+        drop(retired);
+        if let Some(task) = task {
             task.wake();
         }
     }
@@ -344,18 +373,19 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Before a fork: a connection that two processes hold gets no lane.
+/// A connection that two processes hold gets no lane.
 pub fn share_all() {
-    for socket in all() {
+    for (_, socket) in by_descriptor() {
         socket.step(Stage::Candidate, Stage::Kernel);
+        socket.step(Stage::Negotiating, Stage::Kernel);
     }
 }
 
-/// In a child after fork: its sockets are the kernel's. Lanes stay with the parent, and their
-/// memory is not touched: the child's calls on such a connection fail.
+/// In a child after fork: its sockets are the kernel's. What the lane brought of a connection that
+/// was handed back before, and is unread, stays with the parent: the child's calls fail.
 pub fn in_child() {
     OWNER.store(0, Ordering::Relaxed);
-    for slot in &TABLE {
+    for slot in used_slots() {
         // SAFETY: as in `of`.
         let Some(socket) = (unsafe { slot.load(Ordering::Relaxed).as_ref() }) else {
             continue;
@@ -376,12 +406,18 @@ pub fn is_own_table() -> bool {
     OWNER.load(Ordering::Relaxed) == std::process::id()
 }
 
+/// Whether the calling process is a child of `vfork(2)`, which shares the table with its parent.
+pub fn is_of_parent() -> bool {
+    OWNER.load(Ordering::Relaxed) != 0 && !is_own_table()
+}
+
 /// Whether the descriptor is a TCP socket, for [`enter`].
 pub fn is_candidate(fd: c_int) -> bool {
     (0..DESCRIPTORS as c_int).contains(&fd) && tcp::is_tcp(fd)
 }
 
-/// Before a message goes to another process: connections whose descriptors are in it get no lane.
+/// Before a message goes to another process: connections whose descriptors are in it are handed
+/// back.
 ///
 /// # Safety
 /// The message is the program's.
@@ -394,9 +430,7 @@ pub unsafe fn passed(message: &libc::msghdr) {
                 let bytes = control.cmsg_len - libc::CMSG_LEN(0) as usize;
                 let fds = libc::CMSG_DATA(control).cast::<c_int>();
                 for index in 0..bytes / size_of::<c_int>() {
-                    if let Some(socket) = of(fds.add(index).read_unaligned()) {
-                        socket.step(Stage::Candidate, Stage::Kernel);
-                    }
+                    hand_back::descriptor(fds.add(index).read_unaligned());
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);

@@ -6,11 +6,13 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::time::Duration;
 
 use airdma_preload::errno;
 use libc::{iovec, msghdr};
 
 use crate::agent;
+use crate::hand_back::{self, Need};
 use crate::inside::{Inside, is_inside};
 use crate::lane::Source;
 use crate::next;
@@ -23,6 +25,8 @@ const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 const TRY_AT: u32 = 8;
 /// The least page, at address 0, is never mapped.
 const PAGE_BYTES: usize = 4096;
+/// How long a write that finds no room, and no gate, waits before the program repeats it.
+const NO_GATE_PAUSE: Duration = Duration::from_millis(1);
 /// Length of the part of a write by which the sequence number is learned.
 const LEARN_BYTES: usize = 512;
 
@@ -95,6 +99,9 @@ pub unsafe fn receive(
     flags: c_int,
     mut control: Option<&mut msghdr>,
 ) -> isize {
+    if flags & libc::MSG_OOB != 0 && !is_inside() {
+        hand_back::connection(socket, Need::All);
+    }
     let mut parts = Parts { parts, done: 0 };
     let total = parts.total();
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
@@ -161,7 +168,6 @@ unsafe fn receive_now(
     let taken = match &mut inner.lane {
         None => from_kernel(usize::MAX, control),
         Some(_) if flags & libc::MSG_ERRQUEUE != 0 => from_kernel(usize::MAX, control),
-        Some(_) if flags & libc::MSG_OOB != 0 => Err(libc::EINVAL),
         Some(lane) => match lane.source() {
             Source::Kernel(most) => {
                 let taken = from_kernel(most, control);
@@ -196,7 +202,9 @@ unsafe fn receive_now(
                     left.iter().map(slice).collect()
                 };
                 match lane.read(fd, &mut buffers, peek) {
-                    0 if lane.is_at_end() => Ok(0),
+                    0 if lane.is_back() => lane
+                        .read_due_tokens(fd)
+                        .and_then(|()| from_kernel(usize::MAX, None)),
                     0 if lane.failed => {
                         // The kernel's answer, if it knows of the end: an error once, then 0.
                         lane.take_all_tokens(fd);
@@ -259,14 +267,33 @@ unsafe fn receive_from_kernel(
 }
 
 /// Waits until a blocking read should look again.
-fn wait_to_receive(socket: &Socket, fd: c_int) -> Result<(), c_int> {
+fn wait_to_receive(socket: &'static Socket, fd: c_int) -> Result<(), c_int> {
     if socket.stage() == Stage::Lane {
+        pause_while_ready(socket);
         return wait(fd, libc::POLLIN, libc::SO_RCVTIMEO);
     }
     let mut byte = 0u8;
     // SAFETY: one byte.
     let got = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
     step(got).map(drop)
+}
+
+/// A call that is repeated waits a little where the kernel's descriptor may look ready: while the
+/// stream is on its way to the kernel, and where writes wait without a gate.
+fn pause_while_ready(socket: &'static Socket) {
+    if socket.stage() != Stage::Lane {
+        return;
+    }
+    let _inside = Inside::enter();
+    let pause = match &socket.lock().lane {
+        Some(lane) if lane.is_moving() => hand_back::PAUSE,
+        Some(lane) if lane.has_no_gate() => NO_GATE_PAUSE,
+        Some(_) | None => Duration::ZERO,
+    };
+    socket.catch_up();
+    if !pause.is_zero() {
+        std::thread::sleep(pause);
+    }
 }
 
 fn wait(fd: c_int, events: libc::c_short, timeout: c_int) -> Result<(), c_int> {
@@ -294,6 +321,9 @@ pub unsafe fn send(
     flags: c_int,
     message: Option<&msghdr>,
 ) -> isize {
+    if flags & libc::MSG_OOB != 0 && !is_inside() {
+        hand_back::connection(socket, Need::All);
+    }
     let mut parts = Parts { parts, done: 0 };
     let total = parts.total();
     let before = errno::current();
@@ -309,6 +339,7 @@ pub unsafe fn send(
             Err(libc::EAGAIN) => {}
             Err(error) => break Err(error),
         }
+        pause_while_ready(socket);
         if flags & libc::MSG_DONTWAIT != 0 || tcp::is_nonblocking(fd) {
             break Err(libc::EAGAIN);
         }
@@ -368,13 +399,21 @@ unsafe fn send_now(
         None => to_kernel(flags | libc::MSG_DONTWAIT).map(|(count, _)| (count, false)),
         // The peer would take the bytes for tokens.
         Some(lane) if lane.failed && tcp::is_established(fd) => Err(libc::ECONNRESET),
-        Some(lane) if lane.is_shut() || lane.failed => {
+        Some(lane) if lane.failed => {
             // The kernel's answer, and its signal.
             let answer = to_kernel(flags | libc::MSG_DONTWAIT);
-            lane.failure_told |= lane.failed && answer.is_err();
+            lane.failure_told |= answer.is_err();
             answer
         }
-        Some(_) if flags & libc::MSG_OOB != 0 => Err(libc::EOPNOTSUPP),
+        Some(lane) if lane.is_back() => {
+            // Nothing goes before what was written to the lane.
+            lane.progress(fd);
+            if lane.rest_bytes() > 0 {
+                Err(libc::EAGAIN)
+            } else {
+                to_kernel(flags | libc::MSG_DONTWAIT).map(|(count, _)| (count, false))
+            }
+        }
         Some(lane) => {
             let mut written = 0;
             let left = parts.left(usize::MAX);
@@ -499,6 +538,9 @@ pub unsafe fn send_file(
         }
     };
     if at < 0 {
+        if !offset.is_null() {
+            errno::set(libc::EINVAL);
+        }
         return -1;
     }
     let mut buffer = vec![0u8; count.min(1 << 16)];

@@ -275,30 +275,49 @@ pub fn is_writable(fd: c_int) -> bool {
     ready == 1 && entry.revents & libc::POLLOUT != 0
 }
 
-/// Writes bytes for which there is room. Whether the kernel took all of them.
-pub fn send_all(fd: c_int, bytes: &[u8]) -> bool {
+/// Writes bytes for which there is room; how many the kernel took.
+pub fn send_some(fd: c_int, bytes: &[u8]) -> usize {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: that many bytes.
     let sent = unsafe { next::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
-    usize::try_from(sent) == Ok(bytes.len())
+    usize::try_from(sent).unwrap_or(0)
 }
 
-/// Ends a connection in both directions.
-pub fn abandon(fd: c_int) {
-    // SAFETY: plain integers.
-    unsafe { next::shutdown(fd, libc::SHUT_RDWR) };
-}
-
-/// Whether `close(2)` ends the connection by RST (`SO_LINGER` of 0 seconds).
-pub fn aborts_at_close(fd: c_int) -> bool {
-    #[derive(Clone, Copy, Default)]
-    #[repr(C)]
-    struct Linger {
-        on: c_int,
-        seconds: c_int,
+/// Ends a connection by RST: processes at both ends get errors, and never an end of the stream.
+pub fn abort(fd: c_int) {
+    // SAFETY: all zeros is an address of the family `AF_UNSPEC`.
+    let ended = unsafe {
+        let nowhere: libc::sockaddr = std::mem::zeroed();
+        next::connect(
+            fd,
+            &raw const nowhere,
+            size_of::<libc::sockaddr>() as libc::socklen_t,
+        )
+    };
+    if ended != 0 {
+        // A kernel that refuses it while a thread waits in the socket.
+        reset_at_close(fd);
+        // SAFETY: plain integers.
+        unsafe { next::shutdown(fd, libc::SHUT_RDWR) };
     }
-    let linger: Linger = option(fd, libc::SOL_SOCKET, libc::SO_LINGER).unwrap_or_default();
-    linger.on != 0 && linger.seconds == 0
+}
+
+/// `close(2)` ends the connection by RST from now on.
+pub fn reset_at_close(fd: c_int) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: the option's structure.
+    unsafe {
+        next::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        );
+    }
 }
 
 /// An ioctl that returns a number of bytes.
@@ -421,6 +440,22 @@ pub fn shut_read_gate(fd: c_int) {
     set_integer(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, NEVER_READABLE);
 }
 
+/// The descriptor is readable with that many bytes. Wakes what waits for them.
+pub fn set_readable_from(fd: c_int, least: u64) {
+    let least = c_int::try_from(least).unwrap_or(NEVER_READABLE);
+    set_integer(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, least);
+}
+
+/// Sends what waits for further bytes.
+pub fn push(fd: c_int) {
+    // Setting it does so, also where it is set, and on a corked socket.
+    let before = integer(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    set_integer(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    if before == Some(0) {
+        set_integer(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 0);
+    }
+}
+
 /// Opens the write gate, and wakes what waits for it.
 pub fn open_write_gate(fd: c_int) {
     set_integer(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0);
@@ -455,6 +490,15 @@ pub fn take_tokens(fd: c_int, most: u64) -> u64 {
         }
     }
     taken
+}
+
+/// Reads at most `most` tokens; 0 at the end of the stream.
+pub fn read_tokens(fd: c_int, most: u64) -> Result<u64, c_int> {
+    let mut tokens = [0u8; 256];
+    let length = usize::try_from(most).map_or(tokens.len(), |most| most.min(tokens.len()));
+    // SAFETY: at most the bytes of the buffer.
+    let got = unsafe { next::recv(fd, tokens.as_mut_ptr().cast(), length, libc::MSG_DONTWAIT) };
+    u64::try_from(got).map_err(|_| airdma_preload::errno::current())
 }
 
 #[cfg(test)]

@@ -138,7 +138,8 @@ void server(void)
         say("the next is %d", connection);
         pid_t child = MUST(fork());
         if (child == 0) confined(connection, limit);
-        TRY(close(connection));
+        /* Beside the child's lines: no line. */
+        MUST(close(connection));
         say_end("confined", child);
     }
 

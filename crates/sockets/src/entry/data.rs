@@ -5,6 +5,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{hooks, known};
+use crate::hand_back;
+use crate::inside::is_inside;
 use crate::socket::{self, Stage};
 use crate::stream::{self, is_special, part, parts_of};
 use crate::{next, socket::Socket};
@@ -170,9 +172,7 @@ hooks! {
                 stream::send(socket, fd, parts, flags, Some(header))
             }
             _ => {
-                if header.msg_controllen > 0 {
-                    socket::passed(header);
-                }
+                socket::passed(header);
                 next::sendmsg(fd, message, flags)
             }
         }
@@ -181,6 +181,9 @@ hooks! {
     /// `sendmmsg(2)`.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if streamed(fd).is_none() || messages.is_null() {
+            for index in 0..if messages.is_null() { 0 } else { count as usize } {
+                socket::passed(&(*messages.add(index)).msg_hdr);
+            }
             return next::sendmmsg(fd, messages, count, flags);
         }
         let mut sent = 0;
@@ -215,16 +218,13 @@ hooks! {
         }
     }
 
-    /// `splice(2)`: a connection that is spliced stays with the kernel.
+    /// `splice(2)`: a connection that is spliced is the kernel's.
     fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t {
         for fd in [from, to] {
-            if let Some(socket) = streamed(fd) {
-                if socket.stage() == Stage::Lane {
-                    airdma_preload::errno::set(libc::EINVAL);
-                    return -1;
-                }
-                socket.step(Stage::Candidate, Stage::Kernel);
+            if is_inside() {
+                break;
             }
+            hand_back::descriptor(fd);
         }
         next::splice(from, from_offset, to, to_offset, length, flags)
     }

@@ -6,7 +6,7 @@ use libc::{sockaddr, socklen_t};
 
 use super::{hooks, known};
 use crate::inside::{Inside, is_inside};
-use crate::{closing, descriptors, next, socket, tcp};
+use crate::{closing, descriptors, hand_back, next, socket, tcp};
 
 /// The connection of a new descriptor becomes known.
 fn accepted(fd: c_int) -> c_int {
@@ -31,7 +31,13 @@ fn closes(fd: c_int) {
 
 /// After a call of the program made `to` from `fd`.
 fn duplicated(fd: c_int, to: c_int) -> c_int {
-    if to >= 0 && to != fd && known(fd).is_some() && socket::is_own_table() {
+    if to < 0 || to == fd || known(fd).is_none() || is_inside() {
+        return to;
+    }
+    if socket::is_of_parent() {
+        // For the program that the child is about to become.
+        hand_back::descriptor(fd);
+    } else if socket::is_own_table() {
         let _inside = Inside::enter();
         socket::duplicate(fd, to);
     }
@@ -170,13 +176,21 @@ hooks! {
     /// `fcntl(2)`.
     fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
         let answer = next::fcntl(fd, command, argument);
-        controlled(fd, command, answer)
+        controlled(fd, command, argument, answer)
     }
 
     /// `fcntl64`.
     fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
         let answer = next::fcntl64(fd, command, argument);
-        controlled(fd, command, answer)
+        controlled(fd, command, argument, answer)
+    }
+
+    /// `posix_spawn_file_actions_adddup2(3)`: the program that is started gets the connection.
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
+        if !is_inside() {
+            hand_back::descriptor(fd);
+        }
+        next::posix_spawn_file_actions_adddup2(actions, fd, to)
     }
 
     /// `syscall(2)`, by which libuv closes.
@@ -194,7 +208,29 @@ hooks! {
             libc::SYS_dup3 => dup3(fd, b as c_int, c as c_int) as isize,
             libc::SYS_read if is_ours => data::read(fd, b as *mut c_void, c as usize),
             libc::SYS_write if is_ours => data::write(fd, b as *const c_void, c as usize),
-            libc::SYS_sendmsg if is_ours => data::sendmsg(fd, b as *const _, c as c_int),
+            // It may pass descriptors.
+            libc::SYS_sendmsg => data::sendmsg(fd, b as *const _, c as c_int),
+            libc::SYS_readv if is_ours => data::readv(fd, b as *const _, c as c_int),
+            libc::SYS_writev if is_ours => data::writev(fd, b as *const _, c as c_int),
+            libc::SYS_sendto if is_ours => {
+                data::sendto(fd, b as *const _, c as usize, d as c_int, e as *const _, f as u32)
+            }
+            libc::SYS_recvfrom if is_ours => {
+                data::recvfrom(fd, b as *mut _, c as usize, d as c_int, e as *mut _, f as *mut _)
+            }
+            libc::SYS_sendfile if is_ours => data::sendfile(fd, b as c_int, c as *mut _, d as usize),
+            libc::SYS_splice => {
+                data::splice(fd, b as *mut _, c as c_int, d as *mut _, e as usize, f as c_uint)
+            }
+            libc::SYS_execve | libc::SYS_execveat => {
+                #[cfg(target_arch = "x86_64")]
+                super::images::new_image(std::ptr::null());
+                next::syscall(number, a, b, c, d, e, f)
+            }
+            libc::SYS_clone | libc::SYS_clone3 if !is_inside() => {
+                hand_back::all(hand_back::Need::All);
+                next::syscall(number, a, b, c, d, e, f)
+            }
             libc::SYS_recvmsg if is_ours => data::recvmsg(fd, b as *mut _, c as c_int),
             libc::SYS_shutdown if is_ours => shutdown(fd, b as c_int) as isize,
             libc::SYS_accept4 => accepted(next::syscall(number, a, b, c, d, e, f) as c_int) as isize,
@@ -204,7 +240,11 @@ hooks! {
 }
 
 /// After `fcntl(2)`.
-fn controlled(fd: c_int, command: c_int, answer: c_int) -> c_int {
+fn controlled(fd: c_int, command: c_int, argument: c_ulong, answer: c_int) -> c_int {
+    let is_inherited = command == libc::F_SETFD && argument & libc::FD_CLOEXEC as c_ulong == 0;
+    if is_inherited && socket::is_of_parent() && !is_inside() {
+        hand_back::descriptor(fd);
+    }
     if !matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) || answer < 0 {
         return answer;
     }

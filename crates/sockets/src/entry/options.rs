@@ -1,10 +1,11 @@
 //! Options and queries of sockets.
 
-use std::ffi::{c_char, c_int, c_ulong, c_void};
+use std::ffi::{c_int, c_ulong, c_void};
 
 use libc::socklen_t;
 
 use super::{hooks, known};
+use crate::hand_back::{self, Need};
 use crate::inside::{Inside, is_inside};
 use crate::next;
 use crate::socket::{Socket, Stage};
@@ -46,11 +47,7 @@ hooks! {
             return next::setsockopt(fd, level, name, value, length);
         };
         if is_kernels(level, name) {
-            socket.step(Stage::Candidate, Stage::Kernel);
-            if socket.stage() == Stage::Lane && matches!(name, libc::SO_RCVLOWAT | TCP_NOTSENT_LOWAT) {
-                // The gates stand on these two.
-                return 0;
-            }
+            hand_back::connection(socket, Need::All);
         }
         let set = next::setsockopt(fd, level, name, value, length);
         if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK) {
@@ -82,17 +79,4 @@ hooks! {
         }
         answer
     }
-}
-
-/// `fdopen(3)`: the C library's own calls on the descriptor pass no hook.
-///
-/// # Safety
-/// As the man page demands.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    if let Some(socket) = used(fd) {
-        socket.step(Stage::Candidate, Stage::Kernel);
-    }
-    // SAFETY: the caller's promise.
-    unsafe { next::fdopen(fd, mode) }
 }

@@ -1,0 +1,216 @@
+//! Calls that need the kernel's socket wait here until the lane has given the stream back.
+//!
+//! Any process may hold the kernel's socket, and the kernel does what it does for any: so a
+//! connection is handed back before it is inherited, passed, closed, or used by a call that a lane
+//! has no answer for. What the messages are: [`lane::hand_back`](crate::lane::hand_back).
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::agent;
+use crate::counters::{self, Counter};
+use crate::inside::Inside;
+use crate::lane::Lane;
+use crate::next;
+use crate::socket::{self, Inner, Socket, Stage};
+use crate::tcp;
+
+/// How long the peer's library may take. Then the connection ends with an error.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Between two looks at a hand-back, at first.
+pub const PAUSE: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// Between two attempts to write what the kernel's queue has no room for.
+const TEND_EVERY: Duration = Duration::from_millis(2);
+
+/// What the kernel's socket is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Another process reads and writes it, or the kernel does.
+    All,
+    /// As above after a fork: what the lane brought before stays with the parent, and is an error
+    /// in the child.
+    Fork,
+    /// It is closed, or one direction of it.
+    Close,
+}
+
+/// Hands a connection back.
+pub fn connection(socket: &'static Socket, need: Need) {
+    wait([socket].into_iter(), need);
+}
+
+/// Hands the connection of a descriptor back, if it is one.
+pub fn descriptor(fd: c_int) {
+    if let Some(socket) = socket::of(fd).filter(|socket| socket.stage() != Stage::Kernel) {
+        connection(socket, Need::All);
+    }
+}
+
+/// Hands all connections back.
+pub fn all(need: Need) {
+    wait(socket::all(), need);
+}
+
+/// Hands those back that a program has which is started without a fork of this one.
+pub fn inheritable() {
+    let is_inherited = |fd: c_int| {
+        // SAFETY: plain integers.
+        let flags = unsafe { next::fcntl(fd, libc::F_GETFD, 0) };
+        flags >= 0 && flags & libc::FD_CLOEXEC == 0
+    };
+    let inherited = socket::by_descriptor().filter(|(fd, _)| is_inherited(*fd));
+    wait(inherited.map(|(_, socket)| socket), Need::All);
+}
+
+fn wait(sockets: impl Iterator<Item = &'static Socket>, need: Need) {
+    let before = airdma_preload::errno::current();
+    let _inside = Inside::enter();
+    let start = Instant::now();
+    let mut left: Vec<(&'static Socket, u64)> = sockets
+        .filter(|socket| !matches!(socket.stage(), Stage::Kernel | Stage::Lost))
+        .map(|socket| (socket, socket.generation()))
+        .collect();
+    let mut pause = PAUSE;
+    loop {
+        let is_late = start.elapsed() > LIMIT;
+        left.retain(|(socket, generation)| !look(socket, *generation, need, is_late));
+        if left.is_empty() || is_late {
+            break;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    airdma_preload::errno::set(before);
+}
+
+/// Asks for the stream; whether the kernel has it.
+fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool) -> bool {
+    socket.catch_up();
+    // A signal handler may have interrupted the thread that has it.
+    let Some(mut inner) = socket.try_lock() else {
+        return false;
+    };
+    if socket.generation() != generation {
+        return true;
+    }
+    let fd = inner.fd;
+    let Some(lane) = &mut inner.lane else {
+        // None will be opened.
+        socket.settle(Stage::Kernel);
+        return true;
+    };
+    lane.ask_back(fd);
+    let is_back = match need {
+        Need::Close => lane.is_given() && (lane.tokens_due() == 0 || lane.has_kept()),
+        Need::Fork => lane.is_over() || (lane.is_given() && lane.has_kept()),
+        Need::All => lane.is_over(),
+    };
+    if is_back && !lane.is_over() {
+        return true;
+    }
+    let cannot = need == Need::All && lane.has_kept();
+    let retired = if is_back {
+        retire(socket, &mut inner)
+    } else if lane.failed || cannot || is_late {
+        abandon(socket, &mut inner)
+    } else {
+        drop(inner);
+        socket.catch_up();
+        return false;
+    };
+    drop(inner);
+    drop(retired);
+    true
+}
+
+/// The lane has given everything back.
+fn retire(socket: &Socket, inner: &mut Inner) -> Option<Box<Lane>> {
+    socket.settle(Stage::Kernel);
+    let lane = inner.lane.take();
+    if let Some(lane) = &lane {
+        let (sent, received) = lane.bytes();
+        counters::add(Counter::Sent, sent);
+        counters::add(Counter::Received, received);
+        counters::add(Counter::HandedBack, 1);
+    }
+    lane
+}
+
+/// Bytes would be missing: the connection ends with an error at both ends.
+fn abandon(socket: &Socket, inner: &mut Inner) -> Option<Box<Lane>> {
+    let why = inner.lane.as_ref().map(|lane| lane.describe());
+    crate::process::note(|| format!("a hand-back fails: {why:?}"));
+    tcp::abort(inner.fd);
+    counters::add(Counter::Failed, 1);
+    socket.settle(Stage::Kernel);
+    inner.lane.take()
+}
+
+/// After each event of the lane: whether the kernel's socket is all there is, and then the lane;
+/// what it still has to do is done beside the program's threads.
+pub fn after_event(socket: &'static Socket, inner: &mut Inner) -> Option<Box<Lane>> {
+    let lane = inner.lane.as_mut()?;
+    if lane.is_over() {
+        return retire(socket, inner);
+    }
+    if (lane.is_moving() || lane.is_back()) && !lane.is_tended {
+        lane.is_tended = true;
+        tend(socket);
+    }
+    None
+}
+
+/// Carries the hand-back on from time to time, for a program that does not call.
+fn tend(socket: &'static Socket) {
+    let generation = socket.generation();
+    agent::spawn(move |agent| async move {
+        let start = Instant::now();
+        loop {
+            agent.sleep(TEND_EVERY).await;
+            let mut inner = socket.lock();
+            if socket.generation() != generation {
+                return;
+            }
+            let fd = inner.fd;
+            let Some(lane) = &mut inner.lane else { return };
+            lane.progress(fd);
+            // The program's reads do what is left.
+            let is_done = lane.is_given() && lane.has_kept();
+            let is_late = lane.is_moving() && start.elapsed() > 2 * LIMIT;
+            let retired = is_late.then(|| abandon(socket, &mut inner));
+            drop(inner);
+            drop(retired);
+            socket.catch_up();
+            if is_done {
+                return;
+            }
+        }
+    });
+}
+
+/// Forks in progress: no lane is opened meanwhile.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Before a fork.
+pub fn before_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    all(Need::Fork);
+}
+
+/// After a fork, in the parent. A connection that was accepted meanwhile is in the child too.
+pub fn after_fork() {
+    socket::share_all();
+    FORKS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// In the child.
+pub fn in_child() {
+    FORKS.store(0, Ordering::SeqCst);
+}
+
+/// Whether a lane must not be opened now.
+pub fn is_forking() -> bool {
+    FORKS.load(Ordering::SeqCst) > 0
+}
