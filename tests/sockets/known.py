@@ -9,23 +9,13 @@ from collections.abc import Callable
 
 from case import Tally
 
-_NUMBERS = "descriptors of the shim take low numbers for a while"
-
 FAULTS: dict[str, str] = {}
 """By the name of the test: what the shim gets wrong."""
 RACES: dict[str, str] = {
     "trap 2: epoll before connect [both ends]": "poll finds it readable, and nothing is there, once in 20 runs",
     "trap 17: half close [client only]": "the test: shutdown after the peer's RST, or before",
-    "trap 5: epoll lifetime [both ends]": _NUMBERS,
-    "trap 5: epoll lifetime [client only]": _NUMBERS,
-    "trap 6: dup [both ends]": _NUMBERS,
-    "trap 6: dup [client only]": _NUMBERS,
-    "trap 9: passing [both ends]": _NUMBERS,
-    "trap 9: passing [server only]": _NUMBERS,
     "trap 11: threads [both ends]": "a read that blocks is woken by close, with EBADF",
     "trap 11: threads [server only]": "a read that blocks is woken by close, with EBADF",
-    "trap 15: ports [both ends]": _NUMBERS,
-    "trap 15: ports [client only]": _NUMBERS,
     "trap 19: exit [both ends]": "what a process that is killed had sent is lost with its lane",
     "trap 20: flags [both ends]": "receiving flags before a lane opens (length 0, MSG_WAITALL and a signal)",
     "trap 20: flags [client only]": "receiving flags before a lane opens (length 0, MSG_WAITALL and a signal)",

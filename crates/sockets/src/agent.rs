@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use airdma::{Blame, Device};
 
+use crate::descriptors;
 use crate::inside::Inside;
 use crate::negotiation;
 use crate::socket::{Socket, Stage, lock};
@@ -312,7 +313,7 @@ impl Agent {
         if let Some(device) = devices.get(&own).filter(|device| !device.is_gone()) {
             return Some(device.clone());
         }
-        let device = Device::open(&own.to_string()).ok()?;
+        let device = descriptors::opening(|| Device::open(&own.to_string())).ok()?;
         devices.insert(own, device.clone());
         Some(device)
     }

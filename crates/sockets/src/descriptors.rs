@@ -4,12 +4,19 @@
 //! without the shim. A program that closes all descriptors does not close these.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use crate::inside::is_inside;
 use crate::next;
 
-/// Lowest number, where the limit of the process allows.
-const FROM: libc::c_ulong = 200;
+/// Numbers at the end of those that the process may have.
+const ROOM: libc::rlim_t = 256;
+/// Limit of the process from which on they are at the end of that many: the kernel's table of
+/// descriptors is as long as the highest number.
+const ENOUGH: libc::rlim_t = 4096;
+/// Lowest number under a small limit.
+const FROM: libc::rlim_t = 200;
 const DESCRIPTORS: usize = 1 << 16;
 
 static OWN: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
@@ -40,13 +47,55 @@ pub fn unmark(fd: c_int) {
     }
 }
 
+/// Devices that are being opened: descriptors of the shim have low numbers for moments.
+static OPENING: AtomicU32 = AtomicU32::new(0);
+/// How long a call of the program waits for that.
+const OPENED_WITHIN: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Opens a device.
+pub fn opening<T>(open: impl FnOnce() -> T) -> T {
+    OPENING.fetch_add(1, Ordering::SeqCst);
+    let opened = open();
+    OPENING.fetch_sub(1, Ordering::SeqCst);
+    opened
+}
+
+/// Before a call of the program opens a descriptor: its number is the lowest that is free without
+/// the shim.
+#[inline]
+pub fn settle() {
+    if OPENING.load(Ordering::SeqCst) > 0 && !is_inside() {
+        let start = Instant::now();
+        while OPENING.load(Ordering::SeqCst) > 0 && start.elapsed() < OPENED_WITHIN {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// In a child after fork: the thread that opened a device is not there.
+pub fn in_child() {
+    OPENING.store(0, Ordering::SeqCst);
+}
+
+/// The lowest number that a descriptor of the shim should have.
+pub fn lowest() -> libc::c_ulong {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure of the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur.min(ENOUGH).saturating_sub(ROOM).max(FROM)
+}
+
 /// Moves a descriptor that the shim has opened, and marks it.
 pub fn take(fd: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
     // SAFETY: a descriptor that was just opened.
-    let moved = unsafe { next::fcntl(fd, libc::F_DUPFD_CLOEXEC, FROM) };
+    let moved = unsafe { next::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest()) };
     if moved < 0 {
         return mark(fd);
     }

@@ -58,6 +58,11 @@ next! {
     fn eventfd(value: c_uint, flags: c_int) -> c_int;
     fn epoll_create1(flags: c_int) -> c_int;
     fn timerfd_create(clock: c_int, flags: c_int) -> c_int;
+    fn inotify_init1(flags: c_int) -> c_int;
+    fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> isize;
 }

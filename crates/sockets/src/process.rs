@@ -5,7 +5,7 @@ use std::sync::Once;
 use crate::counters::{self, Counter};
 use crate::hand_back::{self, Need};
 use crate::inside::{self, Inside};
-use crate::{agent, socket};
+use crate::{agent, descriptors, socket};
 
 /// Prepares for what may happen to this process. Called with the first connection of each.
 pub fn prepare() {
@@ -34,6 +34,7 @@ extern "C" fn in_child() {
     inside::is_program();
     agent::in_child();
     hand_back::in_child();
+    descriptors::in_child();
     socket::in_child();
     counters::reset();
 }

@@ -44,39 +44,65 @@ fn duplicated(fd: c_int, to: c_int) -> c_int {
     to
 }
 
-/// A descriptor that a call has opened: the shim's, if the call is.
-fn opened(fd: c_int) -> c_int {
+/// Opens a descriptor: the shim's, if the call is.
+fn opened(open: impl FnOnce() -> c_int) -> c_int {
     if is_inside() {
-        descriptors::take(fd)
+        descriptors::take(open())
     } else {
-        fd
+        descriptors::settle();
+        open()
     }
 }
 
 hooks! {
     /// `socket(2)`.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        opened(next::socket(domain, kind, protocol))
+        opened(|| next::socket(domain, kind, protocol))
     }
 
     /// `eventfd(2)`.
     fn eventfd(value: c_uint, flags: c_int) -> c_int {
-        opened(next::eventfd(value, flags))
+        opened(|| next::eventfd(value, flags))
     }
 
     /// `epoll_create1(2)`.
     fn epoll_create1(flags: c_int) -> c_int {
-        opened(next::epoll_create1(flags))
+        opened(|| next::epoll_create1(flags))
     }
 
     /// `timerfd_create(2)`.
     fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
-        opened(next::timerfd_create(clock, flags))
+        opened(|| next::timerfd_create(clock, flags))
+    }
+
+    /// `inotify_init1(2)`.
+    fn inotify_init1(flags: c_int) -> c_int {
+        opened(|| next::inotify_init1(flags))
+    }
+
+    /// `open(2)`: without a flag that needs it, there is no mode.
+    fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        opened(|| next::open(path, flags, mode))
+    }
+
+    /// `open64`.
+    fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        opened(|| next::open64(path, flags, mode))
+    }
+
+    /// `openat(2)`.
+    fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        opened(|| next::openat(folder, path, flags, mode))
+    }
+
+    /// `openat64`.
+    fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        opened(|| next::openat64(folder, path, flags, mode))
     }
 
     /// `memfd_create(2)`.
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
-        opened(next::memfd_create(name, flags))
+        opened(|| next::memfd_create(name, flags))
     }
 
     /// `listen(2)`: the SYN of each connection is kept, for the proof.
@@ -92,11 +118,13 @@ hooks! {
 
     /// `accept(2)`.
     fn accept(fd: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        descriptors::settle();
         accepted(next::accept(fd, from, length))
     }
 
     /// `accept4(2)`.
     fn accept4(fd: c_int, from: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+        descriptors::settle();
         accepted(next::accept4(fd, from, length, flags))
     }
 
@@ -158,29 +186,38 @@ hooks! {
 
     /// `dup(2)`.
     fn dup(fd: c_int) -> c_int {
+        descriptors::settle();
         duplicated(fd, next::dup(fd))
     }
 
     /// `dup2(2)`.
     fn dup2(fd: c_int, to: c_int) -> c_int {
+        if takes_own(to) {
+            return -1;
+        }
         replaces(fd, to);
         duplicated(fd, next::dup2(fd, to))
     }
 
     /// `dup3(2)`.
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        if takes_own(to) {
+            return -1;
+        }
         replaces(fd, to);
         duplicated(fd, next::dup3(fd, to, flags))
     }
 
     /// `fcntl(2)`.
     fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        let argument = least(command, argument);
         let answer = next::fcntl(fd, command, argument);
         controlled(fd, command, argument, answer)
     }
 
     /// `fcntl64`.
     fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        let argument = least(command, argument);
         let answer = next::fcntl64(fd, command, argument);
         controlled(fd, command, argument, answer)
     }
@@ -239,6 +276,18 @@ hooks! {
     }
 }
 
+/// The argument of `fcntl(2)`: the shim's own duplicates have numbers like all its descriptors.
+fn least(command: c_int, argument: c_ulong) -> c_ulong {
+    if !matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        return argument;
+    }
+    if is_inside() {
+        return argument.max(descriptors::lowest());
+    }
+    descriptors::settle();
+    argument
+}
+
 /// After `fcntl(2)`.
 fn controlled(fd: c_int, command: c_int, argument: c_ulong, answer: c_int) -> c_int {
     let is_inherited = command == libc::F_SETFD && argument & libc::FD_CLOEXEC as c_ulong == 0;
@@ -252,6 +301,16 @@ fn controlled(fd: c_int, command: c_int, argument: c_ulong, answer: c_int) -> c_
         return descriptors::mark(answer);
     }
     duplicated(fd, answer)
+}
+
+/// Whether a call of the program would replace a descriptor of the shim: to the program it is none
+/// that it may have.
+fn takes_own(fd: c_int) -> bool {
+    let takes = descriptors::is_own(fd) && !is_inside();
+    if takes {
+        airdma_preload::errno::set(libc::EBADF);
+    }
+    takes
 }
 
 /// Before `dup2(2)` closes its target.

@@ -10,7 +10,7 @@ use airdma_preload::{Failure, errno, real};
 
 use crate::hand_back::{self, Need};
 use crate::inside::is_inside;
-use crate::{next, socket};
+use crate::{descriptors, next, socket};
 
 /// Where a jump goes: a function that the C library lacks is one that fails.
 struct Target(*const c_void);
@@ -68,6 +68,7 @@ before! {
     new_image: execve execv execvp execvpe execl execle execlp fexecve execveat;
     other_process: vfork posix_spawn posix_spawnp system popen;
     behind: fdopen dprintf vdprintf __dprintf_chk __vdprintf_chk;
+    new_number: pipe pipe2 socketpair epoll_create inotify_init signalfd creat fopen fopen64 opendir;
     behind_aio: aio_read aio_read64 aio_write aio_write64;
 }
 
@@ -85,6 +86,11 @@ fn other_process(_: *const c_void) {
     if !is_inside() && socket::is_own_table() {
         hand_back::inheritable();
     }
+}
+
+/// Before the C library opens a descriptor.
+fn new_number(_: *const c_void) {
+    descriptors::settle();
 }
 
 /// Before the C library's own calls on a descriptor.
