@@ -259,8 +259,15 @@ impl RecordTarget {
 
     /// How many messages from an address have entries, beyond those that have some already. An
     /// address that sends no more keeps to it, if others do, too.
+    ///
+    /// Where most of the open entries are in use, many messages arrive at once, and each further
+    /// one needs an open entry; otherwise they arrive one after the other.
     pub fn room_for(&self, address: Neighbour) -> u32 {
-        let free = self.free.len() as u32;
+        let may_open = self.config.open_max - self.open;
+        let mut free = self.free.len() as u32;
+        if may_open <= self.config.open_max / 4 {
+            free = free.min(may_open);
+        }
         self.sources.room_for(address, self.share(), free)
     }
 

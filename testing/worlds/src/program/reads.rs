@@ -6,7 +6,7 @@ use crate::reads::{Fetched, PLACE, PLACES, ReadEnd, Reading, SHARED_BYTES};
 use airdma_engine::{DatagramRead, Ended, RecordHandle};
 use airdma_model::records::Name;
 
-/// What a read is to do.
+/// A read to begin.
 pub(super) struct Wanted {
     pub(super) reader: usize,
     pub(super) peer: usize,
@@ -55,7 +55,7 @@ impl World {
         match fault {
             None => {}
             Some(RecordFault::Key) => key ^= 0x00ab_c000,
-            // Of memory for records, which peers write.
+            // The key of memory for records, which peers write.
             Some(RecordFault::OtherKey) => key = other.key,
             Some(RecordFault::End) => va = other.reads.va + (SHARED_BYTES + 1 - length) as u64,
             Some(RecordFault::Start) => va = other.reads.va - 1,
