@@ -138,9 +138,10 @@ impl World {
         let is_lossy = self.lost_among([host, of.peer]) > of.lost;
         let wrong_key = of.fault == Some(RecordFault::Qkey);
         let is_allowed = of.fault.is_none();
-        // A queue pair agrees on no keys with itself.
-        let is_unkeyed = host == of.peer && self.plan.on_path.is_some();
-        let is_silent = is_dead || is_lossy || wrong_key || is_unkeyed;
+        // A queue pair agrees on no keys with itself, and what it sends waits behind packets that
+        // wait for keys.
+        let may_lack_keys = self.plan.on_path.is_some();
+        let is_silent = is_dead || is_lossy || wrong_key || may_lack_keys;
         let explains = match ended {
             Ended::Whole => is_allowed,
             Ended::Refused => !(is_allowed || wrong_key) || !is_same,
