@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use crate::hand_back::{self, Need};
 use crate::socket::{self, Socket, Stage};
-use crate::{next, tcp};
+use crate::{holding, next, tcp};
 
 /// Before the kernel closes the last descriptor of a connection.
 fn finish(socket: &'static Socket) {
@@ -36,7 +36,7 @@ pub fn before_close(fd: c_int) {
     if !socket::is_own_table() {
         return;
     }
-    if socket.is_last_descriptor() {
+    if socket.is_last_descriptor() && !holding::is_kept(socket, fd) {
         finish(socket);
     }
     socket::leave(fd);

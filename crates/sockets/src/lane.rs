@@ -241,8 +241,9 @@ impl Lane {
         if !self.failed {
             self.carry_back(fd);
         }
-        if (arrived || self.failed) && self.source_is_lane() {
-            self.receiving.gate_open = true;
+        if arrived || self.failed {
+            self.receiving.gate_open |= self.source_is_lane();
+            // An event also where bytes of the kernel are next.
             tcp::open_read_gate(fd);
         }
         if self.sending.gate_shut && (self.sending.is_open && self.has_room() || self.failed) {

@@ -15,6 +15,8 @@
 //! | [`agent`], [`negotiation`], [`proof`] | how a lane comes to be, beside the program's threads |
 //! | [`lane`], [`message`] | the lane |
 //! | [`hand_back`] | calls that need the kernel's socket, and get it |
+//! | [`waiting`] | calls that wait |
+//! | [`holding`] | calls that wait in a connection that is closed |
 //! | [`closing`], [`process`] | the end of connections and processes, fork |
 //! | [`policy`] | which connections may have a lane |
 
@@ -24,6 +26,7 @@ mod counters;
 mod descriptors;
 mod entry;
 mod hand_back;
+mod holding;
 mod inside;
 mod lane;
 mod message;
@@ -35,3 +38,4 @@ mod proof;
 mod socket;
 mod stream;
 mod tcp;
+mod waiting;

@@ -57,6 +57,9 @@ pub struct Inner {
     pub fd: c_int,
     /// The lane, and the process that has it.
     pub lane: Option<Box<Lane>>,
+    /// Calls that wait, and the descriptor that a close by another thread has left to them.
+    pub waiting: u32,
+    pub kept: Option<c_int>,
     /// Where a connection without a device left the shim: events go to the task that negotiates.
     pub negotiation: Option<Waker>,
 }
@@ -217,6 +220,8 @@ impl Socket {
             inner: Mutex::new(Inner {
                 fd: -1,
                 lane: None,
+                waiting: 0,
+                kept: None,
                 negotiation: None,
             }),
         }

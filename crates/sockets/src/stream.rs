@@ -6,7 +6,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::time::Duration;
 
 use airdma_preload::errno;
 use libc::{iovec, msghdr};
@@ -17,7 +16,7 @@ use crate::inside::{Inside, is_inside};
 use crate::lane::Source;
 use crate::next;
 use crate::socket::{Socket, Stage};
-use crate::{policy, tcp};
+use crate::{policy, tcp, waiting};
 
 /// Flags with which a read does not take the stream's next bytes.
 const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -25,8 +24,6 @@ const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 const TRY_AT: u32 = 8;
 /// The least page, at address 0, is never mapped.
 const PAGE_BYTES: usize = 4096;
-/// How long a write that finds no room, and no gate, waits before the program repeats it.
-const NO_GATE_PAUSE: Duration = Duration::from_millis(1);
 /// Length of the part of a write by which the sequence number is learned.
 const LEARN_BYTES: usize = 512;
 
@@ -104,6 +101,7 @@ pub unsafe fn receive(
     }
     let mut parts = Parts { parts, done: 0 };
     let total = parts.total();
+    let (mut fd, mut holder) = (fd, None);
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let before = errno::current();
     let outcome = loop {
@@ -117,8 +115,11 @@ pub unsafe fn receive(
                 }
             }
             Err(libc::EAGAIN) if flags & libc::MSG_DONTWAIT == 0 && !tcp::is_nonblocking(fd) => {
-                if let Err(error) = wait_to_receive(socket, fd) {
-                    break Err(error);
+                let has_some = parts.done > 0;
+                let wait = || waiting::to_receive(socket, fd, has_some);
+                match waiting::keeping(socket, fd, &mut holder, wait) {
+                    Ok(now) => fd = now,
+                    Err(error) => break Err(error),
                 }
             }
             Err(error) => break Err(error),
@@ -202,6 +203,7 @@ unsafe fn receive_now(
                     left.iter().map(slice).collect()
                 };
                 match lane.read(fd, &mut buffers, peek) {
+                    0 if parts.total() == 0 && lane.readable() > 0 => Ok(0),
                     0 if lane.is_back() => lane
                         .read_due_tokens(fd)
                         .and_then(|()| from_kernel(usize::MAX, None)),
@@ -266,50 +268,6 @@ unsafe fn receive_from_kernel(
     got
 }
 
-/// Waits until a blocking read should look again.
-fn wait_to_receive(socket: &'static Socket, fd: c_int) -> Result<(), c_int> {
-    if socket.stage() == Stage::Lane {
-        pause_while_ready(socket);
-        return wait(fd, libc::POLLIN, libc::SO_RCVTIMEO);
-    }
-    let mut byte = 0u8;
-    // SAFETY: one byte.
-    let got = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-    step(got).map(drop)
-}
-
-/// A call that is repeated waits a little where the kernel's descriptor may look ready: while the
-/// stream is on its way to the kernel, and where writes wait without a gate.
-fn pause_while_ready(socket: &'static Socket) {
-    if socket.stage() != Stage::Lane {
-        return;
-    }
-    let _inside = Inside::enter();
-    let pause = match &socket.lock().lane {
-        Some(lane) if lane.is_moving() => hand_back::PAUSE,
-        Some(lane) if lane.has_no_gate() => NO_GATE_PAUSE,
-        Some(_) | None => Duration::ZERO,
-    };
-    socket.catch_up();
-    if !pause.is_zero() {
-        std::thread::sleep(pause);
-    }
-}
-
-fn wait(fd: c_int, events: libc::c_short, timeout: c_int) -> Result<(), c_int> {
-    let mut entry = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    // SAFETY: one entry.
-    match unsafe { next::poll(&raw mut entry, 1, tcp::timeout_ms(fd, timeout)) } {
-        0 => Err(libc::EAGAIN),
-        ready if ready > 0 => Ok(()),
-        _ => Err(errno::current()),
-    }
-}
-
 /// Writes to a connection as `sendmsg(2)` does.
 ///
 /// # Safety
@@ -326,6 +284,7 @@ pub unsafe fn send(
     }
     let mut parts = Parts { parts, done: 0 };
     let total = parts.total();
+    let (mut fd, mut holder) = (fd, None);
     let before = errno::current();
     let outcome = loop {
         // SAFETY: the caller's promise.
@@ -339,12 +298,15 @@ pub unsafe fn send(
             Err(libc::EAGAIN) => {}
             Err(error) => break Err(error),
         }
-        pause_while_ready(socket);
+        waiting::pause_while_ready(socket);
         if flags & libc::MSG_DONTWAIT != 0 || tcp::is_nonblocking(fd) {
             break Err(libc::EAGAIN);
         }
-        if let Err(error) = wait(fd, libc::POLLOUT, libc::SO_SNDTIMEO) {
-            break Err(error);
+        let has_some = parts.done > 0;
+        let wait = || waiting::to_send(fd, has_some);
+        match waiting::keeping(socket, fd, &mut holder, wait) {
+            Ok(now) => fd = now,
+            Err(error) => break Err(error),
         }
     };
     match outcome {

@@ -50,7 +50,7 @@ hooks! {
     /// `recv(2)`.
     fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
         match streamed(fd) {
-            Some(socket) if length > 0 && (!is_special(flags) || socket.stage() == Stage::Lane) => {
+            Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
                 stream::receive(socket, fd, &part(to, length), flags, None)
             }
             _ => next::recv(fd, to, length, flags),
@@ -68,7 +68,7 @@ hooks! {
     /// `recvfrom(2)`.
     fn recvfrom(fd: c_int, to: *mut c_void, length: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t {
         match streamed(fd) {
-            Some(socket) if length > 0 && (!is_special(flags) || socket.stage() == Stage::Lane) => {
+            Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
                 let got = stream::receive(socket, fd, &part(to, length), flags, None);
                 if got >= 0 && !from.is_null() && !from_length.is_null() {
                     // As the kernel does for TCP.
