@@ -142,8 +142,21 @@ impl Target {
     }
 
     fn takes_bytes(&mut self, message: &Message, offset: u32, payload: &[u8]) {
+        let reply = self.replies(message, offset, payload, None);
+        assert_eq!(reply, None, "nothing is acknowledged");
+    }
+
+    /// What the sender of a packet is told, which asks if it has a token.
+    fn replies(
+        &mut self,
+        message: &Message,
+        offset: u32,
+        payload: &[u8],
+        token: Option<u64>,
+    ) -> Option<RecordReply> {
         let mut bth = Bth::new(Opcode::UdSendOnly, Qpn::new(1), Psn::new(message.instance));
         bth.pad = (payload.len().wrapping_neg() % 4) as u8;
+        bth.ack_request = token.is_some();
         let packet = RecordPacket {
             headers: RecordHeaders {
                 bth,
@@ -163,7 +176,7 @@ impl Target {
                     round: 0,
                 },
                 is_send: false,
-                token: None,
+                token,
                 read: None,
                 imm: message.imm,
             },
@@ -177,10 +190,8 @@ impl Target {
             ttl: 64,
             flow_label: 0,
         };
-        let reply = self
-            .records
-            .handle_packet(self.now, &arrival, &packet, &mut self.memory);
-        assert_eq!(reply, None, "nothing is acknowledged");
+        self.records
+            .handle_packet(self.now, &arrival, &packet, &mut self.memory)
     }
 
     fn takes_all(&mut self, message: &Message) {
@@ -775,5 +786,54 @@ fn limits_that_do_not_fit_are_refused() {
     assert_eq!(good.check(), Ok(()));
     for config in bad {
         assert!(RecordTarget::new(config, [0; 2]).is_err(), "{config:?}");
+    }
+}
+
+/// A message of 256 units: its map has four words.
+fn long(id: u32) -> Message {
+    Message {
+        va: VA,
+        length: 1024,
+        ..message(id)
+    }
+}
+
+fn roomy() -> Target {
+    Target::new(RecordConfig::default())
+}
+
+#[test]
+fn each_unit_of_a_long_message_has_its_own_bit() {
+    for missing in [0, 1, 62, 63, 64, 127, 128, 191, 192, 255] {
+        let (mut target, message) = (roomy(), long(0));
+        for unit in (0..256).filter(|&unit| unit != missing) {
+            target.takes(&message, unit);
+        }
+        assert_eq!(target.told(), [""; 0], "unit {missing}");
+        target.takes(&message, missing);
+        assert_eq!(target.told(), ["0 Whole 1024 [0..1024]"]);
+        assert_eq!(target.memory.writes, 256);
+    }
+}
+
+#[test]
+fn an_answer_covers_128_units_behind_the_first_missing_one() {
+    for base in [0, 1, 63, 64, 65, 100, 127] {
+        let (mut target, message) = (roomy(), long(0));
+        let mut replies = |unit: u32| {
+            let reply = target.replies(&message, unit * 4, &[1; 4], Some(5));
+            reply.map(|reply| (reply.base, reply.map))
+        };
+        for unit in 0..base {
+            replies(unit);
+        }
+        for behind in [1, 62, 63, 64, 65, 126, 127] {
+            let (from, map) = replies(base + behind).unwrap();
+            assert_eq!(from, base);
+            assert_eq!(map >> behind, 1, "{behind} behind {base}");
+        }
+        // Beyond the map.
+        let (from, map) = replies(base + 128).unwrap();
+        assert_eq!((from, map.count_ones()), (base, 7));
     }
 }
