@@ -1,5 +1,5 @@
 /* A preload that gets one trap wrong, FAULT=number, as shims have done. The trap of that number
-   must then print something else. Above 25: faults of a stream's bytes. */
+   must then print something else. 26 to 28: faults of a stream's bytes. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -107,8 +107,8 @@ EXPORT int accept(int at, struct sockaddr *from, socklen_t *length)
 EXPORT int close(int fd)
 {
     struct linger hard = {1, 0};
-    /* 7: a close of one holder ends the connection of all; 11: it wakes a reader. */
-    if ((fault(7) || fault(11)) && fd >= 0 && fd < 1024 && accepted[fd]) shutdown(fd, SHUT_RDWR);
+    /* 7, 29: a close of one holder ends the connection of all; 11: it wakes a reader. */
+    if ((fault(7) || fault(11) || fault(29)) && fd >= 0 && fd < 1024 && accepted[fd]) shutdown(fd, SHUT_RDWR);
     /* 19: what was not acknowledged is thrown away, and the peer gets an RST. */
     if (fault(19)) setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
     if (fd >= 0 && fd < 1024) accepted[fd] = false;

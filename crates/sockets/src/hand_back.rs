@@ -110,10 +110,12 @@ fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool) -> 
     if is_back && !lane.is_over() {
         return true;
     }
+    // A lane that fails before both ends have switched leaves the stream where it was: the
+    // negotiation sees to it.
     let cannot = need == Need::All && lane.has_kept();
     let retired = if is_back {
         retire(socket, &mut inner)
-    } else if lane.failed || cannot || is_late {
+    } else if lane.is_lost() || cannot || is_late {
         abandon(socket, &mut inner)
     } else {
         drop(inner);

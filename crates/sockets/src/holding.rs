@@ -1,8 +1,8 @@
 //! Calls that wait in a connection while another thread closes its last descriptor.
 //!
 //! In the kernel such a call keeps the connection: it returns what arrives, and then the connection
-//! ends. A call of the shim waits and looks again, when the number may be another file's: so a close
-//! leaves it a descriptor of its own.
+//! ends. A call of the shim waits and looks again, when the number may be another file's: so a
+//! close leaves it a descriptor of its own.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -15,6 +15,7 @@
 //! | [`agent`], [`negotiation`], [`proof`] | how a lane comes to be, beside the program's threads |
 //! | [`lane`], [`message`] | the lane |
 //! | [`hand_back`] | calls that need the kernel's socket, and get it |
+//! | [`copying`] | `sendfile(2)`, and what a lane left behind for `splice(2)` |
 //! | [`waiting`] | calls that wait |
 //! | [`holding`] | calls that wait in a connection that is closed |
 //! | [`closing`], [`process`] | the end of connections and processes, fork |
@@ -22,6 +23,7 @@
 
 mod agent;
 mod closing;
+mod copying;
 mod counters;
 mod descriptors;
 mod entry;

@@ -195,11 +195,12 @@ impl Connection {
             drop(lane);
             return Outcome::Refused;
         }
-        if switched.is_none()
-            && let Some(lane) = &mut inner.lane
+        if let Some(lane) = &mut inner.lane
+            && (switched.is_none() || lane.failed)
         {
             // Writes of the program wait in a lane that the peer does not read.
             lane.failed = true;
+            lane.switched();
             lane.progress(fd);
         }
         Outcome::Lane

@@ -5,7 +5,6 @@
 //! and times out as the kernel does, and then takes what is there.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 
 use airdma_preload::errno;
 use libc::{iovec, msghdr};
@@ -207,7 +206,7 @@ unsafe fn receive_now(
                     0 if lane.is_back() => lane
                         .read_due_tokens(fd)
                         .and_then(|()| from_kernel(usize::MAX, None)),
-                    0 if lane.failed => {
+                    0 if lane.is_lost() => {
                         // The kernel's answer, if it knows of the end: an error once, then 0.
                         lane.take_all_tokens(fd);
                         let answer = from_kernel(usize::MAX, None);
@@ -360,8 +359,8 @@ unsafe fn send_now(
     let sent = match &mut inner.lane {
         None => to_kernel(flags | libc::MSG_DONTWAIT).map(|(count, _)| (count, false)),
         // The peer would take the bytes for tokens.
-        Some(lane) if lane.failed && tcp::is_established(fd) => Err(libc::ECONNRESET),
-        Some(lane) if lane.failed => {
+        Some(lane) if lane.is_lost() && tcp::is_established(fd) => Err(libc::ECONNRESET),
+        Some(lane) if lane.is_lost() => {
             // The kernel's answer, and its signal.
             let answer = to_kernel(flags | libc::MSG_DONTWAIT);
             lane.failure_told |= answer.is_err();
@@ -391,7 +390,7 @@ unsafe fn send_now(
                     break;
                 }
             }
-            if written == 0 && lane.failed {
+            if written == 0 && lane.is_lost() {
                 Err(libc::ECONNRESET)
             } else if written == 0 {
                 Err(libc::EAGAIN)
@@ -478,67 +477,4 @@ pub unsafe fn parts_of<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
     }
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts(parts, count) }
-}
-
-/// Sends a file as `sendfile(2)` does on a lane: through a buffer.
-///
-/// # Safety
-/// `offset` is null or valid.
-pub unsafe fn send_file(
-    socket: &'static Socket,
-    fd: c_int,
-    from: c_int,
-    offset: *mut libc::off_t,
-    count: usize,
-) -> isize {
-    // SAFETY: plain integers, or the caller's promise.
-    let mut at = unsafe {
-        if offset.is_null() {
-            libc::lseek(from, 0, libc::SEEK_CUR)
-        } else {
-            *offset
-        }
-    };
-    if at < 0 {
-        if !offset.is_null() {
-            errno::set(libc::EINVAL);
-        }
-        return -1;
-    }
-    let mut buffer = vec![0u8; count.min(1 << 16)];
-    let mut sent = 0usize;
-    while sent < count {
-        let length = buffer.len().min(count - sent);
-        // SAFETY: that many bytes.
-        let got = unsafe { libc::pread(from, buffer.as_mut_ptr().cast(), length, at) };
-        let Ok(got @ 1..) = usize::try_from(got) else {
-            if got < 0 && sent == 0 {
-                return -1;
-            }
-            break;
-        };
-        let parts = part(buffer.as_ptr().cast(), got);
-        // SAFETY: the buffer above.
-        let written = unsafe { send(socket, fd, &parts, 0, None) };
-        let Ok(written) = usize::try_from(written) else {
-            if sent == 0 {
-                return -1;
-            }
-            break;
-        };
-        sent += written;
-        at += written as libc::off_t;
-        if written < got {
-            break;
-        }
-    }
-    // SAFETY: as above.
-    unsafe {
-        if offset.is_null() {
-            libc::lseek(from, at, libc::SEEK_SET);
-        } else {
-            ptr::write(offset, at);
-        }
-    }
-    sent as isize
 }

@@ -31,8 +31,8 @@ pub fn keeping(
     Ok(held.descriptor(fd))
 }
 
-/// Waits until a blocking read should look again. One that `has_some` bytes does not restart after a
-/// signal.
+/// Waits until a blocking read should look again. One that `has_some` bytes does not restart after
+/// a signal.
 pub fn to_receive(socket: &'static Socket, fd: c_int, has_some: bool) -> Result<(), c_int> {
     if has_some || socket.stage() == Stage::Lane {
         pause_while_ready(socket);

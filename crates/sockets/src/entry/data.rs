@@ -5,10 +5,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{hooks, known};
-use crate::hand_back;
 use crate::inside::is_inside;
 use crate::socket::{self, Stage};
 use crate::stream::{self, is_special, part, parts_of};
+use crate::{copying, hand_back};
 use crate::{next, socket::Socket};
 
 /// The socket, unless the call is the kernel's alone.
@@ -204,7 +204,7 @@ hooks! {
         match streamed(to) {
             Some(socket) => match socket.enter_kernel() {
                 Some(_call) => next::sendfile(to, from, offset, count),
-                None => stream::send_file(socket, to, from, offset, count),
+                None => copying::send_file(socket, to, from, offset, count),
             },
             None => next::sendfile(to, from, offset, count),
         }
@@ -220,6 +220,9 @@ hooks! {
 
     /// `splice(2)`: a connection that is spliced is the kernel's.
     fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t {
+        if let Some(socket) = streamed(from).filter(|socket| !is_inside() && copying::has_kept(socket)) {
+            return copying::splice_kept(socket, from, to, length, flags);
+        }
         for fd in [from, to] {
             if is_inside() {
                 break;

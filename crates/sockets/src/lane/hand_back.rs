@@ -128,9 +128,11 @@ impl Lane {
         self.progress(fd);
     }
 
-    /// Whether the stream is on its way from the lane to the kernel: calls look again in a moment.
+    /// Whether the stream is on its way from the lane to the kernel, or stays there: calls look
+    /// again in a moment.
     pub fn is_moving(&self) -> bool {
-        matches!(self.phase(), Phase::Stopping | Phase::Told)
+        let opens_not = self.failed && !self.is_lost();
+        opens_not || matches!(self.phase(), Phase::Stopping | Phase::Told)
     }
 
     /// Whether the kernel has all that was written here, and the peer knows all it needs.

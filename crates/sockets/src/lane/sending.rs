@@ -20,6 +20,12 @@ impl Lane {
         self.sending.is_switched = true;
     }
 
+    /// Whether the lane has failed with a part of the stream. One that fails while it opens may
+    /// leave the stream to the kernel.
+    pub fn is_lost(&self) -> bool {
+        self.failed && self.sending.is_switched
+    }
+
     /// Puts the token into the kernel's stream that the read gate of the peer stands on, once all
     /// bytes before it are read: a program that is started anew there, say, would read it.
     pub(super) fn settle_tokens(&mut self, fd: i32) {

@@ -371,3 +371,12 @@ fn random_calls_and_a_hand_back_lose_nothing() {
         ends.all_until(|lanes| lanes.iter().all(Lane::is_over));
     }
 }
+
+#[test]
+fn a_lane_that_fails_while_it_opens_is_not_lost() {
+    let mut ends = Ends::new(7643);
+    ends.lanes[0].failed = true;
+    assert!(ends.lanes[0].is_moving() && !ends.lanes[0].is_lost());
+    ends.lanes[0].switched();
+    assert!(ends.lanes[0].is_lost() && !ends.lanes[0].is_moving());
+}
