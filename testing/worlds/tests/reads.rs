@@ -181,6 +181,21 @@ impl World {
     /// Reads all once, and returns how long that took and how it ended.
     fn reads(&mut self, from: Reth) -> (Duration, Ended) {
         self.memory.copy.fill(0);
+        let begun = self.now;
+        let handle = self.begins(from);
+        loop {
+            self.polls();
+            if self.records.has_record() {
+                assert_eq!(self.records.poll_record(), Some(handle));
+                let ended = self.records.record(handle).unwrap().ended.unwrap();
+                assert!(self.records.free(handle));
+                return (self.now.duration_since(begun), ended);
+            }
+            self.steps();
+        }
+    }
+
+    fn begins(&mut self, from: Reth) -> RecordHandle {
         let request = ReadRequest {
             path: Path::default(),
             address: End::Server.address(),
@@ -193,18 +208,7 @@ impl World {
             tries: 8,
         };
         let reader = self.reader.reader(&Path::default()).unwrap();
-        let begun = self.now;
-        let handle = self.records.read(self.now, request, reader).unwrap();
-        loop {
-            self.polls();
-            if self.records.has_record() {
-                assert_eq!(self.records.poll_record(), Some(handle));
-                let ended = self.records.record(handle).unwrap().ended.unwrap();
-                assert!(self.records.free(handle));
-                return (self.now.duration_since(begun), ended);
-            }
-            self.steps();
-        }
+        self.records.read(self.now, request, reader).unwrap()
     }
 
     /// Goes to the next packet or timer.
@@ -274,6 +278,30 @@ fn a_read_that_is_not_allowed_ends_after_two_round_trips() {
         assert!(time < Duration::from_micros(450), "{time:?}");
         assert!(world.memory.copy.iter().all(|&byte| byte == 0));
     }
+}
+
+#[test]
+fn an_answer_from_another_address_ends_no_read() {
+    let mut world = World::new(0);
+    world.begins(all());
+    world.polls();
+    let (_, bytes) = world.flight.take().unwrap();
+    let asked = RecordRead::parse(&bytes).unwrap();
+    let mut refused = RecordRead {
+        kind: RecordReadKind::Refused,
+        ..asked
+    };
+    refused.deth.src_qpn = Qpn::new(2);
+    let mut answers = |from: Neighbour| {
+        let (records, memory) = (&mut world.records, &mut world.memory);
+        records.handle_read_answer(world.now, from, &refused, memory);
+        (
+            records.has_record(),
+            memory.counters.get("drop_ghost").copied(),
+        )
+    };
+    assert_eq!(answers([10, 0, 0, 3].into()), (false, Some(1)));
+    assert_eq!(answers(End::Server.address()), (true, Some(1)));
 }
 
 #[test]
