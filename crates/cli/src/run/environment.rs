@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// Variables of airdma, and the effect of each.
-const OURS: [(&str, &str); 22] = [
+const OURS: [(&str, &str); 23] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -119,6 +119,10 @@ const OURS: [(&str, &str); 22] = [
     ("AIRDMA_LOOPBACK", "1 makes the loopback interface a device"),
     ("AIRDMA_LIDS", "1 gives ports LIDs"),
     ("AIRDMA_SOCKETS_LIB", "where libairdma_sockets.so is"),
+    (
+        "AIRDMA_SOCKETS_RULES",
+        "which connections of `airdma sockets` may use RDMA",
+    ),
     (
         "AIRDMA_SOCKETS_VERBOSE",
         "1 or 2: airdma sockets tells what it did",
