@@ -30,7 +30,8 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 const FIRST_ANSWER: Duration = Duration::from_millis(500);
 /// Most such hosts.
 const SILENT_MAX: usize = 1024;
-/// Most negotiations at a time.
+/// Most tasks with which a negotiation begins. Hand-backs, of which a connection has one, have no
+/// limit.
 const TASKS_MAX: usize = 4096;
 
 /// The agent of this process; null before the first connection that may have a lane.
@@ -81,12 +82,12 @@ pub fn consider(socket: &'static Socket, fd: c_int) {
     if !policy::allows(own, peer, is_active) {
         return socket.settle(Stage::Kernel);
     }
-    if !socket.begin_attempt() {
-        return;
-    }
     let Some(agent) = Agent::of_process() else {
         return socket.settle(Stage::Kernel);
     };
+    if lock(&agent.queue).tasks >= TASKS_MAX || !socket.begin_attempt() {
+        return;
+    }
     let generation = socket.generation();
     agent.spawn_task(async move {
         let outcome = agent.attempt(socket, generation, own, peer).await;
@@ -152,13 +153,7 @@ impl Agent {
     }
 
     fn spawn_task(&'static self, future: impl Future<Output = ()> + Send + 'static) {
-        {
-            let mut queue = lock(&self.queue);
-            if queue.tasks >= TASKS_MAX {
-                return;
-            }
-            queue.tasks += 1;
-        }
+        lock(&self.queue).tasks += 1;
         let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
         Arc::new(Task {
             agent: self,

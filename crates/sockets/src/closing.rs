@@ -36,10 +36,11 @@ pub fn before_close(fd: c_int) {
     if !socket::is_own_table() {
         return;
     }
-    if socket.is_last_descriptor() && !holding::is_kept(socket, fd) {
+    let is_last = socket.let_go() && !holding::is_kept(socket, fd);
+    if is_last {
         finish(socket);
     }
-    socket::leave(fd);
+    socket::let_gone(fd, is_last);
 }
 
 /// `shutdown(2)` of a connection.

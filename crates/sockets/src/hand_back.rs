@@ -93,6 +93,8 @@ fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool) -> 
         return false;
     };
     if socket.generation() != generation {
+        drop(inner);
+        socket.catch_up();
         return true;
     }
     let fd = inner.fd;

@@ -12,7 +12,10 @@ use crate::socket::{self, Socket};
 use crate::{closing, descriptors, next};
 
 /// A call that waits.
-pub struct Holder(&'static Socket);
+pub struct Holder {
+    socket: &'static Socket,
+    generation: u64,
+}
 
 impl Holder {
     /// Registers a call; `None` if the descriptor is closed already.
@@ -23,30 +26,42 @@ impl Holder {
         inner.waiting += u32::from(is_open);
         drop(inner);
         socket.catch_up();
-        is_open.then_some(Holder(socket))
+        let generation = socket.generation();
+        is_open.then_some(Holder { socket, generation })
     }
 
     /// The descriptor by which the call, which began with `fd`, goes on.
     pub fn descriptor(&self, fd: c_int) -> c_int {
         let _inside = Inside::enter();
-        let kept = self.0.lock().kept;
-        self.0.catch_up();
-        kept.filter(|_| !leads_to(fd, self.0)).unwrap_or(fd)
+        if leads_to(fd, self.socket) {
+            return fd;
+        }
+        let inner = self.socket.lock();
+        let is_it = self.socket.generation() == self.generation;
+        // Another of its descriptors, if that one alone is closed: the number may be another file's.
+        let other = inner.kept.unwrap_or(inner.fd);
+        drop(inner);
+        self.socket.catch_up();
+        if is_it { other } else { -1 }
     }
 }
 
 impl Drop for Holder {
     fn drop(&mut self) {
         let _inside = Inside::enter();
-        let mut inner = self.0.lock();
-        inner.waiting -= 1;
+        let mut inner = self.socket.lock();
+        if self.socket.generation() != self.generation {
+            drop(inner);
+            return self.socket.catch_up();
+        }
+        inner.waiting = inner.waiting.saturating_sub(1);
         let kept = if inner.waiting == 0 {
             inner.kept.take()
         } else {
             None
         };
         drop(inner);
-        self.0.catch_up();
+        self.socket.catch_up();
         if let Some(kept) = kept {
             closing::before_close(kept);
             descriptors::unmark(kept);

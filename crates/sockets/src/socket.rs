@@ -12,6 +12,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Wake, Waker};
 
+use crate::hand_back::Need;
 use crate::inside::catch_up_later;
 use crate::lane::Lane;
 use crate::{hand_back, process, tcp};
@@ -123,7 +124,12 @@ pub fn enter(fd: c_int, active: bool) -> Option<&'static Socket> {
     socket.sequence.store(0, Ordering::Relaxed);
     socket.attempting.store(false, Ordering::Relaxed);
     socket.woken.store(false, Ordering::Relaxed);
-    socket.lock().fd = fd;
+    {
+        let mut inner = socket.lock();
+        inner.fd = fd;
+        // A call that was left by `siglongjmp` still counts.
+        inner.waiting = 0;
+    }
     slot.store(ptr::from_ref(socket).cast_mut(), Ordering::Release);
     Some(socket)
 }
@@ -138,7 +144,7 @@ pub fn duplicate(fd: c_int, to: c_int) {
             slot.store(ptr::from_ref(socket).cast_mut(), Ordering::Release);
         }
         // Its calls would not be seen.
-        (Some(socket), None) => socket.settle(Stage::Kernel),
+        (Some(socket), None) => hand_back::connection(socket, Need::All),
         (None, _) => {}
     }
 }
@@ -157,13 +163,29 @@ pub fn leave(fd: c_int) {
         // A thread of the parent may have held its lock at the fork.
         return;
     }
-    let is_last = socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1;
+    let is_last = socket.let_go();
+    forget(socket, fd, is_last);
+}
+
+/// The descriptor, for which [`Socket::let_go`] was called, leads to its socket no longer.
+pub fn let_gone(fd: c_int, is_last: bool) {
+    let Some(slot) = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)) else {
+        return;
+    };
+    // SAFETY: as in `of`.
+    if let Some(socket) = unsafe { slot.swap(ptr::null_mut(), Ordering::AcqRel).as_ref() } {
+        forget(socket, fd, is_last);
+    }
+}
+
+fn forget(socket: &'static Socket, fd: c_int, is_last: bool) {
     let mut inner = socket.lock();
     if !is_last {
         if inner.fd == fd {
             inner.fd = another(socket).unwrap_or(-1);
         }
-        return;
+        drop(inner);
+        return socket.catch_up();
     }
     socket.settle(Stage::Kernel);
     socket.generation.fetch_add(1, Ordering::Relaxed);
@@ -196,11 +218,12 @@ pub fn by_descriptor() -> impl Iterator<Item = (c_int, &'static Socket)> {
     })
 }
 
-/// Every socket with its descriptors, once.
+/// Every socket with its descriptors, once; those whose lock is held for each descriptor. A signal
+/// handler may have interrupted the thread that holds it.
 pub fn all() -> impl Iterator<Item = &'static Socket> {
     by_descriptor().filter_map(|(fd, socket)| {
-        let is_first = socket.stage() != Stage::Lost && socket.lock().fd == fd;
-        is_first.then_some(socket)
+        let is_first = || socket.try_lock().is_none_or(|inner| inner.fd == fd);
+        (socket.stage() != Stage::Lost && is_first()).then_some(socket)
     })
 }
 
@@ -262,9 +285,15 @@ impl Socket {
         self.attempting.store(false, Ordering::Release);
     }
 
-    /// Whether the calling thread may be the last to close it.
-    pub fn is_last_descriptor(&self) -> bool {
-        self.descriptors.load(Ordering::Acquire) == 1
+    /// One descriptor less leads here. Whether it was the last: of threads that close one each, one
+    /// is told so.
+    pub fn let_go(&self) -> bool {
+        let order = Ordering::AcqRel;
+        let less = |count: u32| count.checked_sub(1);
+        let before = self
+            .descriptors
+            .fetch_update(order, Ordering::Acquire, less);
+        before == Ok(1)
     }
 
     /// Which connection this is, among those that had this memory.
@@ -390,6 +419,10 @@ pub fn share_all() {
 /// was handed back before, and is unread, stays with the parent: the child's calls fail.
 pub fn in_child() {
     OWNER.store(0, Ordering::Relaxed);
+    // A thread of the parent may have held the lock of one of them.
+    if let Ok(mut free) = FREE.try_lock() {
+        std::mem::forget(std::mem::take(&mut *free));
+    }
     for slot in used_slots() {
         // SAFETY: as in `of`.
         let Some(socket) = (unsafe { slot.load(Ordering::Relaxed).as_ref() }) else {
@@ -430,15 +463,53 @@ pub unsafe fn passed(message: &libc::msghdr) {
     // SAFETY: the caller's promise; the macros stay within the message's control bytes.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
+        let empty = libc::CMSG_LEN(0) as usize;
         while let Some(control) = header.as_ref() {
+            let at = ptr::from_ref(control) as usize - message.msg_control as usize;
+            if !(empty..=message.msg_controllen - at).contains(&control.cmsg_len) {
+                // The kernel refuses the message.
+                return;
+            }
             if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = control.cmsg_len - libc::CMSG_LEN(0) as usize;
                 let fds = libc::CMSG_DATA(control).cast::<c_int>();
-                for index in 0..bytes / size_of::<c_int>() {
+                for index in 0..(control.cmsg_len - empty) / size_of::<c_int>() {
                     hand_back::descriptor(fds.add(index).read_unaligned());
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_threads_that_close_a_descriptor_each_one_closes_the_last() {
+        let socket = Socket::new();
+        socket.descriptors.store(2, Ordering::Relaxed);
+        let told: Vec<bool> = (0..3).map(|_| socket.let_go()).collect();
+        assert_eq!(told, [false, true, false]);
+    }
+
+    #[test]
+    fn a_control_message_of_a_wrong_length_has_no_descriptors() {
+        #[repr(C, align(8))]
+        struct Control(libc::cmsghdr, [c_int; 2]);
+        for length in [0, 1, size_of::<libc::cmsghdr>() - 1, usize::MAX] {
+            let header = libc::cmsghdr {
+                cmsg_len: length,
+                cmsg_level: libc::SOL_SOCKET,
+                cmsg_type: libc::SCM_RIGHTS,
+            };
+            let mut control = Control(header, [-1; 2]);
+            // SAFETY: all zeros is an empty message.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            message.msg_control = (&raw mut control).cast();
+            message.msg_controllen = size_of::<Control>();
+            // SAFETY: the message is whole, but for the length in its control message.
+            unsafe { passed(&message) };
         }
     }
 }

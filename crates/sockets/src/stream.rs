@@ -201,7 +201,11 @@ unsafe fn receive_now(
                     };
                     left.iter().map(slice).collect()
                 };
-                match lane.read(fd, &mut buffers, peek) {
+                let mut count = lane.read(fd, &mut buffers, peek);
+                if count == 0 && lane.notices_end(fd) {
+                    count = lane.read(fd, &mut buffers, peek);
+                }
+                match count {
                     0 if parts.total() == 0 && lane.readable() > 0 => Ok(0),
                     0 if lane.is_back() => lane
                         .read_due_tokens(fd)
@@ -392,6 +396,8 @@ unsafe fn send_now(
             }
             if written == 0 && lane.is_lost() {
                 Err(libc::ECONNRESET)
+            } else if written == 0 && lane.notices_end(fd) {
+                to_kernel(flags | libc::MSG_DONTWAIT)
             } else if written == 0 {
                 Err(libc::EAGAIN)
             } else {

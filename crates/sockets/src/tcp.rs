@@ -222,8 +222,9 @@ fn look(fd: c_int) -> Option<Look> {
     None
 }
 
-/// `TCP_ESTABLISHED` of the kernel.
+/// States of the kernel.
 const TCP_ESTABLISHED: u8 = 1;
+const TCP_CLOSE: u8 = 7;
 /// States with the peer's FIN: `TCP_CLOSE_WAIT`, `TCP_LAST_ACK`, `TCP_CLOSING`.
 const AFTER_FIN: [u8; 3] = [8, 9, 11];
 
@@ -261,6 +262,11 @@ fn info(fd: c_int) -> Option<Info> {
 /// Whether the connection is established, with no end of either direction.
 pub fn is_established(fd: c_int) -> bool {
     info(fd).is_some_and(|info| info.state == TCP_ESTABLISHED)
+}
+
+/// Whether the kernel has ended the connection: by a reset, or a time-out.
+pub fn is_ended(fd: c_int) -> bool {
+    info(fd).is_some_and(|info| info.state == TCP_CLOSE)
 }
 
 /// Whether the kernel's queue has room.

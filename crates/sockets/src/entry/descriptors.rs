@@ -6,6 +6,7 @@ use libc::{sockaddr, socklen_t};
 
 use super::{hooks, known};
 use crate::inside::{Inside, is_inside};
+use crate::socket::Stage;
 use crate::{closing, descriptors, hand_back, next, socket, tcp};
 
 /// The connection of a new descriptor becomes known.
@@ -37,11 +38,16 @@ fn duplicated(fd: c_int, to: c_int) -> c_int {
     if socket::is_of_parent() {
         // For the program that the child is about to become.
         hand_back::descriptor(fd);
-    } else if socket::is_own_table() {
+    } else if socket::is_own_table() || is_lost(fd) {
         let _inside = Inside::enter();
         socket::duplicate(fd, to);
     }
     to
+}
+
+/// Whether the parent of this process has what the lane brought of the connection.
+fn is_lost(fd: c_int) -> bool {
+    known(fd).is_some_and(|socket| socket.stage() == Stage::Lost)
 }
 
 /// Opens a descriptor: the shim's, if the call is.

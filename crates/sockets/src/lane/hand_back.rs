@@ -280,6 +280,7 @@ impl Lane {
             }
         }
         self.progress(fd);
+        self.settle_read_gate(fd);
         Ok(())
     }
 

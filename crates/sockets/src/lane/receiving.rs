@@ -73,7 +73,7 @@ impl Lane {
     pub fn all_readable(&self, in_kernel: u64) -> i32 {
         let before = self.receiving.from_kernel.unwrap_or(in_kernel);
         let behind = match self.phase() {
-            Phase::Done => in_kernel.saturating_sub(before + self.tokens_due()),
+            Phase::Done => in_kernel.saturating_sub(before.saturating_add(self.tokens_due())),
             Phase::None | Phase::Stopping | Phase::Told => 0,
         };
         let all = in_kernel.min(before) + self.readable() as u64 + behind;

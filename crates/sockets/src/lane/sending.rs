@@ -26,6 +26,18 @@ impl Lane {
         self.failed && self.sending.is_switched
     }
 
+    /// Whether the kernel has ended the connection beside its lane: the peer was killed, say, or a
+    /// keepalive failed. The lane is lost once all that it brought is read.
+    pub fn notices_end(&mut self, fd: i32) -> bool {
+        let may_be = self.sending.is_switched && self.phase() == Phase::None && !self.failed;
+        if !may_be || !tcp::is_ended(fd) {
+            return false;
+        }
+        self.progress(fd);
+        self.failed |= self.receiving.arrived.is_empty();
+        true
+    }
+
     /// Puts the token into the kernel's stream that the read gate of the peer stands on, once all
     /// bytes before it are read: a program that is started anew there, say, would read it.
     pub(super) fn settle_tokens(&mut self, fd: i32) {

@@ -373,6 +373,19 @@ fn random_calls_and_a_hand_back_lose_nothing() {
 }
 
 #[test]
+fn what_the_lane_brought_is_read_before_the_end_that_the_kernel_knows() {
+    let mut ends = Ends::opened(7700, 0);
+    let fd = ends.fd(1);
+    assert!(!ends.lanes[1].notices_end(fd));
+    assert_eq!(ends.write(0, &pattern(0, 1000)), 1000);
+    tcp::abort(ends.fd(0));
+    ends.progress_until(1, |lane| lane.readable() == 1000 && tcp::is_ended(fd));
+    assert!(ends.lanes[1].notices_end(fd) && !ends.lanes[1].failed);
+    ends.check(1, 0, 1000);
+    assert!(ends.lanes[1].notices_end(fd) && ends.lanes[1].is_lost());
+}
+
+#[test]
 fn a_lane_that_fails_while_it_opens_is_not_lost() {
     let mut ends = Ends::new(7643);
     ends.lanes[0].failed = true;
