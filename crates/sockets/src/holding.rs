@@ -38,7 +38,7 @@ impl Holder {
         }
         let inner = self.socket.lock();
         let is_it = self.socket.generation() == self.generation;
-        // Another of its descriptors, if that one alone is closed: the number may be another file's.
+        // Another one, if that one alone is closed: the number may be another file's.
         let other = inner.kept.unwrap_or(inner.fd);
         drop(inner);
         self.socket.catch_up();

@@ -373,7 +373,7 @@ fn random_calls_and_a_hand_back_lose_nothing() {
 }
 
 #[test]
-fn what_the_lane_brought_is_read_before_the_end_that_the_kernel_knows() {
+fn what_a_lane_brought_is_read_before_its_end() {
     let mut ends = Ends::opened(7700, 0);
     let fd = ends.fd(1);
     assert!(!ends.lanes[1].notices_end(fd));
