@@ -97,6 +97,8 @@ static bool accepted[1024];
 
 EXPORT int accept(int at, struct sockaddr *from, socklen_t *length)
 {
+    /* 30: the thread is not cancelled here, and ends by itself. */
+    if (fault(30)) return -1;
     int fd = NEXT(accept)(at, from, length);
     if (fd >= 0 && fd < 1024) accepted[fd] = true;
     /* 14: as on BSD. */

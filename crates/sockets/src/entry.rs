@@ -10,26 +10,36 @@ pub mod processes;
 
 use std::ffi::c_int;
 
-use airdma_preload::contained;
 use airdma_preload::errno;
+use airdma_preload::{Uncancelled, contained};
 
-/// Runs a body; a panic fails the call with `EIO`.
+/// Runs a body; a panic fails the call with `EIO`, and a cancellation of the thread waits.
 pub fn guard<R>(failure: R, body: impl FnOnce() -> R) -> R {
+    let _uncancelled = Uncancelled::new();
     contained(body, || {
         errno::set(libc::EIO);
         failure
     })
 }
 
-/// Defines C functions whose bodies are guarded.
+/// Defines C functions whose bodies are guarded. `where kernel(CONDITION => CALL)`: when the call is
+/// passed on before that, as one in which the thread may be cancelled. It has no Rust value on its stack.
 macro_rules! hooks {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block)*) => {$(
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $(where kernel($passed_on:expr => $next:expr))? $body:block)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
         /// As the man page demands.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+            $(
+                // SAFETY: as above.
+                #[allow(unused_unsafe, reason = "some conditions are safe")]
+                if unsafe { $passed_on } {
+                    // SAFETY: as above.
+                    return unsafe { $next };
+                }
+            )?
             $crate::entry::guard(-1, || {
                 // SAFETY: what the man page demands of the caller is what the body demands.
                 #[allow(unused_unsafe, reason = "some bodies are safe")]

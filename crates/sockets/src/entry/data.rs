@@ -17,9 +17,16 @@ fn streamed(fd: c_int) -> Option<&'static Socket> {
     known(fd).filter(|socket| socket.stage() != Stage::Kernel)
 }
 
+/// Whether a message of a program passes no descriptors.
+unsafe fn passes_nothing(message: *const msghdr) -> bool {
+    // SAFETY: null, or the program's.
+    unsafe { message.as_ref() }.is_none_or(|message| message.msg_controllen == 0)
+}
+
 hooks! {
     /// `read(2)`.
-    fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
+    fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::read(fd, to, length)) {
         match streamed(fd) {
             Some(socket) if length > 0 => {
                 stream::receive(socket, fd, &part(to, length), 0, None)
@@ -37,7 +44,8 @@ hooks! {
     }
 
     /// `readv(2)`.
-    fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
+    fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::readv(fd, to, count)) {
         match streamed(fd) {
             Some(socket) if count > 0 => {
                 let parts = parts_of(to, count.unsigned_abs() as usize);
@@ -48,7 +56,8 @@ hooks! {
     }
 
     /// `recv(2)`.
-    fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+    fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::recv(fd, to, length, flags)) {
         match streamed(fd) {
             Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
                 stream::receive(socket, fd, &part(to, length), flags, None)
@@ -66,7 +75,8 @@ hooks! {
     }
 
     /// `recvfrom(2)`.
-    fn recvfrom(fd: c_int, to: *mut c_void, length: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t {
+    fn recvfrom(fd: c_int, to: *mut c_void, length: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::recvfrom(fd, to, length, flags, from, from_length)) {
         match streamed(fd) {
             Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
                 let got = stream::receive(socket, fd, &part(to, length), flags, None);
@@ -89,7 +99,8 @@ hooks! {
     }
 
     /// `recvmsg(2)`.
-    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::recvmsg(fd, message, flags)) {
         match (streamed(fd), message.as_mut()) {
             (Some(socket), Some(message)) if !is_special(flags) || socket.stage() == Stage::Lane => {
                 let parts = parts_of(message.msg_iov, message.msg_iovlen);
@@ -103,7 +114,8 @@ hooks! {
     }
 
     /// `recvmmsg(2)`.
-    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int {
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int
+    where kernel(streamed(fd).is_none() => next::recvmmsg(fd, messages, count, flags, timeout)) {
         match streamed(fd) {
             // One message has all that a stream has to give.
             Some(_) if count > 0 && !messages.is_null() => {
@@ -119,7 +131,8 @@ hooks! {
     }
 
     /// `write(2)`.
-    fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+    fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::write(fd, from, length)) {
         match streamed(fd) {
             Some(socket) if length > 0 => stream::send(socket, fd, &part(from, length), 0, None),
             _ => next::write(fd, from, length),
@@ -127,7 +140,8 @@ hooks! {
     }
 
     /// `writev(2)`.
-    fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+    fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::writev(fd, from, count)) {
         match streamed(fd) {
             Some(socket) if count > 0 => {
                 let parts = parts_of(from, count.unsigned_abs() as usize);
@@ -141,7 +155,8 @@ hooks! {
     }
 
     /// `send(2)`.
-    fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+    fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::send(fd, from, length, flags)) {
         match streamed(fd) {
             Some(socket) if length > 0 => stream::send(socket, fd, &part(from, length), flags, None),
             _ => next::send(fd, from, length, flags),
@@ -149,7 +164,8 @@ hooks! {
     }
 
     /// `sendto(2)`: the kernel ignores the address on a connection.
-    fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, to: *const sockaddr, to_length: socklen_t) -> ssize_t {
+    fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, to: *const sockaddr, to_length: socklen_t) -> ssize_t
+    where kernel(streamed(fd).is_none() => next::sendto(fd, from, length, flags, to, to_length)) {
         match streamed(fd) {
             Some(socket) if length > 0 && flags & libc::MSG_FASTOPEN == 0 => {
                 stream::send(socket, fd, &part(from, length), flags, None)
@@ -159,7 +175,8 @@ hooks! {
     }
 
     /// `sendmsg(2)`.
-    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t
+    where kernel(streamed(fd).is_none() && passes_nothing(message) => next::sendmsg(fd, message, flags)) {
         let Some(header) = message.as_ref() else {
             return next::sendmsg(fd, message, flags);
         };
@@ -200,7 +217,8 @@ hooks! {
     }
 
     /// `sendfile(2)`.
-    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t
+    where kernel(streamed(to).is_none() => next::sendfile(to, from, offset, count)) {
         match streamed(to) {
             Some(socket) => match socket.enter_kernel() {
                 Some(_call) => next::sendfile(to, from, offset, count),
@@ -211,7 +229,8 @@ hooks! {
     }
 
     /// `sendfile64`.
-    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t
+    where kernel(streamed(to).is_none() => next::sendfile64(to, from, offset, count)) {
         match streamed(to) {
             Some(_) => sendfile(to, from, offset, count),
             None => next::sendfile64(to, from, offset, count),

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{sockaddr, socklen_t};
 
-use super::{hooks, known};
+use super::{guard, hooks, known};
 use crate::inside::{Inside, is_inside};
 use crate::socket::Stage;
 use crate::{closing, descriptors, hand_back, next, socket, tcp};
@@ -122,18 +122,6 @@ hooks! {
         listens
     }
 
-    /// `accept(2)`.
-    fn accept(fd: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        descriptors::settle();
-        accepted(next::accept(fd, from, length))
-    }
-
-    /// `accept4(2)`.
-    fn accept4(fd: c_int, from: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-        descriptors::settle();
-        accepted(next::accept4(fd, from, length, flags))
-    }
-
     /// `connect(2)`.
     fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
         let connected = next::connect(fd, to, length);
@@ -215,14 +203,16 @@ hooks! {
     }
 
     /// `fcntl(2)`.
-    fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int
+    where kernel(is_kernels(command) => next::fcntl(fd, command, argument)) {
         let argument = least(command, argument);
         let answer = next::fcntl(fd, command, argument);
         controlled(fd, command, argument, answer)
     }
 
     /// `fcntl64`.
-    fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int
+    where kernel(is_kernels(command) => next::fcntl64(fd, command, argument)) {
         let argument = least(command, argument);
         let answer = next::fcntl64(fd, command, argument);
         controlled(fd, command, argument, answer)
@@ -280,6 +270,39 @@ hooks! {
             _ => next::syscall(number, a, b, c, d, e, f),
         }
     }
+}
+
+/// Defines functions that return a connection of a listener, in which the thread may be cancelled.
+macro_rules! accepts {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the man page demands.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> c_int {
+            guard((), descriptors::settle);
+            // SAFETY: the caller's promise.
+            let fd = unsafe { next::$name($($arg),*) };
+            guard(fd, || accepted(fd))
+        }
+    )*};
+}
+
+accepts! {
+    /// `accept(2)`.
+    fn accept(fd: c_int, from: *mut sockaddr, length: *mut socklen_t);
+
+    /// `accept4(2)`.
+    fn accept4(fd: c_int, from: *mut sockaddr, length: *mut socklen_t, flags: c_int);
+}
+
+/// Whether a command of `fcntl(2)` is none of the shim's business. One may wait for a lock of a file.
+fn is_kernels(command: c_int) -> bool {
+    !matches!(
+        command,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFD
+    )
 }
 
 /// The argument of `fcntl(2)`: the shim's own duplicates have numbers like all its descriptors.
