@@ -22,8 +22,8 @@ pub fn guard<R>(failure: R, body: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Defines C functions whose bodies are guarded. `where kernel(CONDITION => CALL)`: when the call is
-/// passed on before that, as one in which the thread may be cancelled. It has no Rust value on its stack.
+/// Defines C functions whose bodies are guarded. `where kernel(CONDITION => CALL)`: when the call
+/// is passed on in place of that. The thread may be cancelled there, so no Rust value is on the stack.
 macro_rules! hooks {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $(where kernel($passed_on:expr => $next:expr))? $body:block)*) => {$(
         $(#[$doc])*

@@ -297,7 +297,7 @@ accepts! {
     fn accept4(fd: c_int, from: *mut sockaddr, length: *mut socklen_t, flags: c_int);
 }
 
-/// Whether a command of `fcntl(2)` is none of the shim's business. One may wait for a lock of a file.
+/// Whether a command of `fcntl(2)` is the kernel's alone, such as one that waits for a file's lock.
 fn is_kernels(command: c_int) -> bool {
     !matches!(
         command,
