@@ -23,7 +23,7 @@ pub fn guard<R>(failure: R, body: impl FnOnce() -> R) -> R {
 }
 
 /// Defines C functions whose bodies are guarded. `where kernel(CONDITION => CALL)`: when the call
-/// is passed on in place of that. The thread may be cancelled there, so no Rust value is on the stack.
+/// is passed on in place of that. The thread may be cancelled there: no Rust value is on its stack.
 macro_rules! hooks {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $(where kernel($passed_on:expr => $next:expr))? $body:block)*) => {$(
         $(#[$doc])*
