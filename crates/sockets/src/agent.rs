@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use airdma::{Blame, Device};
 
 use crate::descriptors;
+use crate::entry::options;
 use crate::inside::Inside;
 use crate::negotiation;
 use crate::socket::{Socket, Stage, lock};
@@ -79,7 +80,7 @@ pub fn consider(socket: &'static Socket, fd: c_int) {
     let Some((own, peer)) = tcp::ends(fd) else {
         return;
     };
-    if !policy::allows(own, peer, is_active) {
+    if !policy::allows(own, peer, is_active) || options::has_the_kernels(fd) {
         return socket.settle(Stage::Kernel);
     }
     let Some(agent) = Agent::of_process() else {

@@ -7,8 +7,8 @@ use libc::socklen_t;
 use super::{hooks, known};
 use crate::hand_back::{self, Need};
 use crate::inside::{Inside, is_inside};
-use crate::next;
 use crate::socket::{Socket, Stage};
+use crate::{next, tcp};
 
 const TCP_NOTSENT_LOWAT: c_int = 25;
 
@@ -33,6 +33,26 @@ fn is_kernels(level: c_int, name: c_int) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Whether such an option was set before the connection was known, or inherited from a listener.
+pub fn has_the_kernels(fd: c_int) -> bool {
+    let at_first = [
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+        (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0),
+        (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0),
+        (libc::IPPROTO_TCP, libc::TCP_INQ, 0),
+    ];
+    // Kernels that do not know one have no part by it.
+    let is_set =
+        |(level, name, value)| tcp::integer(fd, level, name).is_some_and(|now| now != value);
+    at_first.into_iter().any(is_set)
 }
 
 /// The socket of a call of the program.
@@ -78,5 +98,37 @@ hooks! {
             socket.catch_up();
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn options_that_a_listener_left_are_the_kernels() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let accepted = || {
+            let active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (passive, _) = listener.accept().unwrap();
+            [active, passive].map(|end| has_the_kernels(end.as_raw_fd()))
+        };
+        assert_eq!(accepted(), [false, false]);
+        let one: c_int = 1;
+        // SAFETY: an integer.
+        let set = unsafe {
+            libc::setsockopt(
+                listener.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_OOBINLINE,
+                (&raw const one).cast(),
+                size_of::<c_int>() as socklen_t,
+            )
+        };
+        assert_eq!((set, accepted()), (0, [false, true]));
     }
 }
