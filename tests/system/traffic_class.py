@@ -13,7 +13,7 @@ from airdma_lab.lab import INTERFACE, Host, Lab
 from case import Tally
 
 CAPTURE = f"""
-import json, signal, socket, sys
+import json, signal, socket
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 wire.setsockopt(1, 8, 32 << 20)
 try:
@@ -22,21 +22,30 @@ except PermissionError:
     pass  # Root may have more than net.core.rmem_max.
 wire.bind(("{INTERFACE}", 0))
 seen = set()
-def end(*_):
-    print(json.dumps(sorted(seen)))
-    sys.exit()
-signal.signal(signal.SIGTERM, end)
-while True:
-    frame, where = wire.recvfrom(200)
+def look(frame, where):
     ip = frame[14:]
     if frame[12:14] == b"\\x08\\x00" and ip[9] == 17:
         traffic_class, udp = ip[1], ip[(ip[0] & 15) * 4:]
     elif frame[12:14] == b"\\x86\\xdd" and ip[6] == 17:
         traffic_class, udp = (ip[0] << 4 | ip[1] >> 4) & 255, ip[40:]
     else:
-        continue
+        return
     if udp[2:4] == b"\\x12\\xb7":
         seen.add((where[2] == 4, udp[8], int.from_bytes(udp[13:16], "big") == 1, traffic_class))
+ended = False
+def end(*_):
+    global ended
+    ended = True
+signal.signal(signal.SIGTERM, end)
+# On a busy machine packets wait here when the programs have ended.
+wire.settimeout(0.1)
+while True:
+    try:
+        look(*wire.recvfrom(200))
+    except TimeoutError:
+        if ended:
+            break
+print(json.dumps(sorted(seen)))
 """
 """What passes: (leaves the host, opcode, for connection management, traffic class), each once."""
 
