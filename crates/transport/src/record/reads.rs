@@ -88,6 +88,8 @@ struct Reading {
     token: u64,
     ends_at: Time,
     tries_left: u32,
+    /// Whether the peer has asked for a proof.
+    was_challenged: bool,
     /// When it asks again, unless a packet comes.
     ask_at: Time,
     asked_at: Time,
@@ -238,6 +240,7 @@ impl RecordTarget {
             token: known.map_or(0, |known| known.token),
             ends_at: now + request.deadline,
             tries_left: request.tries,
+            was_challenged: false,
             ask_at: now,
             asked_at: now,
             is_unanswered: true,
@@ -356,10 +359,20 @@ impl RecordTarget {
                     payload_max: answer.unit,
                 });
                 let reading = &mut self.reads.reads[place];
+                if reading.token == answer.token {
+                    // An answer to an earlier request: it has been asked again.
+                    return;
+                }
+                if reading.was_challenged {
+                    // It asks again at once, but not without end.
+                    reading.tries_left = reading.tries_left.saturating_sub(1);
+                } else {
+                    // The peer is there, however long its answer took.
+                    reading.was_challenged = true;
+                    reading.tries_left = reading.request.tries;
+                }
                 reading.token = answer.token;
                 let payload_max = reading.reader.payload_max.min(answer.unit.into());
-                // It asks again at once, but not without end.
-                reading.tries_left = reading.tries_left.saturating_sub(1);
                 if reading.tries_left == 0 {
                     return;
                 }
