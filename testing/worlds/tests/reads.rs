@@ -103,6 +103,8 @@ struct World {
     flight: Flight<(End, Vec<u8>)>,
     /// When the server's end of the link is free.
     free_at: Time,
+    /// Of each read.
+    tries: u32,
 }
 
 impl World {
@@ -125,6 +127,7 @@ impl World {
             memory,
             flight: Flight::new(link),
             free_at: Time::ZERO,
+            tries: 8,
         }
     }
 
@@ -205,7 +208,7 @@ impl World {
             lkey: Rkey(9),
             va: 0,
             deadline: Duration::from_secs(10),
-            tries: 8,
+            tries: self.tries,
         };
         let reader = self.reader.reader(&Path::default()).unwrap();
         self.records.read(self.now, request, reader).unwrap()
@@ -310,6 +313,21 @@ fn a_read_of_a_silent_peer_ends_after_its_tries() {
     let (time, ended) = world.reads(all());
     assert_eq!(ended, Ended::Idle);
     assert!(time < Duration::from_secs(3), "{time:?}");
+}
+
+#[test]
+fn a_slow_answer_is_no_failed_try() {
+    // Longer than the time after which a read asks again: each request is answered by a demand for
+    // a proof before the first answer is there.
+    let slow = Link {
+        delay_us: 18_000,
+        ..link(0, 0, 0)
+    };
+    let mut world = World::with(5, slow, LENGTH);
+    world.tries = 2;
+    let (time, ended) = world.reads(all());
+    assert_eq!(ended, Ended::Whole, "{time:?}");
+    assert_eq!(world.memory.copy, world.memory.source);
 }
 
 /// Places for reads in the reader's memory, and the longest one.
