@@ -118,6 +118,14 @@ impl Figure {
         }
     }
 
+    /// Whether its programs report the 99th percentile of a latency.
+    pub fn has_p99(self) -> bool {
+        matches!(
+            self,
+            Figure::Latency | Figure::Web | Figure::Get | Figure::Set
+        )
+    }
+
     /// Whether a larger value is the better one.
     pub fn more_is_better(self) -> bool {
         match self {

@@ -1,6 +1,7 @@
 //! A part of the benchmark with cases, goals and a page of its own, such as `airdma bench records`.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,7 +12,7 @@ use regex::Regex;
 use crate::measurement::{LinkFacts, Measurement};
 use crate::suite::Series;
 use crate::targets::Verdict;
-use crate::{begin, load, machine, plot, run, save, selection, table, with_ending, write};
+use crate::{begin, load, machine, plot, report, run, save, selection, table, with_ending, write};
 
 /// What is special to a part.
 pub struct Part {
@@ -25,8 +26,10 @@ pub struct Part {
     pub shown: fn(&Measurement) -> Measurement,
     /// Whether curves are worth a picture: they have several points.
     pub is_drawn: bool,
-    /// The page; the second argument is the stem of the plots' and the data's files.
-    pub page: fn(&Measurement, &str) -> String,
+    /// Title of the page.
+    pub title: &'static str,
+    /// What the page says before the figures.
+    pub introduction: &'static str,
 }
 
 /// Options of a part.
@@ -107,7 +110,7 @@ pub fn measure(part: &Part, options: &PartRuns) -> anyhow::Result<ExitCode> {
     }
     save(&taken, &options.output)?;
     write_page(part, &taken, &options.output)?;
-    let rows = crate::report::verdict_rows(&(part.verdicts)(&taken));
+    let rows = report::verdict_rows(&(part.verdicts)(&taken));
     if rows.len() > 1 {
         writeln!(io::stdout(), "\n{}", table::aligned(&rows))?;
     }
@@ -153,13 +156,51 @@ fn write_page(part: &Part, taken: &Measurement, stem: &Path) -> anyhow::Result<(
         false => Vec::new(),
     };
     let page = with_ending(stem, "md");
-    write(&page, (part.page)(&taken, &name).as_bytes())?;
+    write(&page, part.markdown(&taken, &name).as_bytes())?;
     let (page, count) = (page.display(), files.len());
     writeln!(
         io::stdout(),
         "\nwrote {page} and {count} pictures beside it"
     )?;
     Ok(())
+}
+
+impl Part {
+    /// Renders the page; `name` is the stem of the plots' and the data's files.
+    fn markdown(&self, taken: &Measurement, name: &str) -> String {
+        let mut page = format!("# {}\n\n{}\n\n", self.title, self.introduction);
+        let _ = writeln!(page, "{}", report::facts(taken, name));
+        if self.is_drawn {
+            for (picture, _) in plot::pictures(taken) {
+                let file = plot::file(name, &picture, "svg");
+                let _ = write!(page, "\n![{picture}]({file})\n");
+            }
+        }
+        let verdicts = (self.verdicts)(taken);
+        let rows = report::verdict_rows(&verdicts);
+        if rows.len() > 1 {
+            let _ = write!(page, "\n## Targets\n\n{}\n", table::markdown(&rows, 1));
+        }
+        let _ = write!(
+            page,
+            "\n## What failed, and what was not measured\n\n{}\n",
+            report::gaps(taken, &verdicts)
+        );
+        for (figure, link) in taken.groups() {
+            let rows = table::markdown(&report::rows(taken, figure, link), 1);
+            let _ = write!(page, "\n## {}; {}\n\n{rows}\n", figure.title(), link.label);
+            if figure.has_p99() {
+                let rows = table::markdown(&report::p99_rows(taken, figure, link), 1);
+                let _ = write!(page, "\n99th percentiles, us:\n\n{rows}\n");
+            }
+        }
+        let _ = write!(
+            page,
+            "\n## Commands\n\nAt the largest `x` of each:\n\n{}",
+            report::commands(taken)
+        );
+        page
+    }
 }
 
 #[cfg(test)]

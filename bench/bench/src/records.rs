@@ -16,5 +16,6 @@ pub const RECORDS: Part = Part {
     verdicts: targets::verdicts,
     shown: page::with_shares,
     is_drawn: true,
-    page: page::markdown,
+    title: "Write-Record, measured",
+    introduction: page::INTRODUCTION,
 };

@@ -24,7 +24,7 @@ pub fn markdown(taken: &Measurement, name: &str) -> String {
     for (figure, link) in taken.groups() {
         let rows = table::markdown(&rows(taken, figure, link), 1);
         let _ = write!(page, "\n## {}; {}\n\n{rows}\n", figure.title(), link.label);
-        if figure == Figure::Latency {
+        if figure.has_p99() {
             let rows = table::markdown(&p99_rows(taken, figure, link), 1);
             let _ = write!(page, "\n99th percentiles, us:\n\n{rows}\n");
         }

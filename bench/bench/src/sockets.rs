@@ -16,5 +16,6 @@ pub const SOCKETS: Part = Part {
     verdicts: targets::verdicts,
     shown: Clone::clone,
     is_drawn: false,
-    page: page::markdown,
+    title: "Socket programs, measured",
+    introduction: page::INTRODUCTION,
 };

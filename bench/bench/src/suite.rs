@@ -359,13 +359,14 @@ fn many_pairs(all: &mut Vec<Series>, link: Link, pairs: &[u64]) {
 const PERFTEST_PAIRS_MAX: u64 = 256;
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::collections::HashSet;
 
     use super::*;
 
-    #[test]
-    fn no_two_cases_have_one_name() {
+    /// Checks that no two cases of a benchmark have one name, that `known` is one of them, and that
+    /// each program has its package.
+    pub fn check_cases(all: impl Fn(bool) -> Vec<Series>, known: &str) {
         for quick in [false, true] {
             let all = all(quick);
             let names = all
@@ -374,16 +375,15 @@ mod tests {
             let names: Vec<String> = names.collect();
             let different: HashSet<&String> = names.iter().collect();
             assert_eq!(different.len(), names.len());
-            assert!(names.contains(&"bandwidth/veth-1500/write_bw/65536".into()));
+            assert!(names.iter().any(|name| name == known));
+            for program in all.iter().flat_map(Series::programs) {
+                assert_ne!(crate::tools::package(program), "unknown", "{program}");
+            }
         }
     }
 
     #[test]
-    fn every_program_has_its_package() {
-        for series in all(false) {
-            for program in series.programs() {
-                assert_ne!(crate::tools::package(program), "unknown");
-            }
-        }
+    fn cases_have_names_and_packages() {
+        check_cases(all, "bandwidth/veth-1500/write_bw/65536");
     }
 }

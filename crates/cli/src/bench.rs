@@ -90,7 +90,7 @@ enum Part {
     /// Socket programs under `airdma sockets` on a veth, with the library at both ends, at one, and
     /// at none: iperf3, sockperf, nginx with wrk, redis.
     ///
-    /// Figures: bandwidth, cpu, latency, web, get, set. Links: veth-1500, and loss-0.1 (per cent,
+    /// Figures: bandwidth, cpu, latency, web, get, set. Links: veth-1500, and lossy (0.1 %,
     /// each packet alone). Writes STEM.json and STEM.md.
     Sockets(PartOptions),
 }

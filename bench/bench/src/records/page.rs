@@ -1,10 +1,6 @@
-//! The measurement as a page.
+//! What the page says, and the measurement with the shares of valid bytes.
 
-use std::fmt::Write as _;
-
-use super::targets;
 use crate::measurement::{Curve, Figure, Measurement, Point, Sample};
-use crate::{plot, report, table};
 
 /// The measurement with the shares of valid bytes as curves of their own.
 pub fn with_shares(taken: &Measurement) -> Measurement {
@@ -62,7 +58,8 @@ fn shares(curve: &Curve, name: &str, label: &str, share: Share) -> Curve {
     }
 }
 
-const INTRODUCTION: &str = "Written by `airdma bench records`. Two network namespaces joined by a veth of MTU 1500, one core a side; \
+/// What comes before the figures.
+pub const INTRODUCTION: &str = "Written by `airdma bench records`. Two network namespaces joined by a veth of MTU 1500, one core a side; \
 all series of a row take turns. UD SEND, RC SEND and RC WRITE are perftest's programs on airdma, Write-Record is `airdma bench-end records-serve` and `records-drive` against \
 `airdma/verbs_record.h`, which post and poll as perftest does. UD SEND ends at 1,024 bytes. The table of the target has room for 4,032 records that are not freed, not for 192 as by default.\n\n\
 *Latency* is half a round trip. RC WRITE's target (`ib_write_lat`) spins on memory, and on one core its answer waits for airdma's other thread ([limits](limits.md)); one that *polls too* looks at its memory and its \
@@ -72,37 +69,3 @@ completion queue in turns. The others poll their completion queue. *Bandwidth* c
 is a message that ends with its last packet, in packets of 1,416 bytes, and is lost without it.\n\n\
 *Sources*: queue pairs of one process, 256 messages in flight; memory is the growth of the target's resident memory from one source to all, for RC that of a process for a \
 queue pair (`idle-pairs`). *Survivors*: 64 queue pairs take reliable records of 4 KiB, one each at a time; then the first one is reset, and its messages fail after a second each. *UD READ* keeps up to 32 reads open, of the memory of an end that polls; what is lost is asked for again until all is there.";
-
-/// Renders the page; `name` is the stem of the plots' and the data's files.
-pub fn markdown(taken: &Measurement, name: &str) -> String {
-    let mut page = format!("# Write-Record, measured\n\n{INTRODUCTION}\n\n");
-    let _ = writeln!(page, "{}", report::facts(taken, name));
-    for (picture, _) in plot::pictures(taken) {
-        let file = plot::file(name, &picture, "svg");
-        let _ = write!(page, "\n![{picture}]({file})\n");
-    }
-    let verdicts = targets::verdicts(taken);
-    let rows = report::verdict_rows(&verdicts);
-    if rows.len() > 1 {
-        let _ = write!(page, "\n## Targets\n\n{}\n", table::markdown(&rows, 1));
-    }
-    let _ = write!(
-        page,
-        "\n## What failed, and what was not measured\n\n{}\n",
-        report::gaps(taken, &verdicts)
-    );
-    for (figure, link) in taken.groups() {
-        let rows = table::markdown(&report::rows(taken, figure, link), 1);
-        let _ = write!(page, "\n## {}; {}\n\n{rows}\n", figure.title(), link.label);
-        if figure == Figure::Latency {
-            let rows = table::markdown(&report::p99_rows(taken, figure, link), 1);
-            let _ = write!(page, "\n99th percentiles, us:\n\n{rows}\n");
-        }
-    }
-    let _ = write!(
-        page,
-        "\n## Commands\n\nAt the largest `x` of each:\n\n{}",
-        report::commands(taken)
-    );
-    page
-}

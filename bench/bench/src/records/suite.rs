@@ -223,22 +223,11 @@ impl Peer for Messages {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     #[test]
-    fn no_two_cases_have_one_name() {
-        for quick in [false, true] {
-            let all = all(quick);
-            let names = all
-                .iter()
-                .flat_map(|series| series.xs.iter().map(|x| series.case(*x)));
-            let names: Vec<String> = names.collect();
-            let different: HashSet<&String> = names.iter().collect();
-            assert_eq!(different.len(), names.len());
-            assert!(names.contains(&"bandwidth/loss-5/write_record/262144".into()));
-        }
+    fn cases_have_names_and_packages() {
+        crate::suite::tests::check_cases(all, "bandwidth/loss-5/write_record/262144");
     }
 
     #[test]

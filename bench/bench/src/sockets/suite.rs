@@ -1,24 +1,11 @@
 //! The cases: each program with the library at both ends, at one, and at none.
 
-use airdma_lab::Cable;
-
 use crate::measurement::Figure;
 use crate::peer::{Iperf, Peer, Redis, RedisCall, Shimmed, Sockperf, Web};
-use crate::suite::{Link, Series, VETH_1500};
+use crate::suite::{LOSSY, Link, Series, VETH_1500};
 
 /// Seconds of each sample: a lane opens within the first one.
 pub const SECONDS: u32 = 3;
-
-/// Link that loses packets, each alone, in both directions.
-pub const LOSSY: Link = Link {
-    name: "loss-0.1",
-    label: "veth, 0.1 % of packets lost, each packet alone",
-    cable: Cable {
-        mtu: 1500,
-        segmented: false,
-        lost_one_in: 1000,
-    },
-};
 
 /// Bytes of a write of iperf3: its default.
 pub const STREAM: u64 = 128 * 1024;
@@ -106,30 +93,10 @@ fn add(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     #[test]
-    fn no_two_cases_have_one_name() {
-        for quick in [false, true] {
-            let all = all(quick);
-            let names = all
-                .iter()
-                .flat_map(|series| series.xs.iter().map(|x| series.case(*x)));
-            let names: Vec<String> = names.collect();
-            let different: HashSet<&String> = names.iter().collect();
-            assert_eq!(different.len(), names.len());
-            assert!(names.contains(&"web/veth-1500/both/1024".into()));
-        }
-    }
-
-    #[test]
-    fn every_program_has_its_package() {
-        for series in all(false) {
-            for program in series.programs() {
-                assert_ne!(crate::tools::package(program), "unknown", "{program}");
-            }
-        }
+    fn cases_have_names_and_packages() {
+        crate::suite::tests::check_cases(all, "web/veth-1500/both/1024");
     }
 }

@@ -1,8 +1,8 @@
 //! Goals of `airdma sockets`, as ratios to the same program without it.
 
-use super::suite::{BOTH, CLIENT, CLIENTS, LOSSY, MESSAGES, NONE, OBJECTS, SERVER, STREAM};
+use super::suite::{BOTH, CLIENT, CLIENTS, MESSAGES, NONE, OBJECTS, SERVER, STREAM};
 use crate::measurement::{Figure, Measurement, Point};
-use crate::suite::VETH_1500;
+use crate::suite::{LOSSY, VETH_1500};
 use crate::targets::Verdict;
 use crate::units;
 
