@@ -103,7 +103,7 @@ struct World {
     flight: Flight<(End, Vec<u8>)>,
     /// When the server's end of the link is free.
     free_at: Time,
-    /// Of each read.
+    /// How often a read asks.
     tries: u32,
 }
 
