@@ -508,6 +508,7 @@ impl WorkerState {
     pub(super) fn poll_echo(
         &mut self,
         port: &mut dyn Port,
+        now: Time,
         out: &mut [u8],
     ) -> Option<(usize, Destination)> {
         while let Some(Answer {
@@ -536,7 +537,7 @@ impl WorkerState {
                     echo.socket_bytes_max = bytes(queue.capacity.unwrap_or(0));
                 }
                 let records = slot.records.as_ref();
-                echo.entries = records.map(|records| records.lock().room_for(way.remote));
+                echo.entries = records.map(|records| records.lock().room_for(way.remote, now));
             }
             let bytes = echo.to_bytes();
             out[..bytes.len()].copy_from_slice(&bytes);

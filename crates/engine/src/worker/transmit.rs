@@ -125,7 +125,7 @@ impl WorkerState {
         let mut bytes = 0;
         while !self.record_answers.is_empty() {
             let out = batch.reserve(SEALED_LEN_MAX)?;
-            if let Some((len, destination)) = self.poll_echo(port, out) {
+            if let Some((len, destination)) = self.poll_echo(port, now, out) {
                 batch.commit(len, destination);
                 bytes += len as i64;
             }

@@ -22,6 +22,10 @@ use crate::queue_pair::Arrival;
 use crate::reliable::RELIABLE_IDLE;
 use crate::time::Time;
 
+/// A message without packets for this part of [`RecordConfig::idle`] makes room for later ones of
+/// its source: they are sent one after the other, and networks reorder for less time.
+const QUIET_SHARE: u32 = 8;
+
 /// The records of one queue pair, as a state machine without I/O.
 ///
 /// Order of calls: any number of [`handle_packet`](Self::handle_packet) and
@@ -261,9 +265,15 @@ impl RecordTarget {
     /// address that sends no more keeps to it, if others do, too.
     ///
     /// Where most of the open entries are in use, many messages arrive at once, and each further
-    /// one needs an open entry; otherwise they arrive one after the other.
-    pub fn room_for(&self, address: Neighbour) -> u32 {
-        let may_open = self.config.open_max - self.open;
+    /// one needs an open entry; otherwise they arrive one after the other. Its messages of which
+    /// nothing came for a while have lost packets, and give way.
+    pub fn room_for(&self, address: Neighbour, now: Time) -> u32 {
+        let quiet = self.config.idle / QUIET_SHARE;
+        let entry = |index: u32| &self.entries[index as usize];
+        let lossy = (self.by_touch.iter())
+            .take_while(|&index| entry(index).touched + quiet <= now)
+            .filter(|&index| entry(index).source.address == address);
+        let may_open = self.config.open_max - self.open + lossy.count() as u32;
         let mut free = self.free.len() as u32;
         if may_open <= self.config.open_max / 4 {
             free = free.min(may_open);

@@ -122,13 +122,17 @@ impl Target {
     }
 
     fn small() -> Self {
-        Target::new(RecordConfig {
+        Target::new(Target::small_config())
+    }
+
+    fn small_config() -> RecordConfig {
+        RecordConfig {
             open_max: 4,
             closed_max: 4,
             units_max: 64,
             sources_max: 16,
             ..RecordConfig::default()
-        })
+        }
     }
 
     /// A unit of a message arrives.
@@ -203,6 +207,10 @@ impl Target {
     fn waits(&mut self, millis: u64) {
         self.now = self.now + Duration::from_millis(millis);
         self.records.handle_timeout(self.now, &mut self.memory);
+    }
+
+    fn room_for(&self, address: Neighbour) -> u32 {
+        self.records.room_for(address, self.now)
     }
 
     fn next(&mut self) -> Option<RecordHandle> {
@@ -599,28 +607,39 @@ fn an_address_is_told_what_it_may_open() {
     let mut t = Target::small();
     let (mine, other) = ([10, 0, 0, 2].into(), [10, 0, 0, 3].into());
     // Half of eight.
-    assert_eq!(t.records.room_for(mine), 4);
+    assert_eq!(t.room_for(mine), 4);
     for id in 0..3 {
         t.takes_all(&message(id));
     }
-    assert_eq!(
-        (t.records.room_for(mine), t.records.room_for(other)),
-        (1, 3)
-    );
+    assert_eq!((t.room_for(mine), t.room_for(other)), (1, 3));
     t.takes_all(&Message {
         host: 3,
         ..message(3)
     });
     // Four are free, for two.
-    assert_eq!(
-        (t.records.room_for(mine), t.records.room_for(other)),
-        (1, 2)
-    );
+    assert_eq!((t.room_for(mine), t.room_for(other)), (1, 2));
     t.told();
-    assert_eq!(
-        (t.records.room_for(mine), t.records.room_for(other)),
-        (4, 4)
-    );
+    assert_eq!((t.room_for(mine), t.room_for(other)), (4, 4));
+}
+
+#[test]
+fn messages_with_losses_give_way_to_later_ones_of_their_source() {
+    let mut t = Target::new(RecordConfig {
+        closed_max: 12,
+        ..Target::small_config()
+    });
+    let (mine, other) = ([10, 0, 0, 2].into(), [10, 0, 0, 3].into());
+    for id in 0..4 {
+        t.takes(&message(id), 0);
+    }
+    assert_eq!(t.room_for(mine), 0);
+    t.waits(1);
+    t.takes(&message(3), 1);
+    // An eighth of 20 ms after the first packets.
+    t.waits(2);
+    assert_eq!((t.room_for(mine), t.room_for(other)), (4, 0));
+    t.takes(&message(4), 0);
+    assert_eq!(t.told(), ["0 Displaced 4 [0..4]"]);
 }
 
 #[test]
