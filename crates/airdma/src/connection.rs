@@ -473,10 +473,11 @@ impl Connection {
     }
 
     /// Changes the books, and wakes the tasks that the change concerns.
-    pub(crate) fn amend(&self, change: impl FnOnce(&mut Work, &mut Aftermath)) {
+    pub(crate) fn amend<T>(&self, change: impl FnOnce(&mut Work, &mut Aftermath) -> T) -> T {
         let mut after = Aftermath::default();
-        change(&mut self.state().work, &mut after);
+        let changed = change(&mut self.state().work, &mut after);
         after.settle();
+        changed
     }
 
     /// Runs the device until `look` finds its result in the books. If it does not, it must keep
@@ -514,46 +515,70 @@ impl Connection {
         any
     }
 
-    /// As [`Connection::progress`], after arming the queue for later completions.
-    pub(crate) fn arm_and_progress(&self) {
-        // Fails only in a child after fork, where nothing completes.
-        drop(self.cq.arm(false));
+    /// Enters completions into the books, and arms the queue for later ones. Returns whether there
+    /// were any.
+    pub(crate) fn arm_and_progress(&self) -> bool {
         let mut after = Aftermath::default();
-        self.take_completions(&mut lock(&self.polling), &mut after);
+        let mut any = false;
+        let mut polling = lock(&self.polling);
+        while self.take_batch(&mut polling, &mut after, |cq, most, sink| {
+            cq.arm_and_poll(most, sink)
+        }) > 0
+        {
+            any = true;
+        }
+        drop(polling);
         after.settle();
+        any
     }
 
     fn take_completions(&self, found: &mut Vec<Completion>, after: &mut Aftermath) -> bool {
         let mut any = false;
         loop {
-            found.clear();
-            let taken = self.cq.poll(BATCH, |completion| found.push(completion));
-            let taken = taken.unwrap_or(0);
-            if taken == 0 {
-                return any;
-            }
-            any = true;
-            let has_failed = {
-                let mut state = self.state();
-                let had_failed = state.work.failure.is_some();
-                for completion in found.iter() {
-                    state.work.completed(completion, after);
-                }
-                state.work.post(&self.qp, after);
-                let has_failed = state.work.failure.is_some() && !had_failed;
-                if has_failed || state.work.is_idle() {
-                    after.wakers.append(&mut state.watchers);
-                }
-                has_failed
-            };
-            if has_failed {
-                self.take_down();
-            }
+            let taken = self.take_batch(found, after, |cq, most, sink| cq.poll(most, sink));
+            any |= taken > 0;
             // Polling an empty queue again would run the device again.
             if taken < BATCH {
-                return true;
+                return any;
             }
         }
+    }
+
+    /// Enters a batch of completions, which `poll` takes; how many.
+    fn take_batch(
+        &self,
+        found: &mut Vec<Completion>,
+        after: &mut Aftermath,
+        poll: impl FnOnce(
+            &Cq,
+            usize,
+            &mut dyn FnMut(Completion),
+        ) -> std::result::Result<usize, airdma_engine::Error>,
+    ) -> usize {
+        found.clear();
+        let taken = poll(&self.cq, BATCH, &mut |completion| found.push(completion));
+        // Fails only in a child after fork, where nothing completes.
+        let taken = taken.unwrap_or(0);
+        if taken == 0 {
+            return 0;
+        }
+        let has_failed = {
+            let mut state = self.state();
+            let had_failed = state.work.failure.is_some();
+            for completion in found.iter() {
+                state.work.completed(completion, after);
+            }
+            state.work.post(&self.qp, after);
+            let has_failed = state.work.failure.is_some() && !had_failed;
+            if has_failed || state.work.is_idle() {
+                after.wakers.append(&mut state.watchers);
+            }
+            has_failed
+        };
+        if has_failed {
+            self.take_down();
+        }
+        taken
     }
 
     /// Periodic checks: a deadline may be over, and a silent peer may be gone.

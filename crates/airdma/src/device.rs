@@ -135,6 +135,10 @@ impl Device {
         Device::named(name, Some(config))
     }
 
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
     fn named(name: &str, config: Option<&DeviceConfig>) -> Result<Device> {
         let devices = engine::all_devices()
             .map_err(|error| Error::system("listing the interfaces", &error))?;

@@ -1,6 +1,7 @@
 //! Connections for the application.
 
 use crate::connection::Connection;
+use crate::error::Cause;
 use crate::operation::Pending;
 use crate::work::{Buffer, Request};
 use crate::{Error, Operation, Region, Remote, Result};
@@ -157,6 +158,17 @@ impl Endpoint {
         self.connection.queue_pair().sealed_binding()
     }
 
+    /// Runs the device once, and enters what has completed on this connection, of which
+    /// [`Operation::look`] then tells. Whether there was anything.
+    ///
+    /// A program with many operations in flight looks at each, instead of polling each: a poll runs
+    /// the device, too.
+    pub fn attend(&self) -> bool {
+        // Wakers need the thread that wakes; without it they are woken by the next call.
+        drop(self.connection.hub.drive());
+        self.connection.arm_and_progress()
+    }
+
     /// Closes the connection after the operations before it.
     ///
     /// The peer receives what was sent before, and then that it is closed.
@@ -287,16 +299,31 @@ struct UnderWay {
     number: Option<usize>,
 }
 
+/// The old value of an atomic, and the region of an operation.
+type Outcome = (Result<u64>, Option<Region>);
+
 impl UnderWay {
-    /// The old value of an atomic, and the region of the operation.
-    fn poll(&mut self, waker: Option<&Waker>) -> Poll<(Result<u64>, Option<Region>)> {
+    fn poll(&mut self, waker: Option<&Waker>) -> Poll<Outcome> {
+        self.ask(|connection, number| {
+            connection.poll(waker, |work, waker| work.result(number, waker))
+        })
+    }
+
+    fn look(&mut self, waker: &Waker) -> Poll<Outcome> {
+        self.ask(|connection, number| {
+            let found = connection.amend(|work, _| work.result(number, Some(waker)));
+            found.map_or(Poll::Pending, Poll::Ready)
+        })
+    }
+
+    fn ask(
+        &mut self,
+        poll: impl FnOnce(&Connection, usize) -> Poll<(std::result::Result<u64, Cause>, Option<Region>)>,
+    ) -> Poll<Outcome> {
         let Some(number) = self.number else {
             return Poll::Pending;
         };
-        let polled = self
-            .connection
-            .poll(waker, |work, waker| work.result(number, waker));
-        polled.map(|(outcome, region)| {
+        poll(&self.connection, number).map(|(outcome, region)| {
             self.number = None;
             (outcome.map_err(Error::from), region)
         })
@@ -317,13 +344,19 @@ struct Transfer(UnderWay);
 
 impl Pending<Region> for Transfer {
     fn poll(&mut self, waker: Option<&Waker>) -> Poll<Result<Region>> {
-        self.0.poll(waker).map(|(outcome, region)| {
-            let region = region.ok_or_else(|| Error::you("the operation had no region"))?;
-            match outcome {
-                Ok(_) => Ok(region),
-                Err(error) => Err(error.with(region)),
-            }
-        })
+        self.0.poll(waker).map(returned)
+    }
+
+    fn look(&mut self, waker: &Waker) -> Poll<Result<Region>> {
+        self.0.look(waker).map(returned)
+    }
+}
+
+fn returned((outcome, region): Outcome) -> Result<Region> {
+    let region = region.ok_or_else(|| Error::you("the operation had no region"))?;
+    match outcome {
+        Ok(_) => Ok(region),
+        Err(error) => Err(error.with(region)),
     }
 }
 
@@ -347,6 +380,14 @@ impl Pending<Message> for Receiving {
         self.connection
             .poll(waker, |work, waker| work.message(ticket, waker))
     }
+
+    fn look(&mut self, waker: &Waker) -> Poll<Result<Message>> {
+        let ticket = self.ticket;
+        let found = self
+            .connection
+            .amend(|work, _| work.message(ticket, Some(waker)));
+        found.map_or(Poll::Pending, Poll::Ready)
+    }
 }
 
 impl Drop for Receiving {
@@ -366,8 +407,8 @@ impl Pending<()> for Closing {
         if closed.is_none() {
             match waker {
                 Some(_) => connection.arm_and_progress(),
-                None => drop(connection.progress()),
-            }
+                None => connection.progress(),
+            };
             closed = connection.close_at_rest(None);
         }
         closed.map_or(Poll::Pending, Poll::Ready)

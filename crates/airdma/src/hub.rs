@@ -8,6 +8,7 @@ use crate::error::Cause;
 use crate::landing::Landings;
 use crate::listening::Listening;
 use crate::pages::PageFile;
+use crate::runner::Runs;
 use crate::shared_driver;
 use crate::waiting::{Driver, TICK};
 use airdma_engine::cm_protocol::Event;
@@ -29,6 +30,8 @@ pub(crate) struct Hub {
     pub(crate) landings: Arc<Landings>,
     members: Mutex<Members>,
     driving: Mutex<Driving>,
+    /// Threads of the program that run the device, in place of the one that wakes tasks.
+    pub(crate) runs: Arc<Runs>,
     last_tick: Mutex<Instant>,
 }
 
@@ -69,6 +72,7 @@ impl Hub {
                 .map_err(|error| crate::Error::system("a memory file", &error))?,
             members: Mutex::default(),
             driving: Mutex::default(),
+            runs: Arc::default(),
             landings: Arc::default(),
             last_tick: Mutex::new(Instant::now()),
         });
@@ -152,6 +156,13 @@ impl Hub {
             Driving::Shared => {}
         }
         Ok(())
+    }
+
+    /// Makes the thread that wakes tasks look what it has to do.
+    pub(crate) fn call_driver(&self) {
+        if let Driving::Own(driver) = &*lock(&self.driving) {
+            driver.call();
+        }
     }
 
     fn has_endpoints(&self) -> bool {

@@ -75,6 +75,7 @@ mod pages;
 mod record;
 mod region;
 mod remote;
+mod runner;
 mod shared_driver;
 mod waiting;
 mod work;
@@ -92,6 +93,7 @@ pub use operation::Operation;
 pub use record::Record;
 pub use region::{Region, Rights, Shared};
 pub use remote::Remote;
+pub use runner::Runner;
 
 /// Tests the code of the book.
 pub mod config {

@@ -34,6 +34,11 @@ pub struct Operation<T> {
 pub(crate) trait Pending<T>: Send {
     /// Polls for the result; if there is none, `waker` is woken when there may be one.
     fn poll(&mut self, waker: Option<&Waker>) -> Poll<Result<T>>;
+
+    /// As [`Pending::poll`], by what is in the books: without running the device.
+    fn look(&mut self, waker: &Waker) -> Poll<Result<T>> {
+        self.poll(Some(waker))
+    }
 }
 
 /// An operation that failed to start.
@@ -83,12 +88,25 @@ impl<T> Operation<T> {
         self.wait_until(deadline(limit))
     }
 
+    /// As polling it, for one of many operations of an [`Endpoint`](crate::Endpoint): looks for the
+    /// outcome among those that [`Endpoint::attend`](crate::Endpoint::attend) has entered, and does
+    /// not run the device.
+    ///
+    /// If it is pending, `waker` is woken for what an `attend` after this look finds, and for what
+    /// comes later: look, attend, and look again if that found something.
+    ///
+    /// # Errors
+    /// As [`Operation::wait`].
+    pub fn look(&mut self, waker: &Waker) -> Poll<Result<T>> {
+        self.outcome(|pending| pending.look(waker))
+    }
+
     fn wait_until(&mut self, deadline: Option<Instant>) -> Option<Result<T>> {
         let start = Instant::now();
         let is_late = || deadline.is_some_and(|deadline| deadline <= Instant::now());
         loop {
             for _ in 0..LOOKS_PER_TIME {
-                if let Poll::Ready(result) = self.look(None) {
+                if let Poll::Ready(result) = self.check(None) {
                     return Some(result);
                 }
                 std::hint::spin_loop();
@@ -108,7 +126,7 @@ impl<T> Operation<T> {
         let mut sleeper = Sleeper::new(&self.hub, Arc::clone(&signal));
         loop {
             signal.clear();
-            if let Poll::Ready(result) = self.look(Some(&waker)) {
+            if let Poll::Ready(result) = self.check(Some(&waker)) {
                 return Some(result);
             }
             if is_late() {
@@ -122,11 +140,18 @@ impl<T> Operation<T> {
         }
     }
 
-    fn look(&mut self, waker: Option<&Waker>) -> Poll<Result<T>> {
+    fn check(&mut self, waker: Option<&Waker>) -> Poll<Result<T>> {
+        self.outcome(|pending| pending.poll(waker))
+    }
+
+    fn outcome(
+        &mut self,
+        poll: impl FnOnce(&mut dyn Pending<T>) -> Poll<Result<T>>,
+    ) -> Poll<Result<T>> {
         let Some(pending) = &mut self.pending else {
             return Poll::Ready(Err(is_over()));
         };
-        let polled = pending.poll(waker);
+        let polled = poll(&mut **pending);
         if polled.is_ready() {
             self.pending = None;
         }
@@ -138,7 +163,7 @@ impl<T> Future for Operation<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        let polled = self.look(Some(context.waker()));
+        let polled = self.check(Some(context.waker()));
         if polled.is_pending()
             && let Err(error) = self.hub.drive()
         {

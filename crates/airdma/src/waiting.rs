@@ -1,6 +1,7 @@
 //! Sleeping until a device has an event: blocking calls, and the thread that wakes tasks.
 
 use crate::hub::Hub;
+use crate::runner::Runs;
 use airdma_engine::{Channel, ChannelWait, CmChannel, EventWait, without_signals};
 use std::cell::OnceCell;
 use std::io;
@@ -71,6 +72,7 @@ impl Wake for Signal {
 /// `ibv_get_cq_event(3)`.
 pub(crate) struct Sleeper {
     wait: ChannelWait,
+    channel: Arc<Channel>,
     connections: Arc<CmChannel>,
     signal: Arc<Signal>,
     /// Descriptors of the last sleep.
@@ -85,6 +87,7 @@ impl Sleeper {
     fn on(channel: &Arc<Channel>, connections: &Arc<CmChannel>, signal: Arc<Signal>) -> Sleeper {
         Sleeper {
             wait: ChannelWait::new(channel),
+            channel: Arc::clone(channel),
             connections: Arc::clone(connections),
             signal,
             descriptors: Vec::new(),
@@ -112,6 +115,29 @@ impl Sleeper {
                 Ok(()) | Err(_) => return Ok(None),
             }
         }
+    }
+
+    /// As [`Sleeper::sleep`], while another thread runs the device.
+    fn sleep_aside(&mut self) -> io::Result<Option<u64>> {
+        // The engine counts a wait among the threads that run the device.
+        self.wait = ChannelWait::new(&self.channel);
+        if let Some(event) = self.channel.take_event() {
+            return Ok(Some(event));
+        }
+        let entry = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let signal = self.signal.0.as_raw_fd();
+        let mut descriptors = [self.channel.fd(), signal, self.connections.fd()].map(entry);
+        let (count, limit) = (descriptors.len() as libc::nfds_t, TICK.as_millis() as i32);
+        // SAFETY: that many pollfds.
+        let ready = unsafe { libc::poll(descriptors.as_mut_ptr(), count, limit) };
+        if ready < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(self.channel.take_event())
     }
 
     /// One sleep, after a step without event. Returns whether the signal or a connection ended it,
@@ -164,15 +190,20 @@ impl Driver {
     pub(crate) fn start(hub: &Arc<Hub>) -> io::Result<Driver> {
         let signal = Signal::new()?;
         let mut sleeper = Sleeper::new(hub, Arc::clone(&signal));
-        let hub = Arc::downgrade(hub);
+        let (hub, runs) = (Arc::downgrade(hub), Arc::clone(&hub.runs));
         let own = Arc::clone(&signal);
         // The application's signal handlers run in its own threads.
         let thread = without_signals(|| {
             std::thread::Builder::new()
                 .name("airdma-driver".into())
-                .spawn(move || run(&hub, &mut sleeper, &own))
+                .spawn(move || run(&hub, &runs, &mut sleeper, &own))
         })?;
         Ok(Driver { signal, thread })
+    }
+
+    /// Ends the thread's sleep.
+    pub(crate) fn call(&self) {
+        self.signal.wake_by_ref();
     }
 
     /// Ends the thread, and waits for it.
@@ -187,9 +218,15 @@ impl Driver {
 }
 
 /// Runs until the hub is dropped: this thread holds it only while there is work.
-fn run(hub: &Weak<Hub>, sleeper: &mut Sleeper, signal: &Signal) {
+fn run(hub: &Weak<Hub>, runs: &Runs, sleeper: &mut Sleeper, signal: &Signal) {
     loop {
-        let slept = sleeper.sleep(TICK);
+        let slept = if runs.take_over() {
+            let slept = sleeper.sleep(TICK);
+            runs.stand_aside();
+            slept
+        } else {
+            sleeper.sleep_aside()
+        };
         signal.clear();
         let Some(hub) = hub.upgrade() else { return };
         match slept {

@@ -60,6 +60,12 @@ impl Channel {
         ChannelWait::new(self).wait()
     }
 
+    /// The cookie of the completion queue whose event is next, if there is one already. Does not
+    /// run the device's worker.
+    pub fn take_event(&self) -> Option<u64> {
+        self.events.pop().map(|cq| cq.fetched())
+    }
+
     /// Destroys the channel.
     ///
     /// # Errors

@@ -161,6 +161,27 @@ impl Cq {
         }
     }
 
+    /// Arms the queue, and polls it as [`Cq::poll`] does. Completions that are taken raise no
+    /// event, and the queue need not be armed then: call it again, until there is none.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn arm_and_poll(&self, max: usize, sink: impl FnMut(Completion)) -> Result<usize, Error> {
+        let Some(channel) = &self.channel else {
+            return self.poll(max, sink);
+        };
+        // The thread takes what it finds: no other is told.
+        let expected = channel.events.expect();
+        self.arm(false)?;
+        let taken = self.poll(max, sink);
+        if matches!(taken, Ok(1..)) {
+            channel.events.retain(|cq| !Arc::ptr_eq(cq, &self.shared));
+            self.shared.fetched();
+        }
+        drop(expected);
+        taken
+    }
+
     /// How many completions fit.
     pub fn capacity(&self) -> u32 {
         self.lock().capacity()

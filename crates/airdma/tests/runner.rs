@@ -1,0 +1,134 @@
+//! Event loops that run a device themselves.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma::{Endpoint, Message, Operation, Runner};
+use common::*;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The outcome, if there is one; later ones wake.
+fn look(endpoint: &Endpoint, operation: &mut Operation<Message>, waker: &Waker) -> Poll<Message> {
+    loop {
+        match operation.look(waker) {
+            Poll::Ready(message) => return Poll::Ready(message.unwrap()),
+            Poll::Pending if endpoint.attend() => {}
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+}
+
+/// One wait of an event loop. Whether the device woke something.
+fn wait(runner: &mut Runner) -> bool {
+    if runner.run().unwrap() {
+        return true;
+    }
+    let (descriptors, limit) = runner.descriptors();
+    let limit = limit.unwrap_or(Duration::from_millis(100)).as_millis();
+    let (entries, count) = (descriptors.as_mut_ptr(), descriptors.len());
+    // SAFETY: that many entries.
+    let ready = unsafe { libc::poll(entries, count as libc::nfds_t, limit.min(100) as i32) };
+    runner.woke(ready.try_into().unwrap());
+    runner.run().unwrap()
+}
+
+/// How often threads of a name went to sleep.
+fn sleeps(name: &str) -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let read = |at: &std::path::Path, file| fs::read_to_string(at.join(file)).unwrap_or_default();
+    let mut all = 0;
+    for task in tasks.flatten().map(|task| task.path()) {
+        if read(&task, "comm").trim() == name {
+            let status = read(&task, "status");
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            all += line.unwrap().trim().parse::<u64>().unwrap();
+        }
+    }
+    all
+}
+
+#[test]
+fn a_message_wakes_the_event_loop_alone() {
+    isolated("a_message_wakes_the_event_loop_alone", "", || {
+        const ROUNDS: u64 = 200;
+        let Pair {
+            here,
+            there,
+            left,
+            right,
+        } = pair();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut before = 0;
+        for round in 0..ROUNDS {
+            if round == 20 {
+                before = sleeps("airdma-driver");
+            }
+            let mut receiving = right.recv(there.allocate(8).unwrap(), ..);
+            let sent = left.send(filled(&here, &round.to_le_bytes()), ..);
+            let mut runner = there.runner();
+            let start = Instant::now();
+            let message = loop {
+                woken.0.store(false, Ordering::SeqCst);
+                if let Poll::Ready(message) = look(&right, &mut receiving, &waker) {
+                    break message;
+                }
+                while !wait(&mut runner) && !woken.0.load(Ordering::SeqCst) {
+                    assert!(start.elapsed() < PATIENCE, "round {round}");
+                }
+            };
+            drop(runner);
+            assert_eq!(message[..], round.to_le_bytes());
+            sent.wait().unwrap();
+        }
+        let slept = sleeps("airdma-driver") - before;
+        assert!(slept < ROUNDS / 10, "the other thread woke {slept} times");
+    });
+}
+
+#[test]
+fn a_task_is_woken_when_the_event_loop_has_ended() {
+    isolated("a_task_is_woken_when_the_event_loop_has_ended", "", || {
+        let Pair {
+            here,
+            there,
+            left,
+            right,
+        } = pair();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        for round in 0..3 {
+            let mut receiving = right.recv(there.allocate(8).unwrap(), ..);
+            woken.0.store(false, Ordering::SeqCst);
+            assert!(look(&right, &mut receiving, &waker).is_pending());
+            let mut runner = there.runner();
+            assert!(!wait(&mut runner) || !woken.0.load(Ordering::SeqCst));
+            drop(runner);
+            left.send(filled(&here, b"one more"), ..).wait().unwrap();
+            let start = Instant::now();
+            while !woken.0.load(Ordering::SeqCst) {
+                assert!(start.elapsed() < PATIENCE, "round {round}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let Poll::Ready(message) = look(&right, &mut receiving, &waker) else {
+                panic!("woken for nothing");
+            };
+            assert_eq!(message[..], *b"one more");
+        }
+    });
+}
