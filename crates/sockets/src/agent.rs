@@ -15,22 +15,19 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use airdma::{Blame, Device};
+use airdma::{Blame, Device, Runner};
 
 use crate::descriptors;
 use crate::entry::options;
+use crate::hosts::Hosts;
 use crate::inside::Inside;
 use crate::negotiation;
 use crate::socket::{Socket, Stage, lock};
 use crate::{policy, tcp};
 
-/// How long a peer whose host does not answer is left alone.
-const SILENT_FOR: Duration = Duration::from_secs(60);
 /// How long an attempt to connect may take. A request that came before the peer had a device is
 /// repeated by the connection manager after seconds only, by the next attempt sooner.
 const FIRST_ANSWER: Duration = Duration::from_millis(500);
-/// Most such hosts.
-const SILENT_MAX: usize = 1024;
 /// Most tasks with which a negotiation begins. Hand-backs, of which a connection has one, have no
 /// limit.
 const TASKS_MAX: usize = 4096;
@@ -43,8 +40,7 @@ pub struct Agent {
     queue: Mutex<Queue>,
     changed: Condvar,
     devices: Mutex<HashMap<IpAddr, Device>>,
-    /// Hosts that did not answer, or failed to prove what they claimed.
-    silent: Mutex<HashMap<IpAddr, Instant>>,
+    hosts: Hosts,
 }
 
 #[derive(Default)]
@@ -125,7 +121,7 @@ impl Agent {
             queue: Mutex::default(),
             changed: Condvar::new(),
             devices: Mutex::default(),
-            silent: Mutex::default(),
+            hosts: Hosts::default(),
         }
     }
 
@@ -240,8 +236,7 @@ impl Agent {
         own: SocketAddr,
         peer: SocketAddr,
     ) -> Outcome {
-        let is_silent = |since: &Instant| since.elapsed() < SILENT_FOR;
-        if lock(&self.silent).get(&peer.ip()).is_some_and(is_silent) {
+        if self.hosts.is_silent(peer.ip(), Instant::now()) {
             return Outcome::Later;
         }
         let Some(device) = self.device(own.ip()) else {
@@ -265,13 +260,25 @@ impl Agent {
                 }
             }
         } else {
+            let Some(host) = self.hosts.begin(peer.ip(), Instant::now()) else {
+                return Outcome::Later;
+            };
             match self.within(FIRST_ANSWER, device.connect(peer)).await {
-                Some(Ok(endpoint)) => endpoint,
-                // Its library may be about to open the device.
-                None => return Outcome::Later,
-                Some(Err(error)) if error.blame() == Blame::Peer => return Outcome::Later,
-                Some(Err(_)) => {
-                    self.leave_alone(peer.ip());
+                Some(Ok(endpoint)) => {
+                    host.answered();
+                    endpoint
+                }
+                None => {
+                    host.unanswered(Instant::now());
+                    return Outcome::Later;
+                }
+                Some(Err(error)) => {
+                    match error.blame() {
+                        Blame::Peer => host.answered(),
+                        Blame::You | Blame::Network | Blame::System => {
+                            host.refused(Instant::now());
+                        }
+                    }
                     return Outcome::Later;
                 }
             }
@@ -288,19 +295,9 @@ impl Agent {
             negotiation::Outcome::Lane => Outcome::Lane,
             negotiation::Outcome::Refused => Outcome::Never,
             negotiation::Outcome::Forged => {
-                self.leave_alone(peer.ip());
+                self.hosts.leave_alone(peer.ip(), Instant::now());
                 Outcome::Never
             }
-        }
-    }
-
-    /// Tries no lane with a host for a while.
-    fn leave_alone(&self, host: IpAddr) {
-        let mut silent = lock(&self.silent);
-        silent.retain(|_, since| since.elapsed() < SILENT_FOR);
-        // A peer with many addresses takes no more memory: it is asked again.
-        if silent.len() < SILENT_MAX {
-            silent.insert(host, Instant::now());
         }
     }
 
@@ -313,6 +310,20 @@ impl Agent {
         devices.insert(own, device.clone());
         Some(device)
     }
+}
+
+/// A runner of each device.
+pub fn runners() -> Vec<Runner> {
+    // SAFETY: null, or an agent, which is never freed.
+    let Some(agent) = (unsafe { AGENT.load(Ordering::Acquire).as_ref() }) else {
+        return Vec::new();
+    };
+    // A thread that opens one has the lock for long.
+    let devices = agent.devices.try_lock();
+    devices.map_or_else(
+        |_| Vec::new(),
+        |devices| devices.values().map(Device::runner).collect(),
+    )
 }
 
 /// In a child after fork: it has no agent.
@@ -355,18 +366,5 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         let started = start();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
         started
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_with_many_addresses_fills_a_bounded_list() {
-        let agent = Agent::new();
-        let hosts = 2 * SILENT_MAX as u128;
-        (0..hosts).for_each(|host| agent.leave_alone(IpAddr::V6(host.into())));
-        assert_eq!(lock(&agent.silent).len(), SILENT_MAX);
     }
 }

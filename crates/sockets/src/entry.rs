@@ -7,6 +7,7 @@ pub mod descriptors;
 pub mod images;
 pub mod options;
 pub mod processes;
+pub mod waits;
 
 use std::ffi::c_int;
 

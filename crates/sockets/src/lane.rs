@@ -8,15 +8,14 @@
 //! All of it happens under the lock of the socket, by threads that are [inside](crate::inside).
 
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 use airdma::{Device, Endpoint, Message, Operation, Region, Result};
 
 use crate::lane::hand_back::{Back, HandBack, Phase, Rest};
 use crate::message::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES};
 use crate::tcp;
+use crate::turn::Counted;
 
 pub mod hand_back;
 mod receiving;
@@ -55,6 +54,7 @@ pub struct Lane {
     pub is_tended: bool,
     /// What the kernel gets of this end's stream, once that is back.
     rest: Rest,
+    _counted: Counted,
 }
 
 struct Sending {
@@ -177,6 +177,7 @@ impl Lane {
             hand_back: HandBack::default(),
             is_tended: false,
             rest: Rest::default(),
+            _counted: Counted::new(),
         })
     }
 
@@ -219,22 +220,11 @@ impl Lane {
     /// Handles what has happened, and sets the gates of the kernel's descriptor by it.
     pub fn progress(&mut self, fd: i32) {
         let before = self.news();
-        let mut arrived = false;
-        // What happens to the lane does not matter any more once the stream is back.
-        while !self.failed
-            && self.phase() != Phase::Done
-            && let Some(first) = self.receiving.posted.front_mut()
-        {
-            match poll(first, &self.waker) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(message)) => {
-                    self.receiving.posted.pop_front();
-                    arrived |= self.take(fd, message);
-                }
-                Poll::Ready(Err(_)) => self.failed = true,
-            }
+        let mut arrived = self.collect(fd);
+        // What comes after the last look wakes.
+        while self.endpoint.attend() {
+            arrived |= self.collect(fd);
         }
-        self.reclaim();
         self.pump();
         self.settle_tokens(fd);
         self.drain_tokens(fd);
@@ -254,6 +244,28 @@ impl Lane {
             // For the task that negotiates, and for the socket.
             self.waker.wake_by_ref();
         }
+    }
+
+    /// Takes the outcomes of operations. Whether there is something for the program to read.
+    fn collect(&mut self, fd: i32) -> bool {
+        let mut arrived = false;
+        // What happens to the lane does not matter any more once the stream is back.
+        while !self.failed
+            && self.phase() != Phase::Done
+            && let Some(first) = self.receiving.posted.front_mut()
+        {
+            match first.look(&self.waker) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(message)) => {
+                    self.receiving.posted.pop_front();
+                    arrived |= self.take(fd, message);
+                }
+                Poll::Ready(Err(_)) => self.failed = true,
+            }
+        }
+        self.reclaim();
+        self.reclaim_control();
+        arrived
     }
 
     /// What others than the program wait for.
@@ -326,8 +338,4 @@ pub struct Heard {
     pub go: bool,
     /// The peer's program has read what the kernel had.
     pub drained: bool,
-}
-
-fn poll<T>(operation: &mut Operation<T>, waker: &Waker) -> Poll<Result<T>> {
-    Pin::new(operation).poll(&mut Context::from_waker(waker))
 }

@@ -3,8 +3,8 @@
 //! **The program keeps its kernel sockets.** They are made, connected, accepted, polled, passed and
 //! closed by the kernel. Beside an established TCP connection whose two ends have the library, a
 //! [*lane*](lane) is opened, an RDMA connection that carries the stream from an agreed byte on. The
-//! kernel's descriptor has the readiness of the lane by two [gates](tcp), so nothing that waits for
-//! it (epoll, poll, select) is interposed. A connection that gets no lane is the kernel's.
+//! kernel's descriptor has the readiness of the lane by two [gates](tcp), so the kernel answers
+//! what waits for it (epoll, poll, select). A connection that gets no lane is the kernel's.
 //!
 //! | module | has |
 //! |---|---|
@@ -16,10 +16,11 @@
 //! | [`lane`], [`message`] | the lane |
 //! | [`hand_back`] | calls that need the kernel's socket, and get it |
 //! | [`copying`] | `sendfile(2)`, and what a lane left behind for `splice(2)` |
-//! | [`waiting`] | calls that wait |
+//! | [`waiting`] | calls that wait for a connection |
+//! | [`sleeping`], [`turn`] | calls that wait, and run the devices meanwhile |
 //! | [`holding`] | calls that wait in a connection that is closed |
 //! | [`closing`], [`process`] | the end of connections and processes, fork |
-//! | [`policy`] | which connections may have a lane |
+//! | [`policy`], [`hosts`] | which connections may have a lane, and which peers are worth an attempt |
 
 mod agent;
 mod closing;
@@ -29,6 +30,7 @@ mod descriptors;
 mod entry;
 mod hand_back;
 mod holding;
+mod hosts;
 mod inside;
 mod lane;
 mod message;
@@ -37,7 +39,9 @@ mod next;
 mod policy;
 mod process;
 mod proof;
+mod sleeping;
 mod socket;
 mod stream;
 mod tcp;
+mod turn;
 mod waiting;

@@ -54,6 +54,12 @@ next! {
     fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t;
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
+    fn ppoll(fds: *mut libc::pollfd, count: libc::nfds_t, time: *const libc::timespec, mask: *const libc::sigset_t) -> c_int;
+    fn select(count: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set, except: *mut libc::fd_set, time: *mut libc::timeval) -> c_int;
+    fn pselect(count: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set, except: *mut libc::fd_set, time: *const libc::timespec, mask: *const libc::sigset_t) -> c_int;
+    fn epoll_wait(set: c_int, events: *mut libc::epoll_event, most: c_int, timeout_ms: c_int) -> c_int;
+    fn epoll_pwait(set: c_int, events: *mut libc::epoll_event, most: c_int, timeout_ms: c_int, mask: *const libc::sigset_t) -> c_int;
+    fn epoll_pwait2(set: c_int, events: *mut libc::epoll_event, most: c_int, time: *const libc::timespec, mask: *const libc::sigset_t) -> c_int;
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     fn eventfd(value: c_uint, flags: c_int) -> c_int;
     fn epoll_create1(flags: c_int) -> c_int;

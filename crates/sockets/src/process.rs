@@ -5,7 +5,7 @@ use std::sync::Once;
 use crate::counters::{self, Counter};
 use crate::hand_back::{self, Need};
 use crate::inside::{self, Inside};
-use crate::{agent, descriptors, socket};
+use crate::{agent, descriptors, socket, turn};
 
 /// Prepares for what may happen to this process. Called with the first connection of each.
 pub fn prepare() {
@@ -37,6 +37,7 @@ extern "C" fn in_child() {
     descriptors::in_child();
     socket::in_child();
     counters::reset();
+    turn::in_child();
 }
 
 /// Before the process ends: the kernel delivers what was written.

@@ -4,14 +4,16 @@
 //! does. On a lane it waits for the gate.
 
 use std::ffi::c_int;
+use std::ptr;
 use std::time::Duration;
 
 use airdma_preload::errno;
 
 use crate::holding::Holder;
 use crate::inside::Inside;
+use crate::sleeping::questions::{Poll, Time};
 use crate::socket::{Socket, Stage};
-use crate::{hand_back, next, tcp};
+use crate::{hand_back, next, sleeping, tcp};
 
 /// How long a write that finds no room, and no gate, waits before the program repeats it.
 const NO_GATE_PAUSE: Duration = Duration::from_millis(1);
@@ -79,8 +81,14 @@ fn until(fd: c_int, events: libc::c_short, timeout: c_int, has_some: bool) -> Re
     };
     let limit = tcp::timeout_ms(fd, timeout);
     loop {
+        let question = Poll {
+            entries: &raw mut entry,
+            count: 1,
+            time: Time::Milliseconds(limit),
+            mask: ptr::null(),
+        };
         // SAFETY: one entry.
-        let ready = unsafe { next::poll(&raw mut entry, 1, limit) };
+        let ready = unsafe { sleeping::answer(question) };
         match (ready, errno::current()) {
             (0, _) => return Err(libc::EAGAIN),
             (1.., _) => return Ok(()),

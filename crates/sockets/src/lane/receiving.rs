@@ -51,10 +51,10 @@ impl Lane {
                 self.receiving.gate_open = true;
                 tcp::open_read_gate(fd);
             }
-        } else {
+        } else if self.receiving.gate_open {
+            // What arrives opens it again: both happen under the lock.
             self.receiving.gate_open = false;
             tcp::shut_read_gate(fd);
-            self.progress(fd);
         }
     }
 

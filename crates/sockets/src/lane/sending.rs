@@ -5,7 +5,7 @@ use std::task::Poll;
 use airdma::Region;
 
 use super::hand_back::Phase;
-use super::{HEADER_BYTES, Header, Kind, Lane, MESSAGE_BYTES, Sent, UNOPENED_MAX, poll};
+use super::{HEADER_BYTES, Header, Kind, Lane, MESSAGE_BYTES, Sent, UNOPENED_MAX};
 use crate::tcp;
 
 impl Lane {
@@ -74,7 +74,7 @@ impl Lane {
             let Some(operation) = &mut sent.operation else {
                 continue;
             };
-            match poll(operation, &self.waker) {
+            match operation.look(&self.waker) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(region)) => sent.region = Some(region),
                 Poll::Ready(Err(_)) => self.failed = true,
@@ -223,7 +223,7 @@ impl Lane {
     pub(super) fn reclaim_control(&mut self) {
         let sending = &mut self.sending;
         while let Some(operation) = sending.control.front_mut() {
-            match poll(operation, &self.waker) {
+            match operation.look(&self.waker) {
                 Poll::Ready(Ok(region)) => sending.control_free.push(region),
                 Poll::Ready(Err(_)) => self.failed |= self.hand_back.phase() != Phase::Done,
                 Poll::Pending => break,
