@@ -69,7 +69,7 @@ impl Runner {
         }
         Runner {
             hub: Arc::clone(hub),
-            wait: ChannelWait::new(&hub.channel),
+            wait: ChannelWait::of_event_loop(&hub.channel),
         }
     }
 

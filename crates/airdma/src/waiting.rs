@@ -86,7 +86,7 @@ impl Sleeper {
 
     fn on(channel: &Arc<Channel>, connections: &Arc<CmChannel>, signal: Arc<Signal>) -> Sleeper {
         Sleeper {
-            wait: ChannelWait::new(channel),
+            wait: ChannelWait::out_of_sight(channel),
             channel: Arc::clone(channel),
             connections: Arc::clone(connections),
             signal,
@@ -120,7 +120,7 @@ impl Sleeper {
     /// As [`Sleeper::sleep`], while another thread runs the device.
     fn sleep_aside(&mut self) -> io::Result<Option<u64>> {
         // The engine counts a wait among the threads that run the device.
-        self.wait = ChannelWait::new(&self.channel);
+        self.wait = ChannelWait::out_of_sight(&self.channel);
         if let Some(event) = self.channel.take_event() {
             return Ok(Some(event));
         }

@@ -300,6 +300,16 @@ impl Core {
         })
     }
 
+    /// As [`Core::progress_of_waiter`], for a thread that handles the events itself: ACKs may wait
+    /// for its replies.
+    pub(crate) fn progress_of_event_loop(&self) -> Option<Round> {
+        self.run(CoreRounds {
+            sleeps_next: true,
+            replies_soon: true,
+            ..CoreRounds::new(self, Work::All)
+        })
+    }
+
     fn run(&self, mut rounds: CoreRounds<'_>) -> Option<Round> {
         if self.seems_ours() {
             self.worker_lock.try_run(&mut rounds);
@@ -523,6 +533,8 @@ struct CoreRounds<'a> {
     sleeps_next: bool,
     /// Whether ACKs may wait for replies.
     keeps_acks: bool,
+    /// Whether the thread itself handles the events that it raises, and so replies soon.
+    replies_soon: bool,
 }
 
 impl<'a> CoreRounds<'a> {
@@ -533,6 +545,7 @@ impl<'a> CoreRounds<'a> {
             last: None,
             sleeps_next: false,
             keeps_acks: true,
+            replies_soon: false,
         }
     }
 }
@@ -548,7 +561,11 @@ impl Rounds<Worker> for CoreRounds<'_> {
             let late = now + ACK_LATE_MAX;
             core.worker_lock.would_oversleep(late.as_nanos())
         };
-        let keeps_acks = || keeps_acks && (sleeps_next || !oversleeps());
+        // A program that waits for events replies late, and its peer may do so as well: it would be
+        // woken for the reply before its request has ended.
+        let replies_late = |raised| raised && !self.replies_soon;
+        let keeps_acks =
+            |raised| keeps_acks && !replies_late(raised) && (sleeps_next || !oversleeps());
         let mut round = worker.progress(&core.doorbells, now, self.work, keeps_acks);
         round.received += self.last.map_or(0, |last| last.received);
         self.last = Some(round);

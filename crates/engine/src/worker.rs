@@ -313,13 +313,14 @@ impl Worker {
     }
 
     /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.
-    /// `keeps_acks`: whether an ACK may wait, without a thread that has to be woken for it.
+    /// `keeps_acks`: whether an ACK may wait, without a thread that has to be woken for it; its
+    /// argument is whether the round raised an event.
     pub(crate) fn progress(
         &mut self,
         doorbells: &Doorbells,
         now: Time,
         work: Work,
-        keeps_acks: impl FnOnce() -> bool,
+        keeps_acks: impl FnOnce(bool) -> bool,
     ) -> Round {
         let mut round = Round {
             broke: std::mem::take(&mut self.broke),
@@ -336,10 +337,8 @@ impl Worker {
                 self.postponed += 1;
             }
         }
-        // A program that waits for events replies late, and its peer may do so as well: it would be
-        // woken for the reply before its request has ended.
         let raised = self.state.device.cqs.take_raised();
-        if self.state.ack_due() != Time::NEVER && (raised || !keeps_acks()) {
+        if self.state.ack_due() != Time::NEVER && !keeps_acks(raised) {
             self.state.release_ack();
         }
         // What is lost is not acknowledged.

@@ -321,13 +321,16 @@ impl Monitor for LinkMonitor {
 
 impl Watch for ProgressLoop<'_> {
     fn give_time(&mut self) -> bool {
-        let core = self.core;
-        let mut naps = THEIR_TIME.as_nanos() / PAUSE_MAX.as_nanos();
-        while naps > 0 {
-            if self.nap(Some(PAUSE_MAX)) || !core.progress_thread.standby.has_waiters() {
+        let standby = &self.core.progress_thread.standby;
+        let mut seen = standby.rounds_of_waiters();
+        for _ in 0..THEIR_TIME.as_nanos() / PAUSE_MAX.as_nanos() {
+            let is_called = self.nap(Some(PAUSE_MAX));
+            let rounds = standby.rounds_of_waiters();
+            let are_gone = !standby.has_waiters() && rounds == seen;
+            if is_called || are_gone {
                 return true;
             }
-            naps -= 1;
+            seen = rounds;
         }
         false
     }

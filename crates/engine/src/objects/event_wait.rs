@@ -85,6 +85,18 @@ pub struct ChannelWait {
     /// Counted among the threads that run the worker while they wait.
     counted: bool,
     asleep: bool,
+    by: Waiter,
+}
+
+/// What waits for the events of a channel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiter {
+    /// A program, which has the channel's descriptor.
+    Program,
+    /// A thread of ours, which wakes others.
+    Own,
+    /// A thread of the program's, which handles the event itself.
+    EventLoop,
 }
 
 impl ChannelWait {
@@ -96,7 +108,23 @@ impl ChannelWait {
             timeout: None,
             counted: false,
             asleep: false,
+            by: Waiter::Program,
         }
+    }
+
+    /// As [`ChannelWait::new`], for a channel whose descriptor no program has.
+    pub fn out_of_sight(channel: &Arc<Channel>) -> Self {
+        let mut wait = ChannelWait::new(channel);
+        wait.by = Waiter::Own;
+        wait
+    }
+
+    /// As [`ChannelWait::out_of_sight`], for a thread that handles the events itself, and replies
+    /// soon: ACKs may wait for that.
+    pub fn of_event_loop(channel: &Arc<Channel>) -> Self {
+        let mut wait = ChannelWait::new(channel);
+        wait.by = Waiter::EventLoop;
+        wait
     }
 
     fn pop(&self) -> Option<u64> {
@@ -117,7 +145,7 @@ impl EventWait for ChannelWait {
             if let Some(cookie) = self.pop() {
                 return Ok(Some(cookie));
             }
-            if self.channel.events.is_nonblocking() {
+            if self.by == Waiter::Program && self.channel.events.is_nonblocking() {
                 core.try_progress(Work::All);
                 let none = || io::Error::from_raw_os_error(libc::EAGAIN);
                 return self.pop().ok_or_else(none).map(Some);
@@ -128,7 +156,11 @@ impl EventWait for ChannelWait {
         }
         loop {
             let expected = self.channel.events.expect();
-            if core.progress_of_waiter().is_some() {
+            let round = match self.by {
+                Waiter::Program | Waiter::Own => core.progress_of_waiter(),
+                Waiter::EventLoop => core.progress_of_event_loop(),
+            };
+            if round.is_some() {
                 core.progress_thread.standby.note_round();
             }
             if let Some(cq) = expected.take() {

@@ -4,8 +4,9 @@
 //! them is scheduled: a starved machine may run a thread half a second late.
 //!
 //! A program that waits for each of many events leaves and comes back as often, so while there are
-//! rounds nothing is told to the progress thread: it looks now and then whether any thread waits.
-//! A leaving thread wakes it only from the sleep after a time without rounds.
+//! rounds nothing is told to the progress thread: it looks now and then whether any thread waits,
+//! or has waited since the last look. A leaving thread wakes it only from the sleep after a time
+//! without rounds.
 
 use crate::progress::eventfd::EventFd;
 use crate::progress::worker_lock::WorkerLock;
@@ -24,7 +25,7 @@ pub(crate) struct Standby {
 /// which ends the standby.
 pub(crate) trait Watch {
     /// Gives the waiters the time that they need to handle events; returns early, and true, if
-    /// there are none any more.
+    /// there are none any more. One that left a moment ago is about to come back.
     fn give_time(&mut self) -> bool;
     /// Sleeps until there is work.
     fn sleep(&mut self) -> bool;
@@ -88,7 +89,7 @@ impl Standby {
     }
 
     fn watch_over(&self, watch: &mut impl Watch) {
-        loop {
+        'standby: loop {
             let seen = self.rounds(watch);
             if watch.give_time() {
                 return;
@@ -102,6 +103,9 @@ impl Standby {
                 } else {
                     (self.sleep(watch), runs)
                 };
+                if called && !self.has_waiters() {
+                    continue 'standby;
+                }
                 if called {
                     return;
                 }
@@ -122,8 +126,13 @@ impl Standby {
         called
     }
 
+    /// Rounds of the blocked threads so far.
+    pub(crate) fn rounds_of_waiters(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
     fn rounds(&self, watch: &impl Watch) -> u64 {
-        let rounds = self.rounds.load(Ordering::Relaxed);
+        let rounds = self.rounds_of_waiters();
         rounds.wrapping_add(watch.rounds_of_others())
     }
 }
