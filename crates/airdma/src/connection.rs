@@ -11,7 +11,7 @@ use airdma_engine::cm_protocol::{
 };
 use airdma_engine::{
     Access, AttrMask, Completion, Cq, Gid, Path, PathMtu, Psn, Qp, QpAttributes, QpCaps, QpInit,
-    QpState, QpType, Qpn,
+    QpState, QpType, Qpn, RETRY_FOR_EVER,
 };
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -35,11 +35,21 @@ const RECEIVER_NOT_READY: u8 = 12;
 /// Completions taken at a time.
 const BATCH: usize = 16;
 
+/// What a connection does otherwise than most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// See [`Device::sealed`](crate::Device::sealed).
+    pub(crate) seals: bool,
+    /// See [`Device::patient`](crate::Device::patient).
+    pub(crate) is_patient: bool,
+}
+
 pub(crate) struct Connection {
     number: u64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) peer: IpAddr,
     path: Path,
+    retries: u8,
     psn: Psn,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
@@ -85,9 +95,9 @@ impl Connection {
         to: SocketAddr,
         source: IpAddr,
         path: Path,
-        seals: bool,
+        manner: Manner,
     ) -> Result<Arc<Connection>> {
-        let this = Self::new(hub, to.ip(), path, seals)?;
+        let this = Self::new(hub, to.ip(), path, manner)?;
         this.ask(Asked {
             to,
             source,
@@ -147,7 +157,7 @@ impl Connection {
     pub(crate) fn answer(
         hub: &Arc<Hub>,
         request: &ConnectRequest,
-        seals: bool,
+        manner: Manner,
     ) -> Result<Arc<Connection>> {
         hub.engine.cm_waits(request.id)?;
         let route = request.route;
@@ -156,7 +166,7 @@ impl Connection {
         let own = own.and_then(|index| u8::try_from(index).ok());
         let index = own.ok_or_else(|| Error::you("the address that was asked for is gone"))?;
         let peer = route.remote.to_ip();
-        let this = Self::new(hub, peer, device::path_to(peer, index), seals)?;
+        let this = Self::new(hub, peer, device::path_to(peer, index), manner)?;
         this.make_ready(&PeerSide {
             qpn: request.qpn,
             psn: request.psn,
@@ -182,7 +192,7 @@ impl Connection {
         Ok(this)
     }
 
-    fn new(hub: &Arc<Hub>, peer: IpAddr, path: Path, seals: bool) -> Result<Arc<Connection>> {
+    fn new(hub: &Arc<Hub>, peer: IpAddr, path: Path, manner: Manner) -> Result<Arc<Connection>> {
         let number = hub.number();
         // Room for all posted requests, so it never overflows.
         let entries = 2 * (SEND_DEPTH + RECEIVE_DEPTH);
@@ -203,7 +213,7 @@ impl Connection {
             },
             signal_all: true,
         })?;
-        if seals {
+        if manner.seals {
             qp.seal()?;
         }
         let words = Region::allocate_private(hub, Work::WORDS_BYTES)?;
@@ -212,6 +222,11 @@ impl Connection {
             hub: Arc::clone(hub),
             peer,
             path,
+            retries: if manner.is_patient {
+                RETRY_FOR_EVER
+            } else {
+                RETRIES
+            },
             psn: Psn::new(RandomState::new().build_hasher().finish() as u32),
             qp,
             cq,
@@ -269,7 +284,7 @@ impl Connection {
             state: QpState::ReadyToSend,
             sq_psn: peer.psn,
             timeout: ACK_TIMEOUT,
-            retry_count: RETRIES,
+            retry_count: self.retries,
             rnr_retry: ASK_FOR_EVER,
             max_rd_atomic: peer.takes.min(READS_MAX),
             ..attributes

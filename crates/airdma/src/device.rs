@@ -1,7 +1,7 @@
 //! Devices.
 
 use crate::config::{DeviceConfig, RecordConfig};
-use crate::connection::Connection;
+use crate::connection::{Connection, Manner};
 use crate::endpoint::Connecting;
 use crate::hub::Hub;
 use crate::{
@@ -62,7 +62,7 @@ pub struct Device {
     hub: Arc<Hub>,
     /// The address that it was opened by.
     address: Option<IpAddr>,
-    seals: bool,
+    manner: Manner,
 }
 
 /// Hop limit of the packets of connections.
@@ -189,7 +189,7 @@ impl Device {
         Ok(Device {
             hub: Hub::new(device)?,
             address,
-            seals: false,
+            manner: Manner::default(),
         })
     }
 
@@ -220,7 +220,7 @@ impl Device {
         Ok(Device {
             hub: Hub::new(device)?,
             address: None,
-            seals: false,
+            manner: Manner::default(),
         })
     }
 
@@ -231,10 +231,26 @@ impl Device {
     /// peers compares [`Endpoint::binding`] with them.
     #[must_use]
     pub fn sealed(self) -> Device {
-        Device {
+        let manner = Manner {
             seals: true,
-            ..self
-        }
+            ..self.manner
+        };
+        Device { manner, ..self }
+    }
+
+    /// The same device with *patient* connections: they outlast any silence of their peer.
+    ///
+    /// A peer that does not answer may be a stopped process, which goes on after days. As a rule it
+    /// counts as gone after some seconds, and what waits for it ends with an error. A patient
+    /// connection waits for as long as it takes: the program needs another way to detect a dead
+    /// host. A peer that closes ends the connection as always.
+    #[must_use]
+    pub fn patient(self) -> Device {
+        let manner = Manner {
+            is_patient: true,
+            ..self.manner
+        };
+        Device { manner, ..self }
     }
 
     /// Whether its interface is gone for good: deleted, or moved to another network namespace.
@@ -317,7 +333,7 @@ impl Device {
     /// [`Blame::System`](crate::Blame::System): the port has a listener, or another program holds
     /// UDP port 4791.
     pub fn listen(&self, port: u16) -> Result<Listener> {
-        Listener::new(&self.hub, port, self.address, self.seals)
+        Listener::new(&self.hub, port, self.address, self.manner)
     }
 
     /// Connects to a listener: `"192.0.2.2:7471"`, `("server", 7471)`, a [`SocketAddr`]. A name is
@@ -384,7 +400,7 @@ impl Device {
 
     /// Whether connections are sealed: see [`Device::sealed`].
     pub(crate) fn seals(&self) -> bool {
-        self.seals
+        self.manner.seals
     }
 
     fn begin_to_connect(&self, to: impl ToSocketAddrs) -> Result<Arc<Connection>> {
@@ -393,7 +409,7 @@ impl Device {
             match self.source_for(to) {
                 Ok((source, index)) => {
                     let path = path_to(to.ip(), index);
-                    return Connection::connect(&self.hub, to, source, path, self.seals);
+                    return Connection::connect(&self.hub, to, source, path, self.manner);
                 }
                 Err(error) => refused = Some(error),
             }

@@ -1,6 +1,6 @@
 //! Listeners, and requests to them.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Manner};
 use crate::hub::{Hub, Member, lock, watch};
 use crate::operation::Pending;
 use crate::{Blame, Endpoint, Operation, Result};
@@ -30,7 +30,7 @@ pub(crate) struct Listening {
     number: u64,
     hub: Arc<Hub>,
     port: u16,
-    seals: bool,
+    manner: Manner,
     state: Mutex<State>,
 }
 
@@ -48,13 +48,13 @@ impl Listener {
         hub: &Arc<Hub>,
         port: u16,
         address: Option<IpAddr>,
-        seals: bool,
+        manner: Manner,
     ) -> Result<Listener> {
         let listening = Arc::new(Listening {
             number: hub.number(),
             hub: Arc::clone(hub),
             port,
-            seals,
+            manner,
             state: Mutex::default(),
         });
         let member = Member::Listening(Arc::downgrade(&listening));
@@ -128,7 +128,7 @@ impl Listening {
             let Some(request) = lock(&self.state).requests.pop_front() else {
                 return Ok(());
             };
-            match Connection::answer(&self.hub, &request, self.seals) {
+            match Connection::answer(&self.hub, &request, self.manner) {
                 Ok(connection) => lock(&self.state).made.push_back(connection),
                 Err(error) => {
                     let reason = RejReason::NO_RESOURCES;

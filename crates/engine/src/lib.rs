@@ -46,7 +46,7 @@ pub use airdma_shm::{Sge, memory_file};
 pub use airdma_transport::{
     Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, Ended, GrhHeader,
     InvalidAttribute, Operation, Path, QpAttributes, QpEvent, QpState, QpType, RATE_LIMIT_KBPS_MAX,
-    RECORD_READS_MAX, Record, RecordConfig, RecordHandle, ReliableConfig, Status,
+    RECORD_READS_MAX, RETRY_FOR_EVER, Record, RecordConfig, RecordHandle, ReliableConfig, Status,
 };
 pub use airdma_wire::{Feth, Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow};

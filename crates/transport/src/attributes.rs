@@ -6,6 +6,9 @@ use bitflags::bitflags;
 use crate::transition::transition;
 use crate::work::Path;
 
+/// `retry_count` of a requester that never gives up its peer. Verbs have no such value.
+pub const RETRY_FOR_EVER: u8 = u8::MAX;
+
 /// Largest number of READs and atomics in flight, in either direction.
 pub const RD_ATOMIC_MAX: u8 = 128;
 
@@ -250,7 +253,7 @@ pub struct QpAttributes {
     pub min_rnr_timer: u8,
     /// Local ACK timeout: 4.096 us x 2^timeout, 0 is for ever.
     pub timeout: u8,
-    /// Retries after timeouts and sequence errors, 0 to 7.
+    /// Retries after timeouts and sequence errors, 0 to 7, or [`RETRY_FOR_EVER`].
     pub retry_count: u8,
     /// Retries after RNR NAKs, 7 is for ever.
     pub rnr_retry: u8,
@@ -327,7 +330,10 @@ impl QpAttributes {
     fn check_ranges(&self, mask: AttrMask) -> Result<(), InvalidAttribute> {
         let limits = [
             (AttrMask::TIMEOUT, self.timeout <= 31),
-            (AttrMask::RETRY_CNT, self.retry_count <= 7),
+            (
+                AttrMask::RETRY_CNT,
+                self.retry_count <= 7 || self.retry_count == RETRY_FOR_EVER,
+            ),
             (AttrMask::RNR_RETRY, self.rnr_retry <= 7),
             (AttrMask::MIN_RNR_TIMER, self.min_rnr_timer <= 31),
             (

@@ -35,6 +35,7 @@ mod work;
 pub use ack_delay::ACK_DELAY_MAX;
 pub use attributes::{
     Access, AttrMask, InvalidAttribute, QpAttributes, QpState, QpType, RATE_LIMIT_KBPS_MAX,
+    RETRY_FOR_EVER,
 };
 pub use completion::{Completion, CompletionOpcode, GrhHeader, Status};
 pub use counter::Counter;

@@ -430,12 +430,16 @@ fn attributes_of(attr: &abi::ibv_qp_attr, mask: AttrMask) -> Result<QpAttributes
     out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
     out.min_rnr_timer = attr.min_rnr_timer;
     out.timeout = attr.timeout;
-    out.retry_count = attr.retry_cnt;
+    // Larger values are refused, and one of them means something else to the engine.
+    out.retry_count = attr.retry_cnt.min(RETRIES_MAX + 1);
     out.rnr_retry = attr.rnr_retry;
     out.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
     out.rate_limit_kbps = attr.rate_limit;
     Ok(out)
 }
+
+/// Largest retry count (IBTA 9.7.5.2.8).
+const RETRIES_MAX: u8 = 7;
 
 /// Attributes that the two halves of an extended connection have no use for: programs give both
 /// halves the same, and the kernel's uverbs leaves these out.

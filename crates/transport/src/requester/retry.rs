@@ -5,7 +5,7 @@ use std::time::Duration;
 use airdma_wire::{ack_timeout, rnr_timer};
 
 use super::{Loss, Requester};
-use crate::attributes::QpAttributes;
+use crate::attributes::{QpAttributes, RETRY_FOR_EVER};
 use crate::completion::Status;
 use crate::counter::Counter;
 use crate::host::Host;
@@ -74,7 +74,15 @@ impl Requester {
     fn timer(&self, attributes: &QpAttributes) -> Option<Duration> {
         let timeout = ack_timeout(attributes.timeout)?;
         let least = self.repair.as_ref().map(|repair| repair.timeout_min());
-        Some(least.map_or(timeout, |least| timeout.max(least)))
+        let timer = least.map_or(timeout, |least| timeout.max(least));
+        // A peer that may be silent for days is not sent the same four times a second, and one that
+        // goes on does not wait long.
+        let doublings = if attributes.retry_count == RETRY_FOR_EVER {
+            self.repeats.min(DOUBLINGS_MAX)
+        } else {
+            0
+        };
+        Some(timer * (1 << doublings))
     }
 
     /// Handles a timer that expired, `late` after its time.
@@ -109,6 +117,9 @@ impl Requester {
     }
 
     fn spend_retry(&mut self) -> Result<(), Status> {
+        if self.retries_left == RETRY_FOR_EVER {
+            return Ok(());
+        }
         self.retries_left = self
             .retries_left
             .checked_sub(1)
@@ -198,6 +209,9 @@ fn patience(timer: Duration, retry_count: u8) -> Duration {
 
 /// Most timers that one retry may take.
 const TIMERS_MAX: u32 = 4;
+
+/// Most doublings of the timer of a requester that retries for ever.
+const DOUBLINGS_MAX: u8 = 2;
 
 /// Silence after which a peer counts as gone, if it lies between the shortest and the longest time
 /// that the attributes allow.

@@ -123,6 +123,31 @@ fn silence_is_answered_by_the_timer_and_then_given_up() {
     assert_eq!(b.qp.poll_timeout(), None);
 }
 
+#[test]
+fn a_requester_that_retries_for_ever_outlasts_any_silence() {
+    let mut b = Bench::connected_with(QpAttributes {
+        retry_count: RETRY_FOR_EVER,
+        ..attributes()
+    });
+    b.post(Operation::Send, 8);
+    let start = b.now;
+    let mut pauses = Vec::new();
+    while b.now.duration_since(start) < Duration::from_secs(3600) {
+        assert_eq!(b.sends(), ["SendOnly 16777214 A [8]"]);
+        pauses.push(b.next_timer());
+    }
+    // Each pause is twice the one before, up to four times the first.
+    let first = pauses[0];
+    let twice = |doublings: usize| first * (1 << doublings.min(2));
+    let is_twice = |(index, pause): (usize, &Duration)| *pause == twice(index);
+    assert!(
+        pauses.iter().enumerate().all(is_twice),
+        "{:?}",
+        &pauses[..8]
+    );
+    assert_eq!(b.log(), [""; 0]);
+}
+
 /// How long the peer is silent before it is given up, and how many timers run out meanwhile.
 fn given_up_after(timeout: u8, retry_count: u8) -> (Duration, u32) {
     let mut b = Bench::connected_with(QpAttributes {
