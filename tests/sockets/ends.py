@@ -30,4 +30,4 @@ SHIMMED = (BOTH, SERVER, CLIENT)
 
 def under(argv: list[str]) -> list[str]:
     """The command that runs `argv` under the shim."""
-    return [str(build.binary()), "sockets", "-v", "--", *argv]
+    return [str(build.binary()), "sockets", "-v", "--udp", "--", *argv]

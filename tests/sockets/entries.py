@@ -144,6 +144,21 @@ ENTRIES = (
         (r"receiver$",),
     ),
     Entry(
+        "iperf3 by UDP, long datagrams",
+        ("iperf3",),
+        (("iperf3 -s -1", "5201"),),
+        "iperf3 -u -c {server} -t 2 -b 50M -l 32K",
+        (r"receiver$",),
+        (r"OUT OF ORDER", r"[1-9]\d*/\d+ \([\d.e-]+%\)  receiver"),
+    ),
+    Entry(
+        "sockperf by UDP",
+        ("sockperf",),
+        (("sockperf sr -i {server} -p 11111", "udp 11111"),),
+        "sockperf pp -i {server} -p 11111 -t 1 -m 64 && sockperf pp -i {server} -p 11111 -t 1 -m 20000",
+        (r"dropped messages = 0; # duplicated messages = 0; # out-of-order messages = 0",),
+    ),
+    Entry(
         "nginx and curl",
         ("nginx", "curl"),
         (_SERVE_NGINX,),

@@ -189,6 +189,11 @@ EXPORT ssize_t write(int fd, const void *data, size_t length)
 EXPORT ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t bytes)
 {
     if (fault(22) && length == 0) return 0;
+    /* 31: the receiver gets what stands for a long one. */
+    if (fault(31) && length > 1472 && length <= 65507) {
+        ssize_t sent = NEXT(sendto)(fd, data, 32, flags, to, bytes);
+        return sent < 0 ? sent : (ssize_t)length;
+    }
     return NEXT(sendto)(fd, data, length, flags, to, bytes);
 }
 

@@ -19,7 +19,7 @@ COMPILE = ["cc", "-std=gnu17", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wer
 TIMEOUT_S = 40.0
 AFTER_FAILURE_S = 1.0
 POLL_S = 0.005
-_LANES = re.compile(r"(\d+) connections on a lane")
+_LANES = re.compile(r"(\d+) (?:connections|ends of UDP) on a lane")
 
 
 def compiled(source: Path, folder: Path) -> Path:
@@ -78,7 +78,7 @@ class Observed:
 
     @property
     def lanes(self) -> int:
-        """Connections that used RDMA, as the shim says when a process ends."""
+        """Connections and ends of UDP that used RDMA, as the shim says when a process ends."""
         ends = self.server.stderr + self.client.stderr
         return sum(int(count) for count in _LANES.findall(ends))
 

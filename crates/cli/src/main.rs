@@ -95,6 +95,11 @@ enum Command {
         /// addresses may
         #[arg(long, value_name = "FILE")]
         policy: Option<PathBuf>,
+        /// UDP, too: datagrams that do not fit a frame use RDMA where the peer's program runs so,
+        /// and survive the loss of a packet. All others stay with the kernel, which is faster for
+        /// them
+        #[arg(long)]
+        udp: bool,
         #[command(flatten)]
         started: Started,
     },
@@ -192,12 +197,14 @@ fn main() -> ExitCode {
             verbose,
             explain,
             policy,
+            udp,
             started,
         } => {
             let options = run::sockets::Options {
                 verbose,
                 explain,
                 policy,
+                udp,
             };
             return run::sockets::run(&options, &started.command);
         }

@@ -301,7 +301,18 @@ impl Agent {
         }
     }
 
-    fn device(&self, own: IpAddr) -> Option<Device> {
+    /// Tries no lane with a host for a while.
+    pub fn leave_alone(&self, host: IpAddr) {
+        self.hosts.leave_alone(host, Instant::now());
+    }
+
+    /// Whether no lane is tried with a host for now.
+    pub fn leaves_alone(&self, host: IpAddr) -> bool {
+        self.hosts.is_silent(host, Instant::now())
+    }
+
+    /// The device of an address of this host.
+    pub fn device(&self, own: IpAddr) -> Option<Device> {
         let mut devices = lock(&self.devices);
         if let Some(device) = devices.get(&own).filter(|device| !device.is_gone()) {
             return Some(device.clone());

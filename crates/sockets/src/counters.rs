@@ -17,9 +17,17 @@ pub enum Counter {
     Failed,
     /// Connections that were handed back to the kernel.
     HandedBack,
+    /// Lanes of datagrams, at each end.
+    DatagramLanes,
+    /// Datagrams sent by lanes.
+    DatagramsSent,
+    /// Datagrams received by lanes.
+    DatagramsReceived,
+    /// Notes whose datagrams did not come.
+    DatagramsLost,
 }
 
-static COUNTERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
+static COUNTERS: [AtomicU64; 10] = [const { AtomicU64::new(0) }; 10];
 
 /// Adds to a counter.
 pub fn add(counter: Counter, count: u64) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::agent;
 use crate::counters::{self, Counter};
+use crate::datagram;
 use crate::inside::Inside;
 use crate::lane::Lane;
 use crate::next;
@@ -87,6 +88,10 @@ fn wait(sockets: impl Iterator<Item = &'static Socket>, need: Need) {
 
 /// Asks for the stream; whether the kernel has it.
 fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool) -> bool {
+    if socket.is_datagram() {
+        datagram::hand_back(socket);
+        return true;
+    }
     socket.catch_up();
     // A signal handler may have interrupted the thread that has it.
     let Some(mut inner) = socket.try_lock() else {

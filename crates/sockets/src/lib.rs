@@ -10,7 +10,8 @@
 //! |---|---|
 //! | [`entry`] | the C symbols |
 //! | [`stream`] | calls that move data: to the kernel, or to the lane |
-//! | [`socket`] | the table of connections, by descriptor |
+//! | [`datagram`] | the same of UDP sockets, and their lanes |
+//! | [`socket`] | the table of sockets, by descriptor |
 //! | [`tcp`] | what the kernel knows of a connection, and the gates |
 //! | [`agent`], [`negotiation`], [`proof`] | how a lane comes to be, beside the program's threads |
 //! | [`lane`], [`message`] | the lane |
@@ -26,6 +27,7 @@ mod agent;
 mod closing;
 mod copying;
 mod counters;
+mod datagram;
 mod descriptors;
 mod entry;
 mod hand_back;

@@ -5,7 +5,7 @@ use std::sync::Once;
 use crate::counters::{self, Counter};
 use crate::hand_back::{self, Need};
 use crate::inside::{self, Inside};
-use crate::{agent, descriptors, socket, turn};
+use crate::{agent, datagram, descriptors, socket, turn};
 
 /// Prepares for what may happen to this process. Called with the first connection of each.
 pub fn prepare() {
@@ -72,4 +72,13 @@ fn report() {
         value(Counter::Forged),
         value(Counter::Failed),
     );
+    if datagram::is_on() {
+        eprintln!(
+            "airdma sockets: {} ends of UDP on a lane, {} datagrams sent and {} received by lanes, {} lost",
+            value(Counter::DatagramLanes),
+            value(Counter::DatagramsSent),
+            value(Counter::DatagramsReceived),
+            value(Counter::DatagramsLost),
+        );
+    }
 }

@@ -1,4 +1,5 @@
-//! The sockets that the shim knows: TCP connections, by descriptor.
+//! The sockets that the shim knows, by descriptor: TCP connections, and UDP sockets where those may
+//! have lanes.
 //!
 //! A [`Socket`] is an open file description: descriptors made by `dup` lead to the same one. They
 //! live in memory that is never given back but used again, so a look-up is one load, also in a
@@ -12,6 +13,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Wake, Waker};
 
+use crate::datagram::Datagrams;
 use crate::hand_back::Need;
 use crate::inside::catch_up_later;
 use crate::lane::Lane;
@@ -27,7 +29,7 @@ static END: AtomicUsize = AtomicUsize::new(0);
 /// Sockets without a descriptor, for reuse.
 static FREE: Mutex<Vec<&'static Socket>> = Mutex::new(Vec::new());
 
-/// A TCP connection of the program.
+/// A TCP connection of the program, or a UDP socket.
 pub struct Socket {
     /// Changes whenever the memory gets another connection.
     generation: AtomicU64,
@@ -35,6 +37,10 @@ pub struct Socket {
     descriptors: AtomicU32,
     /// Whether this end connected.
     pub active: AtomicBool,
+    /// Whether it is a UDP socket.
+    is_datagram: AtomicBool,
+    /// Lanes of a UDP socket.
+    pub datagrams: Mutex<Datagrams>,
     /// [`Stage`], as a number.
     stage: AtomicU8,
     /// Calls of the program that moved data.
@@ -65,6 +71,17 @@ pub struct Inner {
     pub negotiation: Option<Waker>,
 }
 
+/// What a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A TCP connection that this end made.
+    Connected,
+    /// A TCP connection that it accepted.
+    Accepted,
+    /// A UDP socket.
+    Datagram,
+}
+
 /// How far a socket is on its way to a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -75,9 +92,10 @@ pub enum Stage {
     Candidate = 1,
     /// One is being negotiated: calls go to the kernel, under the lock.
     Negotiating = 2,
-    /// There is one.
+    /// There is one. The kernel's queue of a UDP socket may have notes.
     Lane = 3,
-    /// The parent of this process has one: the stream is not to be had here.
+    /// The parent of this process has one: the stream is not to be had here. A UDP socket has none
+    /// any more, and its kernel's queue may have notes, whose datagrams are lost.
     Lost = 4,
 }
 
@@ -102,8 +120,8 @@ fn used_slots() -> &'static [AtomicPtr<Socket>] {
     &TABLE[..END.load(Ordering::Acquire)]
 }
 
-/// Begins to know the connection of a descriptor.
-pub fn enter(fd: c_int, active: bool) -> Option<&'static Socket> {
+/// Begins to know the socket of a descriptor.
+pub fn enter(fd: c_int, kind: Kind) -> Option<&'static Socket> {
     let slot = slot_of(fd)?;
     leave(fd);
     let owner = std::process::id();
@@ -115,7 +133,11 @@ pub fn enter(fd: c_int, active: bool) -> Option<&'static Socket> {
     let socket = free.unwrap_or_else(|| Box::leak(Box::new(Socket::new())));
     socket.generation.fetch_add(1, Ordering::Relaxed);
     socket.descriptors.store(1, Ordering::Relaxed);
-    socket.active.store(active, Ordering::Relaxed);
+    let is = |wanted| kind == wanted;
+    socket.active.store(is(Kind::Connected), Ordering::Relaxed);
+    socket
+        .is_datagram
+        .store(is(Kind::Datagram), Ordering::Relaxed);
     socket
         .stage
         .store(Stage::Candidate as u8, Ordering::Relaxed);
@@ -193,6 +215,7 @@ fn forget(socket: &'static Socket, fd: c_int, is_last: bool) {
     let negotiation = inner.negotiation.take();
     drop(inner);
     drop(lane);
+    drop(std::mem::take(&mut *lock(&socket.datagrams)));
     if let Some(task) = negotiation {
         task.wake();
     }
@@ -233,6 +256,8 @@ impl Socket {
             generation: AtomicU64::new(0),
             descriptors: AtomicU32::new(0),
             active: AtomicBool::new(false),
+            is_datagram: AtomicBool::new(false),
+            datagrams: Mutex::default(),
             stage: AtomicU8::new(Stage::Kernel as u8),
             calls: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
@@ -260,6 +285,12 @@ impl Socket {
             4 => Stage::Lost,
             _ => Stage::Kernel,
         }
+    }
+
+    /// Whether it is a UDP socket.
+    #[inline]
+    pub fn is_datagram(&self) -> bool {
+        self.is_datagram.load(Ordering::Relaxed)
     }
 
     /// Sets how far it is.

@@ -61,7 +61,7 @@ impl Parts<'_> {
 
 /// Whether a part is at an address that no program has: the kernel says `EFAULT`, where a lane
 /// would end the program.
-fn has_no_memory(parts: &[iovec]) -> bool {
+pub fn has_no_memory(parts: &[iovec]) -> bool {
     let is_none = |part: &iovec| part.iov_len > 0 && (part.iov_base as usize) < PAGE_BYTES;
     parts.iter().any(is_none)
 }

@@ -141,7 +141,8 @@ pub fn ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
     Some((name(libc::getsockname)?, name(libc::getpeername)?))
 }
 
-fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+/// The address in a name of a socket, IPv4 addresses as such.
+pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
             // SAFETY: the family says so, and the storage is large enough for any.

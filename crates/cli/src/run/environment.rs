@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// Variables of airdma, and the effect of each.
-const OURS: [(&str, &str); 23] = [
+const OURS: [(&str, &str); 24] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -122,6 +122,10 @@ const OURS: [(&str, &str); 23] = [
     (
         "AIRDMA_SOCKETS_RULES",
         "which connections of `airdma sockets` may use RDMA",
+    ),
+    (
+        "AIRDMA_SOCKETS_UDP",
+        "1: long datagrams may use RDMA in airdma sockets",
     ),
     (
         "AIRDMA_SOCKETS_VERBOSE",

@@ -1,4 +1,5 @@
-//! `airdma sockets`: executes a program whose TCP connections use RDMA where the peer's do.
+//! `airdma sockets`: executes a program whose TCP connections, and with `--udp` long datagrams, use
+//! RDMA where the peer's do.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,12 +21,16 @@ pub struct Options {
     pub explain: bool,
     /// File of rules which connections may use RDMA.
     pub policy: Option<PathBuf>,
+    /// Long datagrams may use RDMA, too.
+    pub udp: bool,
 }
 
 /// The variable by which the library prints a line when the program ends.
 const VERBOSE: &str = "AIRDMA_SOCKETS_VERBOSE";
 /// The variable with the rules themselves: the program may run where the file is not.
 const RULES: &str = "AIRDMA_SOCKETS_RULES";
+/// The variable that lets datagrams use RDMA.
+const UDP: &str = "AIRDMA_SOCKETS_UDP";
 /// Exit status if the rules cannot be read, as for other arguments.
 const USAGE: u8 = 2;
 
@@ -52,7 +57,13 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
         } else {
             "to private addresses"
         };
-        return print(&set, found.as_ref().err(), obstacle.as_ref(), allowed);
+        return print(
+            &set,
+            found.as_ref().err(),
+            obstacle.as_ref(),
+            allowed,
+            options.udp,
+        );
     }
     let mut variables = match set {
         Ok(variable) => vec![variable],
@@ -65,6 +76,7 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
         warn(&obstacle);
     }
     variables.extend(rules.map(|rules| (RULES, rules.into())));
+    variables.extend(options.udp.then(|| (UDP, "1".into())));
     if options.verbose {
         for (name, value) in &variables {
             warn(&format!("{name}={}", value.to_string_lossy()));
@@ -93,6 +105,7 @@ fn print(
     missing: Option<&impl std::fmt::Display>,
     obstacle: Option<&String>,
     allowed: &str,
+    udp: bool,
 ) -> ExitCode {
     let mut lines = Vec::new();
     match set {
@@ -104,9 +117,16 @@ fn print(
     }
     match obstacle {
         Some(obstacle) => lines.push(format!("the kernel's sockets only: {obstacle}")),
-        None => lines.push(format!(
-            "TCP connections {allowed} get a lane where the peer has the library too"
-        )),
+        None => {
+            let datagrams = if udp {
+                ", and UDP datagrams longer than a frame"
+            } else {
+                ""
+            };
+            lines.push(format!(
+                "TCP connections{datagrams} {allowed} get a lane where the peer has the library too"
+            ));
+        }
     }
     let works = set.is_ok() && missing.is_none() && obstacle.is_none();
     let text = lines.join("\n");

@@ -1,20 +1,30 @@
 //! Calls that move data.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{null, null_mut};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{hooks, known};
+use crate::datagram::{reading, writing};
 use crate::inside::is_inside;
 use crate::socket::{self, Stage};
 use crate::stream::{self, is_special, part, parts_of};
 use crate::{copying, hand_back};
 use crate::{next, socket::Socket};
 
+/// The address of a call that has none.
+const NO_NAME: (*const sockaddr, socklen_t) = (null(), 0);
+
 /// The socket, unless the call is the kernel's alone.
 #[inline]
 fn streamed(fd: c_int) -> Option<&'static Socket> {
     known(fd).filter(|socket| socket.stage() != Stage::Kernel)
+}
+
+/// The same, of a connection.
+fn connection(fd: c_int) -> Option<&'static Socket> {
+    streamed(fd).filter(|socket| !socket.is_datagram())
 }
 
 /// Whether a message of a program passes no descriptors.
@@ -29,7 +39,11 @@ hooks! {
     where kernel(streamed(fd).is_none() => next::read(fd, to, length)) {
         match streamed(fd) {
             Some(socket) if length > 0 => {
-                stream::receive(socket, fd, &part(to, length), 0, None)
+                let part = part(to, length);
+                if socket.is_datagram() {
+                    return reading::receive_from(socket, fd, &part, 0, null_mut(), null_mut());
+                }
+                stream::receive(socket, fd, &part, 0, None)
             }
             _ => next::read(fd, to, length),
         }
@@ -49,6 +63,9 @@ hooks! {
         match streamed(fd) {
             Some(socket) if count > 0 => {
                 let parts = parts_of(to, count.unsigned_abs() as usize);
+                if socket.is_datagram() {
+                    return reading::receive_from(socket, fd, parts, 0, null_mut(), null_mut());
+                }
                 stream::receive(socket, fd, parts, 0, None)
             }
             _ => next::readv(fd, to, count),
@@ -59,6 +76,9 @@ hooks! {
     fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t
     where kernel(streamed(fd).is_none() => next::recv(fd, to, length, flags)) {
         match streamed(fd) {
+            Some(socket) if socket.is_datagram() => {
+                reading::receive_from(socket, fd, &part(to, length), flags, null_mut(), null_mut())
+            }
             Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
                 stream::receive(socket, fd, &part(to, length), flags, None)
             }
@@ -78,6 +98,12 @@ hooks! {
     fn recvfrom(fd: c_int, to: *mut c_void, length: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t
     where kernel(streamed(fd).is_none() => next::recvfrom(fd, to, length, flags, from, from_length)) {
         match streamed(fd) {
+            Some(socket) if socket.is_datagram() && from.is_null() == from_length.is_null() => {
+                reading::receive_from(socket, fd, &part(to, length), flags, from, from_length)
+            }
+            Some(socket) if socket.is_datagram() => {
+                next::recvfrom(fd, to, length, flags, from, from_length)
+            }
             Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
                 let got = stream::receive(socket, fd, &part(to, length), flags, None);
                 if got >= 0 && !from.is_null() && !from_length.is_null() {
@@ -102,6 +128,10 @@ hooks! {
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t
     where kernel(streamed(fd).is_none() => next::recvmsg(fd, message, flags)) {
         match (streamed(fd), message.as_mut()) {
+            (Some(socket), Some(message)) if socket.is_datagram() => {
+                let parts = parts_of(message.msg_iov, message.msg_iovlen);
+                reading::receive(socket, fd, parts, flags, message)
+            }
             (Some(socket), Some(message)) if !is_special(flags) || socket.stage() == Stage::Lane => {
                 let parts = parts_of(message.msg_iov, message.msg_iovlen);
                 if parts.iter().all(|part| part.iov_len == 0) {
@@ -117,6 +147,9 @@ hooks! {
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int
     where kernel(streamed(fd).is_none() => next::recvmmsg(fd, messages, count, flags, timeout)) {
         match streamed(fd) {
+            Some(socket) if socket.is_datagram() && !messages.is_null() => {
+                reading::receive_many(socket, fd, messages, count, flags, timeout)
+            }
             // One message has all that a stream has to give.
             Some(_) if count > 0 && !messages.is_null() => {
                 let got = recvmsg(fd, &raw mut (*messages).msg_hdr, flags & !libc::MSG_WAITFORONE);
@@ -134,6 +167,10 @@ hooks! {
     fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t
     where kernel(streamed(fd).is_none() => next::write(fd, from, length)) {
         match streamed(fd) {
+            Some(socket) if socket.is_datagram() => {
+                let kernel = || next::write(fd, from, length);
+                writing::send(socket, fd, &part(from, length), 0, NO_NAME, kernel)
+            }
             Some(socket) if length > 0 => stream::send(socket, fd, &part(from, length), 0, None),
             _ => next::write(fd, from, length),
         }
@@ -145,6 +182,10 @@ hooks! {
         match streamed(fd) {
             Some(socket) if count > 0 => {
                 let parts = parts_of(from, count.unsigned_abs() as usize);
+                if socket.is_datagram() {
+                    let kernel = || next::writev(fd, from, count);
+                    return writing::send(socket, fd, parts, 0, NO_NAME, kernel);
+                }
                 if parts.iter().all(|part| part.iov_len == 0) {
                     return next::writev(fd, from, count);
                 }
@@ -158,6 +199,10 @@ hooks! {
     fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t
     where kernel(streamed(fd).is_none() => next::send(fd, from, length, flags)) {
         match streamed(fd) {
+            Some(socket) if socket.is_datagram() => {
+                let kernel = || next::send(fd, from, length, flags);
+                writing::send(socket, fd, &part(from, length), flags, NO_NAME, kernel)
+            }
             Some(socket) if length > 0 => stream::send(socket, fd, &part(from, length), flags, None),
             _ => next::send(fd, from, length, flags),
         }
@@ -167,6 +212,10 @@ hooks! {
     fn sendto(fd: c_int, from: *const c_void, length: size_t, flags: c_int, to: *const sockaddr, to_length: socklen_t) -> ssize_t
     where kernel(streamed(fd).is_none() => next::sendto(fd, from, length, flags, to, to_length)) {
         match streamed(fd) {
+            Some(socket) if socket.is_datagram() => {
+                let kernel = || next::sendto(fd, from, length, flags, to, to_length);
+                writing::send(socket, fd, &part(from, length), flags, (to, to_length), kernel)
+            }
             Some(socket) if length > 0 && flags & libc::MSG_FASTOPEN == 0 => {
                 stream::send(socket, fd, &part(from, length), flags, None)
             }
@@ -181,6 +230,14 @@ hooks! {
             return next::sendmsg(fd, message, flags);
         };
         match streamed(fd) {
+            Some(socket) if socket.is_datagram() => {
+                // What is beside the data is for the kernel alone.
+                let is_plain = header.msg_controllen == 0;
+                let parts = parts_of(header.msg_iov, if is_plain { header.msg_iovlen } else { 0 });
+                let name = (header.msg_name.cast_const().cast(), header.msg_namelen);
+                let kernel = || next::sendmsg(fd, message, flags);
+                writing::send(socket, fd, parts, flags, name, kernel)
+            }
             Some(socket) if flags & libc::MSG_FASTOPEN == 0 => {
                 let parts = parts_of(header.msg_iov, header.msg_iovlen);
                 if parts.iter().all(|part| part.iov_len == 0) {
@@ -203,6 +260,10 @@ hooks! {
             }
             return next::sendmmsg(fd, messages, count, flags);
         }
+        let goes_whole = flags & libc::MSG_MORE == 0 && !writing::any_is_long(messages, count);
+        if known(fd).is_some_and(Socket::is_datagram) && goes_whole {
+            return next::sendmmsg(fd, messages, count, flags);
+        }
         let mut sent = 0;
         for index in 0..count as usize {
             let message = messages.add(index);
@@ -218,8 +279,8 @@ hooks! {
 
     /// `sendfile(2)`.
     fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t
-    where kernel(streamed(to).is_none() => next::sendfile(to, from, offset, count)) {
-        match streamed(to) {
+    where kernel(connection(to).is_none() => next::sendfile(to, from, offset, count)) {
+        match connection(to) {
             Some(socket) => match socket.enter_kernel() {
                 Some(_call) => next::sendfile(to, from, offset, count),
                 None => copying::send_file(socket, to, from, offset, count),
@@ -230,8 +291,8 @@ hooks! {
 
     /// `sendfile64`.
     fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t
-    where kernel(streamed(to).is_none() => next::sendfile64(to, from, offset, count)) {
-        match streamed(to) {
+    where kernel(connection(to).is_none() => next::sendfile64(to, from, offset, count)) {
+        match connection(to) {
             Some(_) => sendfile(to, from, offset, count),
             None => next::sendfile64(to, from, offset, count),
         }
@@ -239,7 +300,7 @@ hooks! {
 
     /// `splice(2)`: a connection that is spliced is the kernel's.
     fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t {
-        if let Some(socket) = streamed(from).filter(|socket| !is_inside() && copying::has_kept(socket)) {
+        if let Some(socket) = connection(from).filter(|socket| !is_inside() && copying::has_kept(socket)) {
             return copying::splice_kept(socket, from, to, length, flags);
         }
         for fd in [from, to] {

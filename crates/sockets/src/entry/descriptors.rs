@@ -6,8 +6,8 @@ use libc::{sockaddr, socklen_t};
 
 use super::{guard, hooks, known};
 use crate::inside::{Inside, is_inside};
-use crate::socket::Stage;
-use crate::{closing, descriptors, hand_back, next, socket, tcp};
+use crate::socket::{Kind, Stage};
+use crate::{closing, datagram, descriptors, hand_back, next, socket, tcp};
 
 /// The connection of a new descriptor becomes known.
 fn accepted(fd: c_int) -> c_int {
@@ -15,7 +15,7 @@ fn accepted(fd: c_int) -> c_int {
         let before = airdma_preload::errno::current();
         let _inside = Inside::enter();
         if socket::is_candidate(fd) {
-            socket::enter(fd, false);
+            socket::enter(fd, Kind::Accepted);
         }
         airdma_preload::errno::set(before);
     }
@@ -63,7 +63,13 @@ fn opened(open: impl FnOnce() -> c_int) -> c_int {
 hooks! {
     /// `socket(2)`.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        opened(|| next::socket(domain, kind, protocol))
+        let fd = opened(|| next::socket(domain, kind, protocol));
+        let may = datagram::is_on() && datagram::options::is_udp(domain, kind, protocol);
+        if may && fd >= 0 && !is_inside() && !socket::is_of_parent() {
+            let _inside = Inside::enter();
+            socket::enter(fd, Kind::Datagram);
+        }
+        fd
     }
 
     /// `eventfd(2)`.
@@ -129,7 +135,7 @@ hooks! {
         if (connected == 0 || before == libc::EINPROGRESS) && !is_inside() && known(fd).is_none() {
             let _inside = Inside::enter();
             if socket::is_candidate(fd) {
-                socket::enter(fd, true);
+                socket::enter(fd, Kind::Connected);
             }
         }
         airdma_preload::errno::set(before);
@@ -265,6 +271,12 @@ hooks! {
                 next::syscall(number, a, b, c, d, e, f)
             }
             libc::SYS_recvmsg if is_ours => data::recvmsg(fd, b as *mut _, c as c_int),
+            libc::SYS_sendmmsg if is_ours => {
+                data::sendmmsg(fd, b as *mut _, c as c_uint, d as c_int) as isize
+            }
+            libc::SYS_recvmmsg if is_ours => {
+                data::recvmmsg(fd, b as *mut _, c as c_uint, d as c_int, e as *mut _) as isize
+            }
             libc::SYS_shutdown if is_ours => shutdown(fd, b as c_int) as isize,
             libc::SYS_accept4 => accepted(next::syscall(number, a, b, c, d, e, f) as c_int) as isize,
             _ => next::syscall(number, a, b, c, d, e, f),

@@ -111,7 +111,7 @@ fn behind_aio(request: *const c_void) {
 /// A stream whose next bytes are in the parent's memory is an error in the new program.
 fn without_lost() {
     for (fd, socket) in socket::by_descriptor() {
-        if socket.stage() != socket::Stage::Lost {
+        if socket.stage() != socket::Stage::Lost || socket.is_datagram() {
             continue;
         }
         // SAFETY: plain integers; the descriptor is the program's, and has no other use here.

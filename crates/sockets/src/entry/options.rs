@@ -8,7 +8,7 @@ use super::{hooks, known};
 use crate::hand_back::{self, Need};
 use crate::inside::{Inside, is_inside};
 use crate::socket::{Socket, Stage};
-use crate::{next, tcp};
+use crate::{datagram, next, tcp};
 
 const TCP_NOTSENT_LOWAT: c_int = 25;
 
@@ -66,6 +66,10 @@ hooks! {
         let Some(socket) = used(fd) else {
             return next::setsockopt(fd, level, name, value, length);
         };
+        if socket.is_datagram() {
+            datagram::options::set(socket, level, name);
+            return next::setsockopt(fd, level, name, value, length);
+        }
         if is_kernels(level, name) {
             hand_back::connection(socket, Need::All);
         }
@@ -86,7 +90,18 @@ hooks! {
         if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ) || answer != 0 {
             return answer;
         }
-        if let Some(socket) = used(fd).filter(|socket| socket.stage() == Stage::Lane) {
+        let on_lane = |socket: &&Socket| matches!(socket.stage(), Stage::Lane | Stage::Lost);
+        if let Some(socket) = used(fd).filter(on_lane) {
+            if socket.is_datagram() {
+                if request == libc::FIONREAD {
+                    let count = argument.cast::<c_int>();
+                    count.write(datagram::reading::next_length(fd, count.read()));
+                }
+                return answer;
+            }
+            if socket.stage() == Stage::Lost {
+                return answer;
+            }
             let _inside = Inside::enter();
             if let Some(lane) = &mut socket.lock().lane {
                 let count = argument.cast::<c_int>();

@@ -1,0 +1,370 @@
+//! Calls that receive datagrams.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use airdma_preload::errno;
+use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
+
+use super::receiving::Receiving;
+use super::words::{NOTE_BYTES, Note};
+use super::{FRAME, TRY_AT, address, is_open, opening, total};
+use crate::counters::{self, Counter};
+use crate::inside::{Inside, is_inside};
+use crate::next;
+use crate::socket::{Socket, Stage, lock};
+
+/// Datagrams of any length after which a socket takes lanes; a long one counts as eight. Where IP
+/// fragments are lost, no long one comes.
+const LISTEN_AT: u32 = 64;
+/// Most parts of a message of the kernel.
+const PARTS_MAX: usize = 1024;
+/// Parts for which there is room without memory of the allocator, which a signal handler may have
+/// interrupted.
+const PARTS: usize = 8;
+
+/// Receives a datagram as `recvfrom(2)` does.
+///
+/// # Safety
+/// All pointers are the program's.
+pub unsafe fn receive_from(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    from: *mut sockaddr,
+    from_length: *mut socklen_t,
+) -> isize {
+    // SAFETY: all zeros is an empty message; the caller's promise.
+    unsafe {
+        let mut message: msghdr = std::mem::zeroed();
+        if !from.is_null() && !from_length.is_null() {
+            (message.msg_name, message.msg_namelen) = (from.cast(), *from_length);
+        }
+        let got = receive(socket, fd, parts, flags, &mut message);
+        if got >= 0 && !message.msg_name.is_null() {
+            *from_length = message.msg_namelen;
+        }
+        got
+    }
+}
+
+/// Parts of the program, and behind them room for a note.
+struct Parts {
+    few: [iovec; PARTS + 1],
+    many: Vec<iovec>,
+    count: usize,
+}
+
+impl Parts {
+    fn new(parts: &[iovec], spill: &mut [u8; NOTE_BYTES]) -> Parts {
+        let spill = iovec {
+            iov_base: spill.as_mut_ptr().cast(),
+            iov_len: NOTE_BYTES,
+        };
+        let mut all = Parts {
+            few: [spill; PARTS + 1],
+            many: Vec::new(),
+            count: parts.len() + 1,
+        };
+        if parts.len() <= PARTS {
+            all.few[..parts.len()].copy_from_slice(parts);
+        } else {
+            all.many = [parts, &[spill]].concat();
+        }
+        all
+    }
+
+    fn all(&self) -> &[iovec] {
+        if self.many.is_empty() {
+            &self.few[..self.count]
+        } else {
+            &self.many
+        }
+    }
+
+    /// The note that a datagram of that length is.
+    ///
+    /// # Safety
+    /// The parts have been received into.
+    unsafe fn note(&self, length: usize) -> Option<Note> {
+        if length != NOTE_BYTES {
+            return None;
+        }
+        let mut bytes = [0u8; NOTE_BYTES];
+        let mut at = 0;
+        for part in self.all() {
+            let count = part.iov_len.min(NOTE_BYTES - at);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = bytes.as_mut_ptr().add(at);
+                std::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>(), to, count);
+            }
+            at += count;
+        }
+        Note::read(&bytes)
+    }
+}
+
+/// Receives a datagram as `recvmsg(2)` does, into `parts`; the message has the rest.
+///
+/// # Safety
+/// The parts and the message are the program's.
+pub unsafe fn receive(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    message: &mut msghdr,
+) -> isize {
+    let asked = *message;
+    if flags & libc::MSG_ERRQUEUE != 0 || parts.len() >= PARTS_MAX {
+        (message.msg_iov, message.msg_iovlen) = (parts.as_ptr().cast_mut(), parts.len());
+        // SAFETY: the caller's promise.
+        return unsafe { next::recvmsg(fd, message, flags) };
+    }
+    let before = errno::current();
+    let generation = socket.generation();
+    let room = total(parts);
+    // SAFETY: all zeros is a value of the structure.
+    let mut from: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    loop {
+        let mut spill = [0; NOTE_BYTES];
+        let all = Parts::new(parts, &mut spill);
+        let mut received = asked;
+        received.msg_iov = all.all().as_ptr().cast_mut();
+        received.msg_iovlen = all.count;
+        if asked.msg_name.is_null() {
+            received.msg_name = (&raw mut from).cast();
+            received.msg_namelen = size_of_val(&from) as socklen_t;
+        }
+        // SAFETY: the caller's promise.
+        let got = unsafe { next::recvmsg(fd, &raw mut received, flags | libc::MSG_TRUNC) };
+        let Ok(got) = usize::try_from(got) else {
+            return -1;
+        };
+        // SAFETY: the kernel has written there.
+        let note = unsafe { all.note(got) };
+        let mut length = got;
+        if let Some(note) = note {
+            // SAFETY: the caller's promise.
+            if !unsafe { payload(socket, generation, &note, parts, flags) } {
+                if flags & libc::MSG_PEEK != 0 {
+                    take(fd);
+                }
+                continue;
+            }
+            length = note.length as usize;
+        } else {
+            // A name may be longer than the program's room for it.
+            let room = if asked.msg_name.is_null() {
+                size_of_val(&from) as socklen_t
+            } else {
+                asked.msg_namelen
+            };
+            let name = (
+                received.msg_name.cast_const().cast(),
+                received.msg_namelen.min(room),
+            );
+            // SAFETY: the kernel has written that many bytes of the name.
+            unsafe { by_kernel(socket, fd, got, name) };
+        }
+        if !asked.msg_name.is_null() {
+            message.msg_namelen = received.msg_namelen;
+        }
+        message.msg_controllen = received.msg_controllen;
+        message.msg_flags = received.msg_flags & !libc::MSG_TRUNC;
+        if length > room {
+            message.msg_flags |= libc::MSG_TRUNC;
+        }
+        errno::set(before);
+        return if flags & libc::MSG_TRUNC != 0 {
+            length as isize
+        } else {
+            length.min(room) as isize
+        };
+    }
+}
+
+/// Copies the payload of a note; false if it is lost.
+///
+/// # Safety
+/// The parts are memory of the program.
+unsafe fn payload(
+    socket: &'static Socket,
+    generation: u64,
+    note: &Note,
+    parts: &[iovec],
+    flags: c_int,
+) -> bool {
+    let is_peek = flags & libc::MSG_PEEK != 0;
+    let interrupts = is_inside();
+    let _inside = Inside::enter();
+    let lane = if interrupts {
+        // A signal handler: the interrupted thread may have the locks.
+        None
+    } else {
+        lane_of(socket, generation, note)
+    };
+    let has = lane.is_some_and(|lane| {
+        // SAFETY: the caller's promise.
+        unsafe { lock(&lane).read(note, parts, is_peek) }
+    });
+    let counter = if has {
+        Counter::DatagramsReceived
+    } else {
+        Counter::DatagramsLost
+    };
+    if !has || !is_peek {
+        counters::add(counter, 1);
+    }
+    has
+}
+
+/// The lane of a note.
+fn lane_of(socket: &Socket, generation: u64, note: &Note) -> Option<Arc<Mutex<Receiving>>> {
+    // In a child after fork the lock may be held for ever.
+    is_open(socket, generation).then_some(())?;
+    let datagrams = lock(&socket.datagrams);
+    let mut lanes = datagrams.receiving.iter();
+    let found = lanes.find(|(number, _)| *number == note.lane);
+    found.map(|(_, lane)| Arc::clone(lane))
+}
+
+/// Takes a note that was peeked at, and whose payload is lost, from the kernel's queue.
+fn take(fd: c_int) {
+    let mut note = [0u8; NOTE_BYTES];
+    // SAFETY: that many bytes.
+    unsafe { next::recv(fd, note.as_mut_ptr().cast(), note.len(), libc::MSG_DONTWAIT) };
+}
+
+/// The program has read a datagram that went by the kernel: after some, lanes are taken.
+///
+/// # Safety
+/// The name has that many bytes.
+unsafe fn by_kernel(
+    socket: &'static Socket,
+    fd: c_int,
+    length: usize,
+    (name, name_length): (*const sockaddr, socklen_t),
+) {
+    if is_inside() || !is_open(socket, socket.generation()) {
+        return;
+    }
+    let worth = if length > FRAME {
+        drop_orphans(socket);
+        LISTEN_AT / TRY_AT
+    } else {
+        1
+    };
+    let heard = worth + socket.calls.fetch_add(worth, Ordering::Relaxed);
+    if heard < LISTEN_AT {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let from = unsafe { address::read(name, name_length) };
+    if let Some(from) = from
+        && socket.begin_attempt()
+    {
+        let before = errno::current();
+        let _inside = Inside::enter();
+        opening::listen(socket, fd, from);
+        errno::set(before);
+    }
+}
+
+/// Payloads without notes leave room for others.
+fn drop_orphans(socket: &Socket) {
+    if socket.stage() != Stage::Lane || is_inside() {
+        return;
+    }
+    let before = errno::current();
+    let _inside = Inside::enter();
+    let lanes = lock(&socket.datagrams).receiving.clone();
+    for (_, lane) in lanes {
+        if let Ok(mut lane) = lane.try_lock() {
+            lane.drop_orphans();
+        }
+    }
+    errno::set(before);
+}
+
+/// Length of the next datagram, of which the kernel says that it has `length` bytes.
+pub fn next_length(fd: c_int, length: c_int) -> c_int {
+    if usize::try_from(length) != Ok(NOTE_BYTES) {
+        return length;
+    }
+    let mut bytes = [0u8; NOTE_BYTES];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: that many bytes.
+    let got = unsafe { next::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    let note = usize::try_from(got)
+        .ok()
+        .and_then(|got| Note::read(&bytes[..got]));
+    note.and_then(|note| c_int::try_from(note.length).ok())
+        .unwrap_or(length)
+}
+
+/// Receives datagrams as `recvmmsg(2)` does, one after the other.
+///
+/// # Safety
+/// All pointers are the program's.
+pub unsafe fn receive_many(
+    socket: &'static Socket,
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    limit: *mut libc::timespec,
+) -> c_int {
+    let start = Instant::now();
+    // SAFETY: the caller's promise.
+    let limit = unsafe { limit.as_mut() };
+    let within = limit.as_ref().map(|limit| {
+        let seconds = u64::try_from(limit.tv_sec).ok()?;
+        let nanoseconds = u32::try_from(limit.tv_nsec).ok()?;
+        (nanoseconds < 1_000_000_000).then(|| Duration::new(seconds, nanoseconds))
+    });
+    let within = match within {
+        Some(None) => {
+            errno::set(libc::EINVAL);
+            return -1;
+        }
+        Some(within) => within,
+        None => None,
+    };
+    let mut each = flags & !libc::MSG_WAITFORONE;
+    let mut got = 0;
+    while got < count.min(PARTS_MAX as c_uint) {
+        // SAFETY: the caller's promise.
+        let (one, parts) = unsafe {
+            let one = &mut *messages.add(got as usize);
+            let (at, count) = (one.msg_hdr.msg_iov, one.msg_hdr.msg_iovlen);
+            (one, crate::stream::parts_of(at, count))
+        };
+        // SAFETY: as above.
+        let length = unsafe { receive(socket, fd, parts, each, &mut one.msg_hdr) };
+        let Ok(length) = c_uint::try_from(length) else {
+            break;
+        };
+        one.msg_len = length;
+        got += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            each |= libc::MSG_DONTWAIT;
+        }
+        if within.is_some_and(|within| start.elapsed() >= within) {
+            break;
+        }
+    }
+    if got == 0 && count > 0 {
+        return -1;
+    }
+    if let (Some(limit), Some(within)) = (limit, within) {
+        let left = within.saturating_sub(start.elapsed());
+        limit.tv_sec = libc::time_t::try_from(left.as_secs()).unwrap_or_default();
+        limit.tv_nsec = left.subsec_nanos().into();
+    }
+    got as c_int
+}
