@@ -105,6 +105,8 @@ struct Receiving {
     /// Whether the peer knows that the program has read what the kernel had.
     drained_told: bool,
     gate_open: bool,
+    /// Whether a thread that runs the device reads next.
+    is_awaited: bool,
 }
 
 /// Where the next bytes for the program come from.
@@ -168,6 +170,7 @@ impl Lane {
                 drained_told: false,
                 // As a descriptor without a lane: readable with the first byte.
                 gate_open: true,
+                is_awaited: false,
             },
             endpoint,
             waker,
@@ -231,7 +234,8 @@ impl Lane {
         if !self.failed {
             self.carry_back(fd);
         }
-        if arrived || self.failed {
+        let is_told = self.receiving.is_awaited && self.source_is_lane() && !self.failed;
+        if (arrived || self.failed) && !is_told {
             self.receiving.gate_open |= self.source_is_lane();
             // An event also where bytes of the kernel are next.
             tcp::open_read_gate(fd);

@@ -33,6 +33,13 @@ pub trait Question: Copy {
     unsafe fn ask_kernel(&self) -> c_int;
     /// The call with no time to wait: what it finds, 0 for nothing, -1 for an error.
     unsafe fn ask_now(&self) -> c_int;
+    /// As [`Question::ask_now`], before anything has happened.
+    unsafe fn ask_first(&self) -> c_int {
+        // SAFETY: as below.
+        unsafe { self.ask_now() }
+    }
+    /// Whether this thread runs the devices for the call, from now on or no longer.
+    fn set_turn(&self, _has_turn: bool) {}
     /// Adds the descriptors that it waits for.
     unsafe fn descriptors(&self, to: &mut Vec<pollfd>);
     /// How long it waits, if not for ever.
@@ -122,8 +129,8 @@ unsafe fn step(question: &impl Question, slept: Option<c_int>) -> Next {
             // SAFETY: as above.
             Some(slept) => unsafe { place.as_mut()?.woke(question, slept, error) },
         };
-        if !matches!(next, Next::Sleep(..)) {
-            *place = None;
+        if !matches!(next, Next::Sleep(..)) && place.take().is_some() {
+            question.set_turn(false);
         }
         Some(next)
     });
@@ -141,7 +148,7 @@ unsafe fn begin(question: &impl Question) -> Result<Waiting, Next> {
         return Err(Next::Kernel);
     };
     // SAFETY: as above.
-    let found = unsafe { question.ask_now() };
+    let found = unsafe { question.ask_first() };
     if found != 0 {
         return Err(Next::Done(found));
     }
@@ -150,6 +157,7 @@ unsafe fn begin(question: &impl Question) -> Result<Waiting, Next> {
         unsafe { question.restore() };
         return Err(Next::Kernel);
     };
+    question.set_turn(true);
     Ok(Waiting {
         turn,
         descriptors: Vec::new(),

@@ -11,7 +11,9 @@ use airdma_preload::errno;
 
 use crate::holding::Holder;
 use crate::inside::Inside;
+use crate::lane::Lane;
 use crate::sleeping::questions::{Poll, Time};
+use crate::sleeping::{Question, Refused};
 use crate::socket::{Socket, Stage};
 use crate::{hand_back, next, sleeping, tcp};
 
@@ -38,7 +40,15 @@ pub fn keeping(
 pub fn to_receive(socket: &'static Socket, fd: c_int, has_some: bool) -> Result<(), c_int> {
     if has_some || socket.stage() == Stage::Lane {
         pause_while_ready(socket);
-        return until(fd, libc::POLLIN, libc::SO_RCVTIMEO, has_some);
+        let waited = until(fd, libc::SO_RCVTIMEO, has_some, |time| ToRead {
+            socket,
+            fd,
+            time,
+        });
+        if waited.is_err() {
+            with_lane(socket, |lane| lane.settle_read_gate(fd));
+        }
+        return waited;
     }
     let mut byte = 0u8;
     // SAFETY: one byte.
@@ -70,24 +80,94 @@ pub fn pause_while_ready(socket: &'static Socket) {
 
 /// Waits until a blocking write should look again.
 pub fn to_send(fd: c_int, has_some: bool) -> Result<(), c_int> {
-    until(fd, libc::POLLOUT, libc::SO_SNDTIMEO, has_some)
+    let mut entry = entry(fd, libc::POLLOUT);
+    let entries = &raw mut entry;
+    until(fd, libc::SO_SNDTIMEO, has_some, |time| Poll {
+        entries,
+        count: 1,
+        time,
+        mask: ptr::null(),
+    })
 }
 
-fn until(fd: c_int, events: libc::c_short, timeout: c_int, has_some: bool) -> Result<(), c_int> {
-    let mut entry = libc::pollfd {
+fn entry(fd: c_int, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd {
         fd,
         events,
         revents: 0,
-    };
-    let limit = tcp::timeout_ms(fd, timeout);
-    loop {
-        let question = Poll {
-            entries: &raw mut entry,
-            count: 1,
-            time: Time::Milliseconds(limit),
-            mask: ptr::null(),
+    }
+}
+
+fn with_lane<T>(socket: &'static Socket, of: impl FnOnce(&mut Lane) -> T) -> Option<T> {
+    let _inside = Inside::enter();
+    let mut inner = socket.lock();
+    let found = inner.lane.as_deref_mut().map(of);
+    drop(inner);
+    socket.catch_up();
+    found
+}
+
+/// Whether a connection with a lane can be read. While the thread that reads runs the device, the
+/// gate stays shut for what it reads itself.
+#[derive(Clone, Copy)]
+struct ToRead {
+    socket: &'static Socket,
+    fd: c_int,
+    time: Time,
+}
+
+impl Question for ToRead {
+    unsafe fn ask_kernel(&self) -> c_int {
+        let Time::Milliseconds(limit) = self.time else {
+            return 1;
         };
+        let mut entry = entry(self.fd, libc::POLLIN);
         // SAFETY: one entry.
+        unsafe { next::poll(&raw mut entry, 1, limit) }
+    }
+
+    unsafe fn ask_now(&self) -> c_int {
+        if with_lane(self.socket, |lane| lane.is_quiet()) != Some(true) {
+            return 1;
+        }
+        let mut entry = entry(self.fd, libc::POLLIN);
+        // SAFETY: one entry.
+        unsafe { next::poll(&raw mut entry, 1, 0) }
+    }
+
+    unsafe fn ask_first(&self) -> c_int {
+        // The read has looked, and the sleep looks at the kernel's descriptor.
+        0
+    }
+
+    fn set_turn(&self, has_turn: bool) {
+        with_lane(self.socket, |lane| lane.set_awaited(has_turn));
+    }
+
+    unsafe fn descriptors(&self, to: &mut Vec<libc::pollfd>) {
+        to.push(entry(self.fd, libc::POLLIN));
+    }
+
+    unsafe fn limit(&self) -> Result<Option<Duration>, Refused> {
+        // SAFETY: no pointer.
+        unsafe { self.time.limit() }
+    }
+
+    fn mask(&self) -> *const libc::sigset_t {
+        ptr::null()
+    }
+}
+
+fn until<Q: Question>(
+    fd: c_int,
+    timeout: c_int,
+    has_some: bool,
+    question: impl FnOnce(Time) -> Q,
+) -> Result<(), c_int> {
+    let limit = tcp::timeout_ms(fd, timeout);
+    let question = question(Time::Milliseconds(limit));
+    loop {
+        // SAFETY: what the question points to outlives it.
         let ready = unsafe { sleeping::answer(question) };
         match (ready, errno::current()) {
             (0, _) => return Err(libc::EAGAIN),

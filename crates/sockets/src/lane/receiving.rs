@@ -58,6 +58,16 @@ impl Lane {
         }
     }
 
+    /// A thread that runs the device waits for what arrives, and reads it next: the gate stays shut.
+    pub fn set_awaited(&mut self, is_awaited: bool) {
+        self.receiving.is_awaited = is_awaited;
+    }
+
+    /// Whether nothing has come of what a read waits for.
+    pub fn is_quiet(&self) -> bool {
+        self.source_is_lane() && self.phase() == Phase::None && !self.has_something()
+    }
+
     fn has_something(&self) -> bool {
         !self.receiving.arrived.is_empty() || self.failed
     }

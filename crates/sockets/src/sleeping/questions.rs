@@ -44,7 +44,7 @@ impl Time {
     ///
     /// # Safety
     /// The pointer is null, or the program's.
-    unsafe fn limit(self) -> Result<Option<Duration>, Refused> {
+    pub unsafe fn limit(self) -> Result<Option<Duration>, Refused> {
         match self {
             Time::Milliseconds(ms) => Ok(u64::try_from(ms).ok().map(Duration::from_millis)),
             // SAFETY: the caller's promise.
