@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
+import datagrams
 import machine
 import policy
 import traps
@@ -30,7 +31,7 @@ from airdma_lab import build, privileges
 from airdma_lab.lab import Lab
 from case import Tally
 
-SUITES = ("traps", "machine", "programs", "policy", "faults")
+SUITES = ("traps", "machine", "programs", "policy", "datagrams", "faults")
 
 
 def main() -> int:
@@ -66,6 +67,9 @@ def main() -> int:
         if "policy" in only:
             with tally.part("policy"):
                 policy.run(lab, tally, folder, arguments.match)
+        if "datagrams" in only:
+            with tally.part("datagrams"):
+                datagrams.run(lab, tally, folder, arguments.match)
         if "faults" in only:
             with tally.part("faults"):
                 traps.run_faults(lab, tally, folder, chosen)

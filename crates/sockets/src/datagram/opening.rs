@@ -32,7 +32,7 @@ use crate::socket::{Socket, Stage, lock};
 const FIRST_ANSWER: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(2);
 /// Between two looks whether the socket is still there.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
 /// Between two looks for the proof.
 const PROOF_PAUSE: Duration = Duration::from_millis(1);
 /// How often the proof is sent: by UDP, it may be lost.
@@ -48,8 +48,13 @@ pub fn listen(socket: &'static Socket, fd: c_int, from: SocketAddr) {
         let Some(device) = agent.device(own.ip()) else {
             return;
         };
-        let Ok(listener) = device.listen(own.port()) else {
-            return;
+        // An earlier socket of the port may hold it for a while.
+        let listener = loop {
+            match device.listen(own.port()) {
+                Ok(listener) => break listener,
+                Err(_) if is_open(socket, generation) => agent.sleep(LOOK).await,
+                Err(_) => return,
+            }
         };
         while is_open(socket, generation) {
             match agent.within(LOOK, listener.accept()).await {
