@@ -40,7 +40,7 @@ CASES = [
 
 
 def run(lab: Lab, tally: Tally, folder: Path, match: str) -> None:
-    """Runs iperf3 twice against one server in each case: its second socket has the first one's port."""
+    """Runs iperf3 twice against one server: its second socket has the port of the first."""
     for number, case in enumerate(CASES):
         name = f"datagrams: {case.name}"
         if re.search(match, name):
