@@ -111,8 +111,8 @@ EXPORT int close(int fd)
     struct linger hard = {1, 0};
     /* 7, 29: a close of one holder ends the connection of all; 11: it wakes a reader. */
     if ((fault(7) || fault(11) || fault(29)) && fd >= 0 && fd < 1024 && accepted[fd]) shutdown(fd, SHUT_RDWR);
-    /* 19: what was not acknowledged is thrown away, and the peer gets an RST. */
-    if (fault(19)) setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    /* 19, 32, 34: what was not acknowledged is thrown away, and the peer gets an RST. */
+    if (fault(19) || fault(32) || fault(34)) setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
     if (fd >= 0 && fd < 1024) accepted[fd] = false;
     return NEXT(close)(fd);
 }
@@ -167,6 +167,8 @@ EXPORT ssize_t recv(int fd, void *data, size_t length, int flags)
 EXPORT ssize_t send(int fd, const void *data, size_t length, int flags)
 {
     static int calls;
+    /* 33: nothing is kept back. */
+    if (fault(33) && is_stream(fd)) flags &= ~MSG_MORE;
     if (length < 100 || !(fault(26) || fault(27) || fault(28)) || ++calls % 50 != 0) return NEXT(send)(fd, data, length, flags);
     /* 26: a byte is lost; 27: one comes twice; 28: two change places. */
     unsigned char *other = malloc(length + 1);

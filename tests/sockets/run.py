@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
+import cut
 import datagrams
 import machine
 import policy
@@ -31,7 +32,7 @@ from airdma_lab import build, privileges
 from airdma_lab.lab import Lab
 from case import Tally
 
-SUITES = ("traps", "machine", "programs", "policy", "datagrams", "faults")
+SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "faults")
 
 
 def main() -> int:
@@ -70,6 +71,9 @@ def main() -> int:
         if "datagrams" in only:
             with tally.part("datagrams"):
                 datagrams.run(lab, tally, folder, arguments.match)
+        if "cut" in only:
+            with tally.part("cut"):
+                cut.run(lab, tally, folder)
         if "faults" in only:
             with tally.part("faults"):
                 traps.run_faults(lab, tally, folder, chosen)

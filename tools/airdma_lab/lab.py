@@ -100,6 +100,12 @@ class Host:
             yield
 
     @contextlib.contextmanager
+    def cut(self, udp_port: int | None = None) -> Iterator[None]:
+        """Nothing of IP arrives at the host's interface, or nothing at a UDP port."""
+        with self._dropped("meta protocol { ip, ip6 }" if udp_port is None else f"udp dport {udp_port}"):
+            yield
+
+    @contextlib.contextmanager
     def dropping_first_dreq(self, udp_port: int) -> Iterator[None]:
         """The host's interface loses the first DREQ that arrives: 308 bytes, with 0x15 at byte 36
         behind the UDP header.

@@ -318,6 +318,8 @@ impl Agent {
             return Some(device.clone());
         }
         let device = descriptors::opening(|| Device::open(&own.to_string())).ok()?;
+        // The kernel's connection beside a lane tells whether its host lives.
+        let device = device.patient();
         devices.insert(own, device.clone());
         Some(device)
     }

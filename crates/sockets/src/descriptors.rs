@@ -19,32 +19,79 @@ const ENOUGH: libc::rlim_t = 4096;
 const FROM: libc::rlim_t = 200;
 const DESCRIPTORS: usize = 1 << 16;
 
-static OWN: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
+/// A set of descriptors.
+struct Set([AtomicU64; DESCRIPTORS / 64]);
 
-fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
-    let fd = usize::try_from(fd).ok()?;
-    Some((OWN.get(fd / 64)?, 1 << (fd % 64)))
+/// Descriptors of the shim, and those of them that hold connections which the program has closed.
+static OWN: Set = Set::new();
+static LEFT: Set = Set::new();
+
+impl Set {
+    const fn new() -> Set {
+        Set([const { AtomicU64::new(0) }; DESCRIPTORS / 64])
+    }
+
+    fn bit(&self, fd: c_int) -> Option<(&AtomicU64, u64)> {
+        let fd = usize::try_from(fd).ok()?;
+        Some((self.0.get(fd / 64)?, 1 << (fd % 64)))
+    }
+
+    #[inline]
+    fn has(&self, fd: c_int) -> bool {
+        self.bit(fd)
+            .is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    fn add(&self, fd: c_int) {
+        if let Some((word, bit)) = self.bit(fd) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    fn remove(&self, fd: c_int) {
+        if let Some((word, bit)) = self.bit(fd) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Whether the descriptor is the shim's.
 #[inline]
 pub fn is_own(fd: c_int) -> bool {
-    bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    OWN.has(fd)
 }
 
 /// Marks a descriptor that the shim has opened.
 pub fn mark(fd: c_int) -> c_int {
-    if let Some((word, bit)) = bit(fd) {
-        word.fetch_or(bit, Ordering::Relaxed);
-    }
+    OWN.add(fd);
     fd
 }
 
 /// A descriptor that the shim closes is no longer its own.
 pub fn unmark(fd: c_int) {
-    if let Some((word, bit)) = bit(fd) {
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
+    OWN.remove(fd);
+}
+
+/// A descriptor of the shim for the connection of `fd`, which the program closes; `None` if there
+/// is none left.
+pub fn leave(fd: c_int) -> Option<c_int> {
+    // Where the numbers at the end are used up, others far from those of the program.
+    let another = |least| {
+        // SAFETY: plain integers.
+        unsafe { next::fcntl(fd, libc::F_DUPFD_CLOEXEC, least) }
+    };
+    let mut least = [lowest(), lowest() / 2].into_iter();
+    let left = least.find_map(|least| Some(another(least)).filter(|left| *left >= 0))?;
+    LEFT.add(mark(left));
+    Some(left)
+}
+
+/// Closes a descriptor of [`leave`].
+pub fn close_left(left: c_int) {
+    unmark(left);
+    // SAFETY: a descriptor of the shim, which has no other use.
+    unsafe { next::close(left) };
+    LEFT.remove(left);
 }
 
 /// Devices that are being opened: descriptors of the shim have low numbers for moments.
@@ -73,20 +120,33 @@ pub fn settle() {
     }
 }
 
-/// In a child after fork: the thread that opened a device is not there.
+/// In a child after fork: the thread that opened a device is not there. Connections that the
+/// program has closed end with the parent's descriptors.
 pub fn in_child() {
     OPENING.store(0, Ordering::SeqCst);
+    for (index, word) in LEFT.0.iter().enumerate() {
+        let mut bits = word.load(Ordering::Relaxed);
+        while bits != 0 {
+            close_left((index * 64) as c_int + bits.trailing_zeros() as c_int);
+            bits &= bits - 1;
+        }
+    }
 }
 
 /// The lowest number that a descriptor of the shim should have.
 pub fn lowest() -> libc::c_ulong {
+    limit().min(ENOUGH).saturating_sub(ROOM).max(FROM)
+}
+
+/// How many descriptors the process may have.
+pub fn limit() -> libc::rlim_t {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: the structure of the call.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur.min(ENOUGH).saturating_sub(ROOM).max(FROM)
+    limit.rlim_cur
 }
 
 /// Moves a descriptor that the shim has opened, and marks it.

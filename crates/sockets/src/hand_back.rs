@@ -17,13 +17,16 @@ use crate::next;
 use crate::socket::{self, Inner, Socket, Stage};
 use crate::tcp;
 
-/// How long the peer's library may take. Then the connection ends with an error.
+/// How long the peer's library may take, and the kernel's queue, where the program cannot go on
+/// without. Then the connection ends with an error.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks at a hand-back, at first.
 pub const PAUSE: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// Between two attempts to write what the kernel's queue has no room for.
+/// Between two attempts to write what the kernel's queue has no room for: while they succeed, and
+/// at most.
 const TEND_EVERY: Duration = Duration::from_millis(2);
+const TEND_EVERY_MAX: Duration = Duration::from_millis(50);
 
 /// What the kernel's socket is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +36,22 @@ pub enum Need {
     /// As above after a fork: what the lane brought before stays with the parent, and is an error
     /// in the child.
     Fork,
-    /// It is closed, or one direction of it.
-    Close,
+    /// One direction of it is shut.
+    Shutdown,
+    /// It is closed.
+    End,
+    /// The process ends, or is replaced.
+    Exit,
 }
 
 /// Hands a connection back.
 pub fn connection(socket: &'static Socket, need: Need) {
-    wait([socket].into_iter(), need);
+    wait([socket].into_iter(), need, LIMIT, true);
+}
+
+/// Hands a connection back. Whether the kernel has it within `limit`; else it is on its way.
+pub fn within(socket: &'static Socket, need: Need, limit: Duration) -> bool {
+    wait([socket].into_iter(), need, limit, false)
 }
 
 /// Hands the connection of a descriptor back, if it is one.
@@ -51,7 +63,9 @@ pub fn descriptor(fd: c_int) {
 
 /// Hands all connections back.
 pub fn all(need: Need) {
-    wait(socket::all(), need);
+    // The child closes what the program has closed.
+    let is_needed = |socket: &&Socket| need != Need::Fork || !socket.is_left();
+    wait(socket::all().filter(is_needed), need, LIMIT, true);
 }
 
 /// Hands those back that a program has which is started without a fork of this one.
@@ -62,10 +76,17 @@ pub fn inheritable() {
         flags >= 0 && flags & libc::FD_CLOEXEC == 0
     };
     let inherited = socket::by_descriptor().filter(|(fd, _)| is_inherited(*fd));
-    wait(inherited.map(|(_, socket)| socket), Need::All);
+    wait(inherited.map(|(_, socket)| socket), Need::All, LIMIT, true);
 }
 
-fn wait(sockets: impl Iterator<Item = &'static Socket>, need: Need) {
+/// Whether the kernel has all of them within `limit`. Those that it has not then end, if the
+/// program `cannot_go_on`.
+fn wait(
+    sockets: impl Iterator<Item = &'static Socket>,
+    need: Need,
+    limit: Duration,
+    cannot_go_on: bool,
+) -> bool {
     let before = airdma_preload::errno::current();
     let _inside = Inside::enter();
     let start = Instant::now();
@@ -75,8 +96,9 @@ fn wait(sockets: impl Iterator<Item = &'static Socket>, need: Need) {
         .collect();
     let mut pause = PAUSE;
     loop {
-        let is_late = start.elapsed() > LIMIT;
-        left.retain(|(socket, generation)| !look(socket, *generation, need, is_late));
+        let is_late = start.elapsed() > limit;
+        let is_end = is_late && cannot_go_on;
+        left.retain(|(socket, generation)| !look(socket, *generation, need, is_end));
         if left.is_empty() || is_late {
             break;
         }
@@ -84,10 +106,11 @@ fn wait(sockets: impl Iterator<Item = &'static Socket>, need: Need) {
         pause = (pause * 2).min(PAUSE_MAX);
     }
     airdma_preload::errno::set(before);
+    left.is_empty()
 }
 
-/// Asks for the stream; whether the kernel has it.
-fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool) -> bool {
+/// Asks for the stream; whether the kernel has it. One that `is_late` ends.
+pub fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool) -> bool {
     if socket.is_datagram() {
         datagram::hand_back(socket);
         return true;
@@ -103,14 +126,25 @@ fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool) -> 
         return true;
     }
     let fd = inner.fd;
+    let need = if socket.is_left() && matches!(need, Need::All | Need::Fork) {
+        Need::Exit
+    } else {
+        need
+    };
     let Some(lane) = &mut inner.lane else {
         // None will be opened.
         socket.settle(Stage::Kernel);
         return true;
     };
+    // Calls for other needs wait for room in the kernel's queue.
+    if !matches!(need, Need::Shutdown | Need::End) && lane.rest_bytes() > 0 {
+        tcp::widen_send_queue(fd);
+    }
     lane.ask_back(fd);
     let is_back = match need {
-        Need::Close => lane.is_given() && (lane.tokens_due() == 0 || lane.has_kept()),
+        Need::Shutdown | Need::End | Need::Exit => {
+            lane.is_given() && (lane.tokens_due() == 0 || lane.has_kept())
+        }
         Need::Fork => lane.is_over() || (lane.is_given() && lane.has_kept()),
         Need::All => lane.is_over(),
     };
@@ -120,9 +154,10 @@ fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool) -> 
     // A lane that fails before both ends have switched leaves the stream where it was: the
     // negotiation sees to it.
     let cannot = need == Need::All && lane.has_kept();
+    let has_ended = || matches!(need, Need::End | Need::Exit) && tcp::is_ended(fd);
     let retired = if is_back {
         retire(socket, &mut inner)
-    } else if lane.is_lost() || cannot || is_late {
+    } else if lane.is_lost() || cannot || is_late || has_ended() {
         abandon(socket, &mut inner)
     } else {
         drop(inner);
@@ -164,37 +199,47 @@ pub fn after_event(socket: &'static Socket, inner: &mut Inner) -> Option<Box<Lan
     if lane.is_over() {
         return retire(socket, inner);
     }
-    if (lane.is_moving() || lane.is_back()) && !lane.is_tended {
+    let has_work = lane.is_moving() || lane.is_back() || lane.is_lost();
+    if has_work && !lane.is_tended {
         lane.is_tended = true;
         tend(socket);
     }
     None
 }
 
-/// Carries the hand-back on from time to time, for a program that does not call.
+/// Carries a hand-back on from time to time, or the end of a lane that is lost, for a program that
+/// does not call.
 fn tend(socket: &'static Socket) {
     let generation = socket.generation();
     agent::spawn(move |agent| async move {
-        let start = Instant::now();
+        let (mut pause, mut before) = (TEND_EVERY, None);
         loop {
-            agent.sleep(TEND_EVERY).await;
+            agent.sleep(pause).await;
             let mut inner = socket.lock();
             if socket.generation() != generation {
-                return;
+                drop(inner);
+                return socket.catch_up();
             }
             let fd = inner.fd;
-            let Some(lane) = &mut inner.lane else { return };
+            let Some(lane) = &mut inner.lane else {
+                drop(inner);
+                return socket.catch_up();
+            };
             lane.progress(fd);
             // The program's reads do what is left.
-            let is_done = lane.is_given() && lane.has_kept();
-            let is_late = lane.is_moving() && start.elapsed() > 2 * LIMIT;
-            let retired = is_late.then(|| abandon(socket, &mut inner));
+            let is_done = lane.is_given() && lane.has_kept() || lane.ends_if_lost(fd);
+            let now = Some(lane.left_to_do());
             drop(inner);
-            drop(retired);
             socket.catch_up();
             if is_done {
                 return;
             }
+            pause = if now == before {
+                (pause * 2).min(TEND_EVERY_MAX)
+            } else {
+                TEND_EVERY
+            };
+            before = now;
         }
     });
 }

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
 use airdma::{Device, Endpoint, Message, Operation, Region, Result};
 
@@ -29,11 +30,21 @@ const CREDITS: usize = 16;
 const SPARE: usize = 4;
 /// Messages that are filled or wait for a credit, beside those that are sent.
 const WAITING: usize = 2;
+/// Messages that are not filled before the peer's program has read what the kernel had: the others
+/// fit the kernel's queue.
+const RESERVE: usize = 8;
 /// Most tokens in the kernel's receive queue.
 const TOKENS_MAX: u64 = 1024;
 /// Most bytes that are written before the lane is open: in the kernel's queue of a writable socket
 /// there is room for them, should the connection stay there.
 const UNOPENED_MAX: usize = 4096;
+/// How long a lane that is lost waits for the kernel's own end of the connection, which is behind
+/// the news by the lane where the peer has ended.
+const LOST_FOR: Duration = Duration::from_millis(50);
+/// How long the peer may acknowledge nothing before its kernel is asked for a sign of life, and how
+/// long until the next one.
+const SILENT_FOR: Duration = Duration::from_millis(500);
+const ASKED_EVERY: Duration = Duration::from_secs(60);
 /// Length of messages without payload.
 const CONTROL_BYTES: usize = 128;
 
@@ -49,12 +60,25 @@ pub struct Lane {
     pub failed: bool,
     /// The program was told so by a read.
     pub failure_told: bool,
+    /// Since when it is lost.
+    lost_at: Option<Instant>,
     hand_back: HandBack,
     /// Whether a task carries the hand-back on.
     pub is_tended: bool,
+    /// Whether a task sends what the program keeps back.
+    pub is_timed: bool,
     /// What the kernel gets of this end's stream, once that is back.
     rest: Rest,
+    /// Which directions the program has shut, where the kernel's socket is not.
+    shut: Shut,
     _counted: Counted,
+}
+
+/// See [`Lane::shut_later`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Shut {
+    reading: bool,
+    writing: bool,
 }
 
 struct Sending {
@@ -79,12 +103,15 @@ struct Sending {
     /// Whether the program has asked for full messages only (`TCP_CORK`).
     is_corked: bool,
     gate_shut: bool,
+    /// When the peer's host was asked for a sign of life.
+    asked_at: Option<Instant>,
 }
 
 struct Sent {
     operation: Option<Operation<Region>>,
     region: Option<Region>,
     length: usize,
+    at: Instant,
 }
 
 struct Receiving {
@@ -153,6 +180,7 @@ impl Lane {
                 is_switched: false,
                 is_corked: false,
                 gate_shut: false,
+                asked_at: None,
             },
             receiving: Receiving {
                 posted: posted
@@ -177,10 +205,13 @@ impl Lane {
             heard: Heard::default(),
             failed: false,
             failure_told: false,
+            lost_at: None,
             hand_back: HandBack::default(),
             is_tended: false,
+            is_timed: false,
             rest: Rest::default(),
             _counted: Counted::new(),
+            shut: Shut::default(),
         })
     }
 
@@ -239,6 +270,9 @@ impl Lane {
             self.receiving.gate_open |= self.source_is_lane();
             // An event also where bytes of the kernel are next.
             tcp::open_read_gate(fd);
+        }
+        if self.is_lost() {
+            self.lost_at.get_or_insert_with(Instant::now);
         }
         if self.sending.gate_shut && (self.sending.is_open && self.has_room() || self.failed) {
             self.sending.gate_shut = false;

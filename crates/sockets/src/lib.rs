@@ -19,6 +19,8 @@
 //! | [`copying`] | `sendfile(2)`, and what a lane left behind for `splice(2)` |
 //! | [`waiting`] | calls that wait for a connection |
 //! | [`sleeping`], [`turn`] | calls that wait, and run the devices meanwhile |
+//! | [`corking`] | bytes that are kept back for more of them |
+//! | [`liveness`] | whether the peer lives |
 //! | [`holding`] | calls that wait in a connection that is closed |
 //! | [`closing`], [`process`] | the end of connections and processes, fork |
 //! | [`policy`], [`hosts`] | which connections may have a lane, and which peers are worth an attempt |
@@ -26,6 +28,7 @@
 mod agent;
 mod closing;
 mod copying;
+mod corking;
 mod counters;
 mod datagram;
 mod descriptors;
@@ -35,6 +38,7 @@ mod holding;
 mod hosts;
 mod inside;
 mod lane;
+mod liveness;
 mod message;
 mod negotiation;
 mod next;

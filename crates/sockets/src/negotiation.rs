@@ -28,7 +28,7 @@ use crate::lane::Lane;
 use crate::message::Kind;
 use crate::proof::{CONFIRMATION_BYTES, ELEMENT_BYTES, Secret, confirms};
 use crate::socket::{Socket, Stage};
-use crate::{hand_back, tcp};
+use crate::{hand_back, liveness, tcp};
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -75,6 +75,7 @@ impl Connection {
         };
         if outcome == Outcome::Lane {
             counters::add(Counter::Lanes, 1);
+            liveness::watch();
         } else if socket.generation() == self.generation {
             socket.step(Stage::Negotiating, Stage::Kernel);
         }

@@ -1,11 +1,12 @@
 //! What happens to the program's process: fork, exit.
 
+use std::ffi::c_int;
 use std::sync::Once;
 
 use crate::counters::{self, Counter};
 use crate::hand_back::{self, Need};
 use crate::inside::{self, Inside};
-use crate::{agent, datagram, descriptors, socket, turn};
+use crate::{agent, closing, datagram, descriptors, liveness, socket, turn};
 
 /// Prepares for what may happen to this process. Called with the first connection of each.
 pub fn prepare() {
@@ -16,24 +17,34 @@ pub fn prepare() {
         unsafe {
             libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
             libc::atexit(at_exit);
+            at_quick_exit(at_exit);
         }
     });
 }
 
-extern "C" fn before_fork() {
+unsafe extern "C" {
+    fn at_quick_exit(function: extern "C" fn()) -> c_int;
+}
+
+/// Before a fork, also by calls that run no handlers.
+pub extern "C" fn before_fork() {
     let _inside = Inside::enter();
     hand_back::before_fork();
 }
 
-extern "C" fn after_fork() {
+/// After one, in the parent.
+pub extern "C" fn after_fork() {
     let _inside = Inside::enter();
     hand_back::after_fork();
 }
 
-extern "C" fn in_child() {
+/// After one, in the child.
+pub extern "C" fn in_child() {
     inside::is_program();
     agent::in_child();
     hand_back::in_child();
+    closing::in_child();
+    liveness::in_child();
     descriptors::in_child();
     socket::in_child();
     counters::reset();
@@ -46,7 +57,7 @@ pub extern "C" fn at_exit() {
         return;
     }
     let _inside = Inside::enter();
-    hand_back::all(Need::Close);
+    hand_back::all(Need::Exit);
     report();
 }
 

@@ -53,6 +53,8 @@ pub struct Socket {
     sequence: AtomicU64,
     /// Whether a lane is being tried.
     attempting: AtomicBool,
+    /// Whether the program has closed it, and the agent has its descriptor.
+    left: AtomicBool,
     /// Events of the lane that no thread has handled.
     woken: AtomicBool,
     inner: Mutex<Inner>,
@@ -145,6 +147,7 @@ pub fn enter(fd: c_int, kind: Kind) -> Option<&'static Socket> {
     socket.bytes.store(0, Ordering::Relaxed);
     socket.sequence.store(0, Ordering::Relaxed);
     socket.attempting.store(false, Ordering::Relaxed);
+    socket.left.store(false, Ordering::Relaxed);
     socket.woken.store(false, Ordering::Relaxed);
     {
         let mut inner = socket.lock();
@@ -224,6 +227,13 @@ fn forget(socket: &'static Socket, fd: c_int, is_last: bool) {
     }
 }
 
+/// The connection ends: its descriptors lead to none any more.
+pub fn forget_all(socket: &'static Socket) {
+    for (fd, _) in by_descriptor().filter(|(_, known)| ptr::eq(*known, socket)) {
+        leave(fd);
+    }
+}
+
 /// A descriptor of a socket that has several.
 fn another(socket: &Socket) -> Option<c_int> {
     let is = |slot: &AtomicPtr<Socket>| ptr::eq(slot.load(Ordering::Relaxed), socket);
@@ -264,6 +274,7 @@ impl Socket {
             in_kernel: AtomicU32::new(0),
             sequence: AtomicU64::new(0),
             attempting: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 fd: -1,
@@ -314,6 +325,16 @@ impl Socket {
     /// Another attempt may begin.
     pub fn end_attempt(&self) {
         self.attempting.store(false, Ordering::Release);
+    }
+
+    /// The program closes it, and the agent keeps it for a while.
+    pub fn leave_to_agent(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the program has closed it.
+    pub fn is_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
     }
 
     /// One descriptor less leads here. Whether it was the last: of threads that close one each, one
@@ -460,6 +481,7 @@ pub fn in_child() {
             continue;
         };
         match socket.stage() {
+            _ if socket.is_left() => slot.store(ptr::null_mut(), Ordering::Relaxed),
             Stage::Lane | Stage::Negotiating | Stage::Lost => socket.settle(Stage::Lost),
             Stage::Kernel | Stage::Candidate => slot.store(ptr::null_mut(), Ordering::Relaxed),
         }

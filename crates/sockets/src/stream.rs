@@ -10,6 +10,7 @@ use airdma_preload::errno;
 use libc::{iovec, msghdr};
 
 use crate::agent;
+use crate::corking;
 use crate::hand_back::{self, Need};
 use crate::inside::{Inside, is_inside};
 use crate::lane::Source;
@@ -207,6 +208,7 @@ unsafe fn receive_now(
                 }
                 match count {
                     0 if parts.total() == 0 && lane.readable() > 0 => Ok(0),
+                    0 if lane.is_shut_for_reading() => Ok(0),
                     0 if lane.is_back() => lane
                         .read_due_tokens(fd)
                         .and_then(|()| from_kernel(usize::MAX, None)),
@@ -215,6 +217,8 @@ unsafe fn receive_now(
                         lane.take_all_tokens(fd);
                         let answer = from_kernel(usize::MAX, None);
                         match answer {
+                            // Its error was told, or taken by SO_ERROR.
+                            Err(libc::ENOTCONN) => Ok(0),
                             Err(error) if error != libc::EAGAIN => {
                                 lane.failure_told = true;
                                 Err(error)
@@ -360,8 +364,13 @@ unsafe fn send_now(
     }
     let inside = Inside::enter();
     let mut inner = socket.lock();
+    let mut breaks_pipe = false;
     let sent = match &mut inner.lane {
         None => to_kernel(flags | libc::MSG_DONTWAIT).map(|(count, _)| (count, false)),
+        Some(lane) if lane.is_shut_for_writing() => {
+            breaks_pipe = true;
+            Err(libc::EPIPE)
+        }
         // The peer would take the bytes for tokens.
         Some(lane) if lane.is_lost() && tcp::is_established(fd) => Err(libc::ECONNRESET),
         Some(lane) if lane.is_lost() => {
@@ -394,10 +403,16 @@ unsafe fn send_now(
                     break;
                 }
             }
+            corking::kept_back(socket, lane);
             if written == 0 && lane.is_lost() {
                 Err(libc::ECONNRESET)
             } else if written == 0 && lane.notices_end(fd) {
-                to_kernel(flags | libc::MSG_DONTWAIT)
+                // After an end of the stream alone it would take the bytes.
+                if tcp::is_ended(fd) {
+                    to_kernel(flags | libc::MSG_DONTWAIT)
+                } else {
+                    Err(libc::ECONNRESET)
+                }
             } else if written == 0 {
                 Err(libc::EAGAIN)
             } else {
@@ -408,6 +423,11 @@ unsafe fn send_now(
     drop(inner);
     socket.catch_up();
     drop(inside);
+    if breaks_pipe && flags & libc::MSG_NOSIGNAL == 0 {
+        // As the kernel does: to the thread that writes.
+        // SAFETY: a plain integer.
+        unsafe { libc::raise(libc::SIGPIPE) };
+    }
     sent
 }
 

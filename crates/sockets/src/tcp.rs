@@ -15,6 +15,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
+use std::time::Duration;
 
 use crate::next;
 
@@ -24,6 +25,9 @@ const NEVER_READABLE: c_int = 8192;
 const TOKEN: [u8; 1] = [0];
 /// `struct tcp_info` up to `tcpi_bytes_received`.
 const INFO_BYTES: usize = 136;
+
+/// The default of `net.core.wmem_max`.
+const QUEUE_BYTES: c_int = 212_992;
 
 const TCP_SAVE_SYN: c_int = 27;
 const TCP_SAVED_SYN: c_int = 28;
@@ -61,6 +65,35 @@ fn set_integer(fd: c_int, level: c_int, name: c_int, value: c_int) -> bool {
             (&raw const value).cast(),
             size_of::<c_int>() as libc::socklen_t,
         ) == 0
+    }
+}
+
+/// Whether a filter sees the packets of the socket.
+pub fn has_filter(fd: c_int) -> bool {
+    // With no room the kernel answers with the number of instructions, or `EACCES` for eBPF.
+    let (got, instructions) = text_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, 0);
+    instructions > 0 || got == Err(libc::EACCES)
+}
+
+/// Whether another protocol, such as TLS, lies between the program and TCP.
+pub fn has_upper_protocol(fd: c_int) -> bool {
+    text_option(fd, libc::IPPROTO_TCP, libc::TCP_ULP, NAME_BYTES).1 > 0
+}
+
+/// Longest name of such a protocol.
+const NAME_BYTES: usize = 16;
+
+/// Reads an option of at most `room` bytes, and gives the length that the kernel says.
+fn text_option(fd: c_int, level: c_int, name: c_int, room: usize) -> (Result<(), c_int>, usize) {
+    let mut bytes = [0u8; NAME_BYTES];
+    let mut length = room as libc::socklen_t;
+    let to = bytes.as_mut_ptr().cast::<c_void>();
+    // SAFETY: at most the bytes of the buffer.
+    let got = unsafe { next::getsockopt(fd, level, name, to, &raw mut length) };
+    if got == 0 {
+        (Ok(()), length as usize)
+    } else {
+        (Err(airdma_preload::errno::current()), 0)
     }
 }
 
@@ -270,6 +303,12 @@ pub fn is_ended(fd: c_int) -> bool {
     info(fd).is_some_and(|info| info.state == TCP_CLOSE)
 }
 
+/// Whether it has, or the peer's kernel has ended its stream.
+pub fn has_end(fd: c_int) -> bool {
+    let is_end = |state| state == TCP_CLOSE || AFTER_FIN.contains(&state);
+    info(fd).is_some_and(|info| is_end(info.state))
+}
+
 /// Whether the kernel's queue has room.
 pub fn is_writable(fd: c_int) -> bool {
     let mut entry = libc::pollfd {
@@ -309,10 +348,34 @@ pub fn abort(fd: c_int) {
     }
 }
 
+/// How long `close(2)` waits for the peer's kernel, if the program has asked for that; zero: it
+/// ends the connection by RST.
+pub fn linger(fd: c_int) -> Option<Duration> {
+    let [is_on, seconds]: [c_int; 2] = option(fd, libc::SOL_SOCKET, libc::SO_LINGER)?;
+    (is_on != 0).then(|| Duration::from_secs(u64::from(seconds.unsigned_abs())))
+}
+
+/// The kernel ends the connection of a host that is dead after some minutes.
+pub fn keep_alive(fd: c_int) {
+    set_integer(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    set_integer(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60);
+    set_integer(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 15);
+    set_integer(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 8);
+}
+
 /// `close(2)` ends the connection by RST from now on.
 pub fn reset_at_close(fd: c_int) {
+    set_linger(fd, 1);
+}
+
+/// `close(2)` does not wait from now on.
+pub fn linger_no_more(fd: c_int) {
+    set_linger(fd, 0);
+}
+
+fn set_linger(fd: c_int, is_on: c_int) {
     let linger = libc::linger {
-        l_onoff: 1,
+        l_onoff: is_on,
         l_linger: 0,
     };
     // SAFETY: the option's structure.
@@ -324,6 +387,16 @@ pub fn reset_at_close(fd: c_int) {
             (&raw const linger).cast(),
             size_of::<libc::linger>() as libc::socklen_t,
         );
+    }
+}
+
+/// Gives the kernel's queue the room that it has for a program that asks for much, unless it has
+/// more.
+pub fn widen_send_queue(fd: c_int) {
+    // The kernel doubles it, and takes no more than `net.core.wmem_max`.
+    let has_less = |bytes| bytes < 2 * QUEUE_BYTES;
+    if integer(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).is_some_and(has_less) {
+        set_integer(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, QUEUE_BYTES);
     }
 }
 
@@ -461,6 +534,12 @@ pub fn push(fd: c_int) {
     if before == Some(0) {
         set_integer(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 0);
     }
+}
+
+/// Ends one direction, as `shutdown(2)` does.
+pub fn shut(fd: c_int, how: c_int) {
+    // SAFETY: plain integers.
+    unsafe { next::shutdown(fd, how) };
 }
 
 /// Opens the write gate, and wakes what waits for it.

@@ -128,8 +128,14 @@ hooks! {
         listens
     }
 
-    /// `connect(2)`.
+    /// `connect(2)`. With `AF_UNSPEC` it ends the connection, and the socket may get another one.
     fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+        let is_end = length as usize >= size_of::<libc::sa_family_t>()
+            && to.as_ref().is_some_and(|to| c_int::from(to.sa_family) == libc::AF_UNSPEC);
+        if is_end && !is_inside() && known(fd).is_some() {
+            let _inside = Inside::enter();
+            closing::before_end(fd);
+        }
         let connected = next::connect(fd, to, length);
         let before = airdma_preload::errno::current();
         if (connected == 0 || before == libc::EINPROGRESS) && !is_inside() && known(fd).is_none() {
@@ -182,6 +188,12 @@ hooks! {
             }
         });
         outcome
+    }
+
+    /// `closefrom(3)`.
+    fn closefrom(first: c_int) -> c_int {
+        // Without the kernel's call there is no way to close all.
+        close_range(first.max(0).unsigned_abs(), c_uint::MAX, 0)
     }
 
     /// `dup(2)`.

@@ -66,6 +66,7 @@ macro_rules! before {
 
 before! {
     new_image: execve execv execvp execvpe execl execle execlp fexecve execveat;
+    cloned: clone;
     other_process: vfork posix_spawn posix_spawnp system popen;
     behind: fdopen dprintf vdprintf __dprintf_chk __vdprintf_chk;
     new_number: pipe pipe2 socketpair epoll_create inotify_init signalfd creat fopen fopen64 opendir;
@@ -85,6 +86,13 @@ pub fn new_image(_: *const c_void) {
 fn other_process(_: *const c_void) {
     if !is_inside() && socket::is_own_table() {
         hand_back::inheritable();
+    }
+}
+
+/// Before `clone(2)`, which may make a process of its own.
+fn cloned(_: *const c_void) {
+    if !is_inside() && socket::is_own_table() {
+        hand_back::all(Need::All);
     }
 }
 

@@ -52,7 +52,7 @@ pub fn has_the_kernels(fd: c_int) -> bool {
     // Kernels that do not know one have no part by it.
     let is_set =
         |(level, name, value)| tcp::integer(fd, level, name).is_some_and(|now| now != value);
-    at_first.into_iter().any(is_set)
+    at_first.into_iter().any(is_set) || tcp::has_filter(fd) || tcp::has_upper_protocol(fd)
 }
 
 /// The socket of a call of the program.
@@ -145,5 +145,36 @@ mod tests {
             )
         };
         assert_eq!((set, accepted()), (0, [false, true]));
+    }
+
+    #[test]
+    fn a_filter_that_a_listener_left_is_the_kernels() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // It takes all.
+        let mut rule = libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: u32::MAX,
+        };
+        let program = libc::sock_fprog {
+            len: 1,
+            filter: &raw mut rule,
+        };
+        // SAFETY: a program of one rule.
+        let set = unsafe {
+            libc::setsockopt(
+                listener.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of::<libc::sock_fprog>() as socklen_t,
+            )
+        };
+        let active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (passive, _) = listener.accept().unwrap();
+        assert_eq!(set, 0);
+        assert!(has_the_kernels(passive.as_raw_fd()));
+        assert!(!has_the_kernels(active.as_raw_fd()));
     }
 }

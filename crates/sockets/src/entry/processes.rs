@@ -47,6 +47,28 @@ pub unsafe extern "C" fn pthread_create(
     created
 }
 
+/// `_Fork(3)`, which runs no handlers.
+///
+/// # Safety
+/// As the man page demands.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> libc::pid_t {
+    let next = real!(_Fork: fn() -> libc::pid_t);
+    if is_inside() {
+        // SAFETY: the caller's promise.
+        return unsafe { next() };
+    }
+    process::before_fork();
+    // SAFETY: the caller's promise.
+    let child = unsafe { next() };
+    if child == 0 {
+        process::in_child();
+    } else {
+        process::after_fork();
+    }
+    child
+}
+
 /// `_exit(2)`.
 ///
 /// # Safety

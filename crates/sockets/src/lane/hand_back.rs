@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use airdma::Region;
 
-use super::{HEADER_BYTES, Kind, Lane};
+use super::{HEADER_BYTES, Kind, LOST_FOR, Lane};
 use crate::tcp;
 
 /// Unread bytes that an answering end does not keep: there is room for them in the kernel's queues.
@@ -82,7 +82,9 @@ impl HandBack {
     pub fn tell(&mut self, read: u64, received: u64) -> u64 {
         self.is_told = true;
         let is_small = received - read <= SMALL as u64;
-        if self.is_asked || is_small {
+        // What is kept makes the descriptor readable by a token.
+        let has_token = self.heard.is_some_and(|back| back.tokens > 0);
+        if self.is_asked || is_small || !has_token {
             read
         } else {
             received
@@ -164,6 +166,11 @@ impl Lane {
         self.rest.bytes()
     }
 
+    /// What changes while a hand-back goes on.
+    pub fn left_to_do(&self) -> (Phase, usize, u64) {
+        (self.phase(), self.rest_bytes(), self.tokens_due())
+    }
+
     /// Tokens of the peer in the kernel's stream, here or on their way.
     pub fn tokens_due(&self) -> u64 {
         let receiving = &self.receiving;
@@ -189,16 +196,58 @@ impl Lane {
             self.reclaim_control();
             self.take_due_tokens(fd);
         }
+        if self.shut.writing && self.is_given() {
+            self.shut.writing = false;
+            tcp::shut(fd, libc::SHUT_WR);
+        }
+    }
+
+    /// The program shuts the connection. For writing the kernel does so once it has what was
+    /// written before.
+    pub fn shut_later(&mut self, fd: i32, how: i32) {
+        if how != libc::SHUT_WR {
+            self.shut.reading = true;
+            tcp::shut(fd, libc::SHUT_RD);
+        }
+        if how != libc::SHUT_RD {
+            self.shut.writing = true;
+            // Writes that wait fail.
+            tcp::open_write_gate(fd);
+        }
+        self.progress(fd);
+    }
+
+    /// Whether the program has shut it for writing, and the kernel's socket is not shut yet.
+    pub fn is_shut_for_writing(&self) -> bool {
+        self.shut.writing
+    }
+
+    /// Whether the program has shut it for reading.
+    pub fn is_shut_for_reading(&self) -> bool {
+        self.shut.reading
+    }
+
+    /// Ends the connection of a lane that is lost, unless the kernel has: by an error, which wakes
+    /// what waits. Whether it has ended.
+    pub fn ends_if_lost(&mut self, fd: i32) -> bool {
+        self.notices_end(fd);
+        let is_due = self
+            .lost_at
+            .is_some_and(|since| since.elapsed() >= LOST_FOR);
+        // The end of the kernel's socket takes what is unread there.
+        if !is_due || self.phase() == Phase::Done || !self.source_is_lane() {
+            return false;
+        }
+        if !tcp::is_ended(fd) {
+            tcp::abort(fd);
+        }
+        true
     }
 
     fn tell_back(&mut self, fd: i32) {
         if self.sending.gate_shut {
             self.sending.gate_shut = false;
             tcp::open_write_gate(fd);
-        }
-        // For a peer that keeps what it has: its descriptor is readable.
-        if self.sending.tokens == 0 && self.sending.left > 0 && self.hand_back.heard.is_none() {
-            self.send_token(fd);
         }
         // A token may wait for bytes behind it.
         tcp::push(fd);
@@ -335,6 +384,13 @@ mod tests {
             assert_eq!(end.tell(10, received), from);
             assert_eq!(end.phase(), Phase::Done);
         }
+    }
+
+    #[test]
+    fn an_end_that_answers_without_a_token_keeps_nothing() {
+        let mut end = HandBack::default();
+        assert!(end.hear(Back { from: 7, tokens: 0 }));
+        assert_eq!(end.tell(10, 1 << 20), 10);
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! The direction of a lane in which this end writes.
 
 use std::task::Poll;
+use std::time::Instant;
 
 use airdma::Region;
 
 use super::hand_back::Phase;
-use super::{HEADER_BYTES, Header, Kind, Lane, MESSAGE_BYTES, Sent, UNOPENED_MAX};
+use super::{
+    ASKED_EVERY, HEADER_BYTES, Header, Kind, Lane, MESSAGE_BYTES, RESERVE, SILENT_FOR, Sent,
+    UNOPENED_MAX,
+};
 use crate::tcp;
 
 impl Lane {
@@ -26,16 +30,48 @@ impl Lane {
         self.failed && self.sending.is_switched
     }
 
-    /// Whether the kernel has ended the connection beside its lane: the peer was killed, say, or a
-    /// keepalive failed. The lane is lost once all that it brought is read.
+    /// Whether the kernel has ended the connection beside its lane, or the peer's kernel its
+    /// stream: the peer was killed, say, or a keepalive failed. The lane is lost once all that it
+    /// brought is read.
     pub fn notices_end(&mut self, fd: i32) -> bool {
-        let may_be = self.sending.is_switched && self.phase() == Phase::None && !self.failed;
-        if !may_be || !tcp::is_ended(fd) {
+        let may_be =
+            |lane: &Lane| lane.sending.is_switched && lane.phase() != Phase::Done && !lane.failed;
+        if !may_be(self) || !tcp::has_end(fd) {
             return false;
         }
+        // A peer that closes says so by the lane before, and that is here.
         self.progress(fd);
-        self.failed |= self.receiving.arrived.is_empty();
+        if !may_be(self) {
+            return false;
+        }
+        self.failed = self.receiving.arrived.is_empty();
         true
+    }
+
+    /// Asks the kernel's connection for a sign of life of a peer that acknowledges nothing for a
+    /// while, and notices its end.
+    pub fn check_peer(&mut self, fd: i32) {
+        let mut on_way = self.sending.sent.iter();
+        let oldest = on_way.find(|sent| sent.operation.is_some());
+        let is_silent = oldest.is_some_and(|sent| sent.at.elapsed() >= SILENT_FOR);
+        if !is_silent {
+            self.sending.asked_at = None;
+            return;
+        }
+        if self.notices_end(fd) {
+            self.progress(fd);
+            return;
+        }
+        let is_asked = |at: Instant| at.elapsed() < ASKED_EVERY;
+        let may_ask = self.sending.is_switched && self.heard.drained;
+        if may_ask
+            && self.phase() == Phase::None
+            && !self.sending.asked_at.is_some_and(is_asked)
+            && tcp::send_token(fd, 0)
+        {
+            self.sending.tokens += 1;
+            self.sending.asked_at = Some(Instant::now());
+        }
     }
 
     /// Puts the token into the kernel's stream that the read gate of the peer stands on, once all
@@ -48,17 +84,16 @@ impl Lane {
             self.receiving.drained_told = true;
             self.tell(Kind::Drained, 0, &[]);
         }
-        if self.heard.drained && self.sending.tokens == 0 {
-            self.send_token(fd);
+        // Without memory the kernel refuses it for a while.
+        if self.heard.drained && self.sending.tokens == 0 && tcp::send_token(fd, 0) {
+            self.sending.tokens += 1;
         }
     }
 
-    pub(super) fn send_token(&mut self, fd: i32) {
-        if tcp::send_token(fd, 0) {
-            self.sending.tokens += 1;
-        } else {
-            self.failed = true;
-        }
+    /// Messages that stay free while the peer's program has not read what the kernel had: then the
+    /// kernel's queue must have room for all that a hand-back gives it.
+    fn reserve(&self) -> usize {
+        if self.heard.drained { 0 } else { RESERVE }
     }
 
     /// Whether writes wait although the kernel's descriptor looks writable: the peer's program has
@@ -97,10 +132,9 @@ impl Lane {
         let is_open = self.sending.is_open && self.phase() == Phase::None;
         while is_open && self.sending.credits > 0 && !self.failed {
             let sending = &mut self.sending;
-            let next = sending
-                .waiting
-                .pop_front()
-                .or_else(|| sending.filling.take());
+            let is_corked = sending.is_corked;
+            let filling = &mut sending.filling;
+            let next = (sending.waiting.pop_front()).or_else(|| filling.take_if(|_| !is_corked));
             let Some((mut region, length)) = next else {
                 return;
             };
@@ -118,6 +152,7 @@ impl Lane {
                 operation: Some(operation),
                 region: None,
                 length,
+                at: Instant::now(),
             });
         }
     }
@@ -130,10 +165,22 @@ impl Lane {
         }
     }
 
+    /// Sends what the program keeps back, as far as there are credits.
+    pub fn send_kept_back(&mut self) {
+        let is_corked = std::mem::take(&mut self.sending.is_corked);
+        self.pump();
+        self.sending.is_corked = is_corked;
+    }
+
+    /// Whether bytes of the program wait for more of them.
+    pub fn keeps_back(&self) -> bool {
+        self.sending.is_open && self.sending.filling.is_some()
+    }
+
     pub(super) fn has_room(&self) -> bool {
         let sending = &self.sending;
         let fits = |(_, length): &(Region, usize)| HEADER_BYTES + length < MESSAGE_BYTES;
-        !sending.free.is_empty() || sending.filling.as_ref().is_some_and(fits)
+        sending.free.len() > self.reserve() || sending.filling.as_ref().is_some_and(fits)
     }
 
     /// Copies bytes of the program into messages; how many. `more`: the last message waits for
@@ -151,14 +198,21 @@ impl Lane {
             bytes = &bytes[..bytes.len().min(room)];
         }
         let taken = bytes.len();
-        if self.sending.free.is_empty() {
+        if self.sending.free.len() <= self.reserve() {
             self.progress(fd);
         }
         while !bytes.is_empty() && !self.failed {
+            let reserve = self.reserve();
             let sending = &mut self.sending;
             let filling = sending.filling.take();
-            let Some((mut region, length)) = filling.or_else(|| Some((sending.free.pop()?, 0)))
-            else {
+            let has_free = sending.free.len() > reserve;
+            let mut empty = || sending.free.pop().map(|region| (region, 0));
+            let next = if has_free {
+                filling.or_else(&mut empty)
+            } else {
+                filling
+            };
+            let Some((mut region, length)) = next else {
                 break;
             };
             let start = HEADER_BYTES + length;

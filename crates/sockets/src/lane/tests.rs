@@ -185,6 +185,7 @@ fn a_peer_that_sends_beyond_its_credits_ends_the_lane() {
     ends.lanes[0].open();
     ends.lanes[1].peer_switches(0);
     ends.lanes[0].sending.credits = CREDITS + 1;
+    ends.lanes[0].heard.drained = true;
     let message = vec![b'x'; MESSAGE_BYTES - HEADER_BYTES];
     let fd = ends.fd(0);
     for _ in 0..=CREDITS {
@@ -194,6 +195,9 @@ fn a_peer_that_sends_beyond_its_credits_ends_the_lane() {
     assert_eq!(ends.lanes[1].receiving.arrived.len(), CREDITS);
 }
 
+/// Less than a lane takes before the peer has read what was the kernel's, and too much to be sent
+/// again for nothing.
+const SOME: usize = 200_000;
 /// More than there are credits for.
 const MUCH: usize = (CREDITS + 1) * (MESSAGE_BYTES - HEADER_BYTES) + 1000;
 
@@ -253,33 +257,123 @@ fn tokens_of_the_write_gate_do_not_reach_the_program() {
 #[test]
 fn bytes_that_were_the_kernels_are_read_before() {
     let mut ends = Ends::opened(7597, 5000);
-    assert_eq!(ends.write(0, &pattern(5000, MUCH)), MUCH);
+    assert_eq!(ends.write(0, &pattern(5000, SOME)), SOME);
     assert_eq!(ends.write(1, &pattern(5000, 10)), 10);
     let fd = ends.fd(0);
     ends.check(0, 0, 5010);
     ends.lanes[0].ask_back(fd);
     ends.all_until(|lanes| lanes[0].is_over());
     // The end that answers has not read them, and then the lane's.
-    ends.check(1, 0, 5000 + MUCH);
+    ends.check(1, 0, 5000 + SOME);
     ends.all_until(|lanes| lanes[1].is_over());
 }
 
 #[test]
 fn bytes_that_were_the_kernels_need_not_be_read_before() {
     let mut ends = Ends::opened(7641, 5000);
-    assert_eq!(ends.write(0, &pattern(5000, MUCH)), MUCH);
+    assert_eq!(ends.write(0, &pattern(5000, SOME)), SOME);
     let fd = ends.fd(1);
     ends.lanes[1].ask_back(fd);
     ends.all_until(|lanes| lanes[1].is_over());
     let (mut got, started) = (Vec::<u8>::new(), Instant::now());
-    while got.len() < 5000 + MUCH {
+    while got.len() < 5000 + SOME {
         let mut bytes = [0; 3000];
         let count = receive(fd, &mut bytes);
         got.extend(&bytes[..count]);
         ends.progress();
         assert!(started.elapsed() < Duration::from_secs(10));
     }
-    assert!(got == pattern(0, 5000 + MUCH), "the stream is damaged");
+    assert!(got == pattern(0, 5000 + SOME), "the stream is damaged");
+}
+
+#[test]
+fn ends_that_ask_at_once_need_not_read_what_was_the_kernels() {
+    let mut ends = Ends::opened(7644, 5000);
+    for end in 0..2 {
+        assert_eq!(ends.write(end, &pattern(5000, 100)), 100);
+    }
+    for end in 0..2 {
+        let fd = ends.fd(end);
+        ends.lanes[end].ask_back(fd);
+    }
+    ends.all_until(|lanes| lanes.iter().all(Lane::is_over));
+    for end in 0..2 {
+        ends.check(end, 0, 5100);
+    }
+}
+
+#[test]
+fn an_end_without_a_token_keeps_nothing() {
+    let mut ends = Ends::opened(7645, 5000);
+    assert_eq!(ends.write(0, &pattern(5000, SOME)), SOME);
+    ends.progress_until(1, |lane| lane.readable() == SOME);
+    let fd = ends.fd(0);
+    ends.lanes[0].ask_back(fd);
+    ends.all_until(|lanes| lanes[1].is_back());
+    assert_eq!(ends.lanes[1].readable(), 0);
+    ends.check(1, 0, 5000 + SOME);
+    ends.all_until(|lanes| lanes.iter().all(Lane::is_over));
+}
+
+#[test]
+fn a_lane_takes_less_until_what_was_the_kernels_is_read() {
+    let mut ends = Ends::opened(7646, 5000);
+    let most = (CREDITS + WAITING - RESERVE) * (MESSAGE_BYTES - HEADER_BYTES);
+    assert_eq!(ends.write(0, &pattern(5000, MUCH)), most);
+    assert_eq!(ends.write(0, &pattern(0, 1)), 0);
+    ends.check(1, 0, 5000);
+    ends.all_until(|lanes| lanes[0].heard.drained);
+    assert!(ends.write(0, &pattern(5000 + most, 100)) == 100);
+    ends.check(1, 5000, most + 100);
+}
+
+#[test]
+fn what_waits_for_a_lane_that_is_lost_is_woken() {
+    let mut ends = Ends::new(7647);
+    let fd = ends.fd(0);
+    let lane = &mut ends.lanes[0];
+    lane.peer_switches(0);
+    lane.switched();
+    lane.settle_read_gate(fd);
+    let wait = move || {
+        let mut entry = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry.
+        let ready = unsafe { next::poll(&raw mut entry, 1, 5000) };
+        (ready, entry.revents & libc::POLLERR)
+    };
+    let waits = std::thread::spawn(wait);
+    lane.failed = true;
+    while !lane.ends_if_lost(fd) {
+        lane.progress(fd);
+    }
+    assert_eq!(waits.join().unwrap(), (1, libc::POLLERR));
+    let mut byte = [0];
+    let read = std::io::Read::read(&mut &ends.sockets[1], &mut byte);
+    let reset = std::io::ErrorKind::ConnectionReset;
+    assert_eq!(read.map_err(|error| error.kind()), Err(reset));
+}
+
+#[test]
+fn a_direction_is_shut_behind_what_was_written() {
+    let mut ends = Ends::opened(7648, 0);
+    assert_eq!(ends.write(0, &pattern(0, MUCH)), MUCH);
+    let fd = ends.fd(0);
+    ends.lanes[0].ask_back(fd);
+    ends.lanes[0].shut_later(fd, libc::SHUT_WR);
+    assert!(ends.lanes[0].is_shut_for_writing());
+    ends.check(1, 0, MUCH);
+    ends.all_until(|lanes| lanes.iter().all(Lane::is_over));
+    assert!(!ends.lanes[0].is_shut_for_writing());
+    let mut byte = [0];
+    let read = std::io::Read::read(&mut &ends.sockets[1], &mut byte);
+    assert_eq!(read.unwrap(), 0);
+    // The other direction is open.
+    assert_eq!(ends.write(1, &pattern(0, 9)), 9);
+    ends.check(0, 0, 9);
 }
 
 #[test]
