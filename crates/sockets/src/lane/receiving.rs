@@ -58,7 +58,8 @@ impl Lane {
         }
     }
 
-    /// A thread that runs the device waits for what arrives, and reads it next: the gate stays shut.
+    /// A thread that runs the device waits for what arrives, and reads it next: the gate stays
+    /// shut.
     pub fn set_awaited(&mut self, is_awaited: bool) {
         self.receiving.is_awaited = is_awaited;
     }
