@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -143,6 +144,8 @@ EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t 
 {
     /* 16: forgotten until the socket has a transport. */
     if (fault(16) && level == SOL_SOCKET && name == SO_REUSEPORT) return 0;
+    /* 33: nothing is kept back. */
+    if (fault(33) && level == IPPROTO_TCP && name == TCP_CORK) return 0;
     return NEXT(setsockopt)(fd, level, name, value, length);
 }
 
@@ -167,8 +170,6 @@ EXPORT ssize_t recv(int fd, void *data, size_t length, int flags)
 EXPORT ssize_t send(int fd, const void *data, size_t length, int flags)
 {
     static int calls;
-    /* 33: nothing is kept back. */
-    if (fault(33) && is_stream(fd)) flags &= ~MSG_MORE;
     if (length < 100 || !(fault(26) || fault(27) || fault(28)) || ++calls % 50 != 0) return NEXT(send)(fd, data, length, flags);
     /* 26: a byte is lost; 27: one comes twice; 28: two change places. */
     unsigned char *other = malloc(length + 1);
