@@ -44,6 +44,9 @@ pub(crate) struct Manner {
     pub(crate) is_patient: bool,
 }
 
+/// How many completions a poll took.
+type Polled = std::result::Result<usize, airdma_engine::Error>;
+
 pub(crate) struct Connection {
     number: u64,
     pub(crate) hub: Arc<Hub>,
@@ -465,7 +468,7 @@ impl Connection {
             state.work.is_watched() || !state.watchers.is_empty()
         };
         if is_watched {
-            self.arm_and_progress();
+            self.arm();
         }
     }
 
@@ -533,13 +536,20 @@ impl Connection {
     /// Enters completions into the books, and arms the queue for later ones. Returns whether there
     /// were any.
     pub(crate) fn arm_and_progress(&self) -> bool {
+        self.enter_all(|cq, most, sink| cq.arm_and_poll(most, sink))
+    }
+
+    /// As [`Connection::arm_and_progress`], without running the device.
+    pub(crate) fn arm(&self) -> bool {
+        self.enter_all(|cq, most, sink| cq.arm_and_take(most, sink))
+    }
+
+    /// Enters what `poll` takes into the books, until it takes nothing.
+    fn enter_all(&self, poll: impl Fn(&Cq, usize, &mut dyn FnMut(Completion)) -> Polled) -> bool {
         let mut after = Aftermath::default();
         let mut any = false;
         let mut polling = lock(&self.polling);
-        while self.take_batch(&mut polling, &mut after, |cq, most, sink| {
-            cq.arm_and_poll(most, sink)
-        }) > 0
-        {
+        while self.take_batch(&mut polling, &mut after, &poll) > 0 {
             any = true;
         }
         drop(polling);
@@ -564,11 +574,7 @@ impl Connection {
         &self,
         found: &mut Vec<Completion>,
         after: &mut Aftermath,
-        poll: impl FnOnce(
-            &Cq,
-            usize,
-            &mut dyn FnMut(Completion),
-        ) -> std::result::Result<usize, airdma_engine::Error>,
+        poll: impl FnOnce(&Cq, usize, &mut dyn FnMut(Completion)) -> Polled,
     ) -> usize {
         found.clear();
         let taken = poll(&self.cq, BATCH, &mut |completion| found.push(completion));

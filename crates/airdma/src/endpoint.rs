@@ -158,15 +158,20 @@ impl Endpoint {
         self.connection.queue_pair().sealed_binding()
     }
 
-    /// Runs the device once, and enters what has completed on this connection, of which
-    /// [`Operation::look`] then tells. Whether there was anything.
+    /// Enters what has completed on this connection, of which [`Operation::look`] then tells, and
+    /// does not run the device. Whether there was anything.
     ///
     /// A program with many operations in flight looks at each, instead of polling each: a poll runs
     /// the device, too.
     pub fn attend(&self) -> bool {
         // Wakers need the thread that wakes; without it they are woken by the next call.
         drop(self.connection.hub.drive());
-        self.connection.arm_and_progress()
+        self.connection.arm()
+    }
+
+    /// Runs the device once: what it brings is entered.
+    pub fn run(&self) {
+        self.connection.arm_and_progress();
     }
 
     /// Closes the connection after the operations before it.

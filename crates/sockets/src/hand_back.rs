@@ -225,7 +225,7 @@ fn tend(socket: &'static Socket) {
                 drop(inner);
                 return socket.catch_up();
             };
-            lane.progress(fd);
+            lane.run(fd);
             // The program's reads do what is left.
             let is_done = lane.is_given() && lane.has_kept() || lane.ends_if_lost(fd);
             let now = Some(lane.left_to_do());

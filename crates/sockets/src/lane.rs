@@ -284,6 +284,12 @@ impl Lane {
         }
     }
 
+    /// As [`Lane::progress`], after running the device.
+    pub fn run(&mut self, fd: i32) {
+        self.endpoint.run();
+        self.progress(fd);
+    }
+
     /// Takes the outcomes of operations. Whether there is something for the program to read.
     fn collect(&mut self, fd: i32) -> bool {
         let mut arrived = false;

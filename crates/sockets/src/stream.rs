@@ -381,7 +381,7 @@ unsafe fn send_now(
         }
         Some(lane) if lane.is_back() => {
             // Nothing goes before what was written to the lane.
-            lane.progress(fd);
+            lane.run(fd);
             if lane.rest_bytes() > 0 {
                 Err(libc::EAGAIN)
             } else {

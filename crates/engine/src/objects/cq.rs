@@ -167,13 +167,29 @@ impl Cq {
     /// # Errors
     /// As [`Cq::poll`].
     pub fn arm_and_poll(&self, max: usize, sink: impl FnMut(Completion)) -> Result<usize, Error> {
+        self.armed(|| self.poll(max, sink))
+    }
+
+    /// As [`Cq::arm_and_poll`], without running the worker.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork.
+    pub fn arm_and_take(
+        &self,
+        max: usize,
+        mut sink: impl FnMut(Completion),
+    ) -> Result<usize, Error> {
+        self.armed(|| Ok(self.take(max, &mut |completion, _| sink(completion))))
+    }
+
+    fn armed(&self, take: impl FnOnce() -> Result<usize, Error>) -> Result<usize, Error> {
         let Some(channel) = &self.channel else {
-            return self.poll(max, sink);
+            return take();
         };
         // The thread takes what it finds: no other is told.
         let expected = channel.events.expect();
         self.arm(false)?;
-        let taken = self.poll(max, sink);
+        let taken = take();
         if matches!(taken, Ok(1..)) {
             channel.events.retain(|cq| !Arc::ptr_eq(cq, &self.shared));
             self.shared.fetched();

@@ -127,7 +127,7 @@ impl Lane {
     /// This end's program needs the kernel's socket.
     pub fn ask_back(&mut self, fd: i32) {
         self.hand_back.ask();
-        self.progress(fd);
+        self.run(fd);
     }
 
     /// Whether the stream is on its way from the lane to the kernel, or stays there: calls look

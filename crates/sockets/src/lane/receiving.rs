@@ -94,7 +94,7 @@ impl Lane {
     /// Copies received bytes out, into one buffer after the other; how many. With `peek` they stay.
     pub fn read(&mut self, fd: i32, buffers: &mut [&mut [u8]], peek: bool) -> usize {
         if self.receiving.arrived.is_empty() {
-            self.progress(fd);
+            self.run(fd);
         }
         let mut copied = 0;
         let (mut at, mut message) = (self.receiving.read_of_first, 0);

@@ -199,7 +199,7 @@ impl Lane {
         }
         let taken = bytes.len();
         if self.sending.free.len() <= self.reserve() {
-            self.progress(fd);
+            self.run(fd);
         }
         while !bytes.is_empty() && !self.failed {
             let reserve = self.reserve();
@@ -259,7 +259,7 @@ impl Lane {
         }
         self.sending.gate_shut = true;
         // Room may have come meanwhile.
-        self.progress(fd);
+        self.run(fd);
     }
 
     /// Bytes that the peer has not acknowledged.
