@@ -71,18 +71,22 @@ impl Requester {
     }
 
     /// Time without progress after which everything is retransmitted.
+    #[inline]
     fn timer(&self, attributes: &QpAttributes) -> Option<Duration> {
         let timeout = ack_timeout(attributes.timeout)?;
         let least = self.repair.as_ref().map(|repair| repair.timeout_min());
         let timer = least.map_or(timeout, |least| timeout.max(least));
-        // A peer that may be silent for days is not sent the same four times a second, and one that
-        // goes on does not wait long.
-        let doublings = if attributes.retry_count == RETRY_FOR_EVER {
-            self.repeats.min(DOUBLINGS_MAX)
-        } else {
-            0
-        };
-        Some(timer * (1 << doublings))
+        if attributes.retry_count == RETRY_FOR_EVER {
+            return Some(self.lengthened(timer));
+        }
+        Some(timer)
+    }
+
+    /// A peer that may be silent for days is not sent the same four times a second, and one that
+    /// goes on does not wait long.
+    #[cold]
+    fn lengthened(&self, timer: Duration) -> Duration {
+        timer * (1 << self.repeats.min(DOUBLINGS_MAX))
     }
 
     /// Handles a timer that expired, `late` after its time.
