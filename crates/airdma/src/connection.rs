@@ -4,7 +4,7 @@
 use crate::error::Cause;
 use crate::hub::{Hub, Member, lock, watch};
 use crate::work::{Aftermath, Buffer, RECEIVE_DEPTH, Request, SEND_DEPTH, Work};
-use crate::{Blame, Error, Region, Result, device};
+use crate::{Blame, Error, Region, Result, device, polling};
 use airdma_engine::cm_protocol::{
     Accept, Connect, ConnectRequest, ConnectResponse, ConnectionId, Event, IpAddressing, PortSpace,
     RejReason, Route, ServiceId, TransportService,
@@ -32,8 +32,6 @@ const RETRIES: u8 = 7;
 const ASK_FOR_EVER: u8 = 7;
 /// RNR timer code (IBTA table 45): 0.64 ms until the retry.
 const RECEIVER_NOT_READY: u8 = 12;
-/// Completions taken at a time.
-const BATCH: usize = 16;
 
 /// What a connection does otherwise than most.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,9 +41,6 @@ pub(crate) struct Manner {
     /// See [`Device::patient`](crate::Device::patient).
     pub(crate) is_patient: bool,
 }
-
-/// How many completions a poll took.
-type Polled = std::result::Result<usize, airdma_engine::Error>;
 
 pub(crate) struct Connection {
     number: u64,
@@ -233,7 +228,7 @@ impl Connection {
             psn: Psn::new(RandomState::new().build_hasher().finish() as u32),
             qp,
             cq,
-            polling: Mutex::new(Vec::with_capacity(BATCH)),
+            polling: Mutex::new(Vec::with_capacity(polling::BATCH)),
             state: Mutex::new(State {
                 work: Work::new(words),
                 is_open: false,
@@ -527,66 +522,42 @@ impl Connection {
             // The other thread may have entered the awaited one.
             Err(TryLockError::WouldBlock) => return true,
         };
-        let any = self.take_completions(&mut polling, &mut after);
+        let any = polling::take(&self.cq, &mut polling, |batch| {
+            self.enter(batch, &mut after)
+        });
         drop(polling);
         after.settle();
         any
     }
 
-    /// Enters completions into the books, and arms the queue for later ones. Returns whether there
-    /// were any.
+    /// Runs the device once, enters completions into the books, and arms the queue for later ones.
+    /// Returns whether there were any.
     pub(crate) fn arm_and_progress(&self) -> bool {
-        self.enter_all(|cq, most, sink| cq.arm_and_poll(most, sink))
+        self.take_and_arm(true)
     }
 
     /// As [`Connection::arm_and_progress`], without running the device.
     pub(crate) fn arm(&self) -> bool {
-        self.enter_all(|cq, most, sink| cq.arm_and_take(most, sink))
+        self.take_and_arm(false)
     }
 
-    /// Enters what `poll` takes into the books, until it takes nothing.
-    fn enter_all(&self, poll: impl Fn(&Cq, usize, &mut dyn FnMut(Completion)) -> Polled) -> bool {
+    fn take_and_arm(&self, runs: bool) -> bool {
         let mut after = Aftermath::default();
-        let mut any = false;
         let mut polling = lock(&self.polling);
-        while self.take_batch(&mut polling, &mut after, &poll) > 0 {
-            any = true;
-        }
+        let any = polling::take_and_arm(&self.cq, runs, &mut polling, |batch| {
+            self.enter(batch, &mut after);
+        });
         drop(polling);
         after.settle();
         any
     }
 
-    fn take_completions(&self, found: &mut Vec<Completion>, after: &mut Aftermath) -> bool {
-        let mut any = false;
-        loop {
-            let taken = self.take_batch(found, after, |cq, most, sink| cq.poll(most, sink));
-            any |= taken > 0;
-            // Polling an empty queue again would run the device again.
-            if taken < BATCH {
-                return any;
-            }
-        }
-    }
-
-    /// Enters a batch of completions, which `poll` takes; how many.
-    fn take_batch(
-        &self,
-        found: &mut Vec<Completion>,
-        after: &mut Aftermath,
-        poll: impl FnOnce(&Cq, usize, &mut dyn FnMut(Completion)) -> Polled,
-    ) -> usize {
-        found.clear();
-        let taken = poll(&self.cq, BATCH, &mut |completion| found.push(completion));
-        // Fails only in a child after fork, where nothing completes.
-        let taken = taken.unwrap_or(0);
-        if taken == 0 {
-            return 0;
-        }
+    /// Enters completions into the books.
+    fn enter(&self, batch: &[Completion], after: &mut Aftermath) {
         let has_failed = {
             let mut state = self.state();
             let had_failed = state.work.failure.is_some();
-            for completion in found.iter() {
+            for completion in batch {
                 state.work.completed(completion, after);
             }
             state.work.post(&self.qp, after);
@@ -599,7 +570,6 @@ impl Connection {
         if has_failed {
             self.take_down();
         }
-        taken
     }
 
     /// Periodic checks: a deadline may be over, and a silent peer may be gone.

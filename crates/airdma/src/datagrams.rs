@@ -6,7 +6,7 @@ use crate::operation::Pending;
 use crate::work::{Buffer, SEND_DEPTH};
 use crate::{
     Arrived, Blame, DatagramAddress, Device, Error, Fetched, Operation, Record, Region, Remote,
-    Result, Rights, Shared, datagram_address, device,
+    Result, Rights, Shared, datagram_address, device, polling,
 };
 use airdma_engine::{
     AttrMask, Completion, Cq, Datagram, DatagramRead, Gid, Lkey, Operation as Verb, Qkey, Qp,
@@ -23,8 +23,6 @@ use std::time::Duration;
 mod books;
 mod reads;
 
-/// Completions taken at a time.
-const BATCH: usize = 16;
 /// UDP port of RoCEv2, for the choice of a source address.
 const ROCE_PORT: u16 = 4791;
 /// Requests of a read without an answer, after which it ends.
@@ -375,7 +373,7 @@ impl Datagrams {
             hub: Arc::clone(hub),
             qp,
             cq,
-            polling: Mutex::new(Vec::with_capacity(BATCH)),
+            polling: Mutex::new(Vec::with_capacity(polling::BATCH)),
             books: Mutex::new(Books::new(config.open_max)),
         });
         hub.enter(number, Member::Datagrams(Arc::downgrade(&this)));
@@ -486,41 +484,32 @@ impl Datagrams {
             // The other thread may have entered the awaited one.
             Err(TryLockError::WouldBlock) => return true,
         };
-        let any = self.take_completions(&mut polling, &mut after);
+        let any = polling::take(&self.cq, &mut polling, |batch| {
+            self.enter(batch, &mut after)
+        });
         drop(polling);
         after.settle(self);
         any
     }
 
-    /// As [`Datagrams::progress`], after arming the queue for later completions.
+    /// Runs the device once, enters completions into the books, and arms the queue for later ones.
     fn arm_and_progress(&self) {
-        // Fails only in a child after fork, where nothing completes.
-        drop(self.cq.arm(false));
         let mut after = Aftermath::default();
-        self.take_completions(&mut lock(&self.polling), &mut after);
+        let mut polling = lock(&self.polling);
+        polling::take_and_arm(&self.cq, true, &mut polling, |batch| {
+            self.enter(batch, &mut after);
+        });
+        drop(polling);
         after.settle(self);
     }
 
-    fn take_completions(&self, found: &mut Vec<Completion>, after: &mut Aftermath) -> bool {
-        let mut any = false;
-        loop {
-            found.clear();
-            let taken = self.cq.poll(BATCH, |completion| found.push(completion));
-            let taken = taken.unwrap_or(0);
-            if taken == 0 {
-                return any;
-            }
-            any = true;
-            let mut books = lock(&self.books);
-            for completion in found.iter() {
-                books.completed(completion, &self.qp, after);
-            }
-            books.post(&self.qp, after);
-            // Polling an empty queue again would run the device again.
-            if taken < BATCH {
-                return true;
-            }
+    /// Enters completions into the books.
+    fn enter(&self, batch: &[Completion], after: &mut Aftermath) {
+        let mut books = lock(&self.books);
+        for completion in batch {
+            books.completed(completion, &self.qp, after);
         }
+        books.post(&self.qp, after);
     }
 }
 

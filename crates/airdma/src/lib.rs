@@ -72,6 +72,7 @@ mod landing;
 mod listening;
 mod operation;
 mod pages;
+mod polling;
 mod record;
 mod region;
 mod remote;

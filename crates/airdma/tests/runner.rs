@@ -102,6 +102,44 @@ fn a_message_wakes_the_event_loop_alone() {
 }
 
 #[test]
+fn an_event_loop_keeps_its_turn_between_waits() {
+    isolated("an_event_loop_keeps_its_turn_between_waits", "", || {
+        const ROUNDS: u32 = 2000;
+        let Pair {
+            here,
+            there,
+            left,
+            right,
+        } = pair();
+        let sender = std::thread::spawn(move || {
+            for _ in 0..ROUNDS {
+                let sent = left.send(filled(&here, b"8 bytes!"), ..);
+                std::thread::sleep(Duration::from_micros(200));
+                sent.wait().unwrap();
+            }
+        });
+        let waker = Waker::from(Arc::new(Woken::default()));
+        let (mut displaced, mut last) = (0, 0);
+        for round in 0..ROUNDS {
+            let start = Instant::now();
+            let mut receiving = right.recv(there.allocate(8).unwrap(), ..);
+            let mut runner = there.runner();
+            while look(&right, &mut receiving, &waker).is_pending() {
+                wait(&mut runner);
+            }
+            drop(runner);
+            let now = sleeps("airdma-helper");
+            // On standby it looks once in a millisecond.
+            let is_often = now > last + 1 && start.elapsed() < Duration::from_millis(1);
+            displaced += u32::from(round > 0 && is_often);
+            last = now;
+        }
+        sender.join().unwrap();
+        assert!(displaced < ROUNDS / 20, "in {displaced} of {ROUNDS} waits");
+    });
+}
+
+#[test]
 fn a_task_is_woken_when_the_event_loop_has_ended() {
     isolated("a_task_is_woken_when_the_event_loop_has_ended", "", || {
         let Pair {
