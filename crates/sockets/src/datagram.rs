@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use airdma::{Device, Operation, Region, Result};
+use airdma::{Operation, Result};
 use airdma_preload::errno;
 use libc::iovec;
 
@@ -20,7 +20,6 @@ use crate::socket::{Socket, Stage};
 use receiving::Receiving;
 use sending::Sending;
 
-mod address;
 mod opening;
 pub mod options;
 pub mod reading;
@@ -175,17 +174,4 @@ fn wait<T>(operation: &mut Operation<T>, deadline: Instant) -> Option<Result<T>>
             std::thread::yield_now();
         }
     }
-}
-
-/// Regions of one allocation.
-fn pieces(device: &Device, count: usize, bytes: usize) -> Result<Vec<Region>> {
-    let mut whole = device.allocate_private(count * bytes)?;
-    let mut pieces = Vec::with_capacity(count);
-    while whole.len() > bytes {
-        let (piece, rest) = whole.split_at(bytes)?;
-        pieces.push(piece);
-        whole = rest;
-    }
-    pieces.push(whole);
-    Ok(pieces)
 }

@@ -15,6 +15,7 @@ use airdma::{Device, Endpoint, Message, Operation, Region, Result};
 
 use crate::lane::hand_back::{Back, HandBack, Phase, Rest};
 use crate::message::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES};
+use crate::regions::pieces;
 use crate::tcp;
 use crate::turn::Counted;
 
@@ -45,7 +46,8 @@ const LOST_FOR: Duration = Duration::from_millis(50);
 /// long until the next one.
 const SILENT_FOR: Duration = Duration::from_millis(500);
 const ASKED_EVERY: Duration = Duration::from_secs(60);
-/// Length of messages without payload.
+/// Messages without payload that the peer need not have acknowledged, and their length.
+const CONTROLS: usize = 32;
 const CONTROL_BYTES: usize = 128;
 
 /// A lane. See the module.
@@ -148,31 +150,18 @@ pub enum Source {
 impl Lane {
     /// A lane on an open endpoint, with its receives posted. `waker` is called at each event.
     pub fn new(device: &Device, endpoint: Endpoint, waker: Waker) -> Result<Lane> {
-        let cut = |mut whole: Region, bytes: usize| {
-            let mut parts = Vec::new();
-            while whole.len() > bytes {
-                let (part, rest) = whole.split_at(bytes)?;
-                parts.push(part);
-                whole = rest;
-            }
-            parts.push(whole);
-            Ok::<_, airdma::Error>(parts)
-        };
-        let receives = device.allocate_private((CREDITS + SPARE) * MESSAGE_BYTES)?;
-        let posted = cut(receives, MESSAGE_BYTES)?;
-        let sends = device.allocate_private((CREDITS + WAITING) * MESSAGE_BYTES)?;
-        let control = device.allocate_private(4096)?;
+        let posted = pieces(device, CREDITS + SPARE, MESSAGE_BYTES)?;
         Ok(Lane {
             sending: Sending {
                 is_open: false,
                 credits: CREDITS,
-                free: cut(sends, MESSAGE_BYTES)?,
+                free: pieces(device, CREDITS + WAITING, MESSAGE_BYTES)?,
                 filling: None,
                 waiting: VecDeque::new(),
                 sent: VecDeque::new(),
                 consumed: 0,
                 control: VecDeque::new(),
-                control_free: cut(control, CONTROL_BYTES)?,
+                control_free: pieces(device, CONTROLS, CONTROL_BYTES)?,
                 bytes: 0,
                 left: 0,
                 returned: 0,
@@ -220,7 +209,7 @@ impl Lane {
         self.reclaim_control();
         let sending = &mut self.sending;
         let Some(mut region) = sending.control_free.pop() else {
-            // The peer acknowledges none of 32 messages.
+            // The peer acknowledges none of them.
             self.failed = true;
             return;
         };

@@ -12,9 +12,9 @@
 //! | [`stream`] | calls that move data: to the kernel, or to the lane |
 //! | [`datagram`] | the same of UDP sockets, and their lanes |
 //! | [`socket`] | the table of sockets, by descriptor |
-//! | [`tcp`] | what the kernel knows of a connection, and the gates |
+//! | [`tcp`], [`address`] | what the kernel knows of a connection, and the gates; addresses |
 //! | [`agent`], [`negotiation`], [`proof`] | how a lane comes to be, beside the program's threads |
-//! | [`lane`], [`message`] | the lane |
+//! | [`lane`], [`message`], [`regions`] | the lane, and its memory |
 //! | [`hand_back`] | calls that need the kernel's socket, and get it |
 //! | [`copying`] | `sendfile(2)`, and what a lane left behind for `splice(2)` |
 //! | [`waiting`] | calls that wait for a connection |
@@ -25,6 +25,7 @@
 //! | [`closing`], [`process`] | the end of connections and processes, fork |
 //! | [`policy`], [`hosts`] | which connections may have a lane, and which peers are worth an attempt |
 
+mod address;
 mod agent;
 mod closing;
 mod copying;
@@ -45,6 +46,7 @@ mod next;
 mod policy;
 mod process;
 mod proof;
+mod regions;
 mod sleeping;
 mod socket;
 mod stream;

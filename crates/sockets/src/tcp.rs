@@ -12,12 +12,10 @@
 //! program's next attempt.
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ptr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::next;
+use crate::{address, next};
 
 /// More bytes than tokens in the receive queue.
 const NEVER_READABLE: c_int = 8192;
@@ -158,39 +156,7 @@ pub fn peer_initial_sequence(fd: c_int) -> Option<u32> {
 
 /// The two ends of a connection: own and peer's address, IPv4 addresses as such.
 pub fn ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
-    type Name = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
-    let name = |get: Name| {
-        let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-        let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-        // SAFETY: that many zeroed bytes, of which the kernel overwrites some.
-        let storage = unsafe {
-            if get(fd, storage.as_mut_ptr().cast(), &raw mut length) != 0 {
-                return None;
-            }
-            storage.assume_init()
-        };
-        address(&storage)
-    };
-    Some((name(libc::getsockname)?, name(libc::getpeername)?))
-}
-
-/// The address in a name of a socket, IPv4 addresses as such.
-pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match c_int::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says so, and the storage is large enough for any.
-            let v4 = unsafe { ptr::from_ref(storage).cast::<libc::sockaddr_in>().read() };
-            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-            Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let v6 = unsafe { ptr::from_ref(storage).cast::<libc::sockaddr_in6>().read() };
-            let ip = IpAddr::from(Ipv6Addr::from(v6.sin6_addr.s6_addr)).to_canonical();
-            Some(SocketAddr::new(ip, u16::from_be(v6.sin6_port)))
-        }
-        _ => None,
-    }
+    Some((address::own(fd)?, address::peer(fd)?))
 }
 
 /// How far a connection's stream is, in the kernel's view: bytes of each direction since the

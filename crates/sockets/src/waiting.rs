@@ -46,7 +46,7 @@ pub fn to_receive(socket: &'static Socket, fd: c_int, has_some: bool) -> Result<
             time,
         });
         if waited.is_err() {
-            with_lane(socket, |lane| lane.settle_read_gate(fd));
+            with_lane(socket, Lane::settle_read_gate);
         }
         return waited;
     }
@@ -98,10 +98,11 @@ fn entry(fd: c_int, events: libc::c_short) -> libc::pollfd {
     }
 }
 
-fn with_lane<T>(socket: &'static Socket, of: impl FnOnce(&mut Lane) -> T) -> Option<T> {
+fn with_lane<T>(socket: &'static Socket, of: impl FnOnce(&mut Lane, c_int) -> T) -> Option<T> {
     let _inside = Inside::enter();
     let mut inner = socket.lock();
-    let found = inner.lane.as_deref_mut().map(of);
+    let fd = inner.fd;
+    let found = inner.lane.as_deref_mut().map(|lane| of(lane, fd));
     drop(inner);
     socket.catch_up();
     found
@@ -127,7 +128,7 @@ impl Question for ToRead {
     }
 
     unsafe fn ask_now(&self) -> c_int {
-        if with_lane(self.socket, |lane| lane.is_quiet()) != Some(true) {
+        if with_lane(self.socket, |lane, _| lane.is_quiet()) != Some(true) {
             return 1;
         }
         let mut entry = entry(self.fd, libc::POLLIN);
@@ -141,7 +142,7 @@ impl Question for ToRead {
     }
 
     fn set_turn(&self, has_turn: bool) {
-        with_lane(self.socket, |lane| lane.set_awaited(has_turn));
+        with_lane(self.socket, |lane, _| lane.set_awaited(has_turn));
     }
 
     unsafe fn descriptors(&self, to: &mut Vec<libc::pollfd>) {

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use airdma::{Blame, Device, Endpoint};
 
+use super::is_open;
 use super::receiving::Receiving;
 use super::sending::Sending;
 use super::words::{self, Hello, Nonce, PROOF_BYTES};
-use super::{address, is_open};
+use crate::address;
 use crate::agent::{self, Agent};
 use crate::counters::{self, Counter};
 use crate::next;

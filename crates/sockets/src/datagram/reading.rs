@@ -10,7 +10,8 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 
 use super::receiving::Receiving;
 use super::words::{NOTE_BYTES, Note};
-use super::{FRAME, TRY_AT, address, is_open, opening, total};
+use super::{FRAME, TRY_AT, is_open, opening, total};
+use crate::address;
 use crate::counters::{self, Counter};
 use crate::inside::{Inside, is_inside};
 use crate::next;

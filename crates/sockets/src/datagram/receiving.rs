@@ -7,7 +7,8 @@ use airdma::{Device, Endpoint, Message, Operation, Region, Result};
 use libc::iovec;
 
 use super::words::{self, CONTROL_BYTES, Consumed, HEADER_BYTES, Hello, Note, Welcome};
-use super::{BUFFER_BYTES, WINDOW, pieces, wait};
+use super::{BUFFER_BYTES, WINDOW, wait};
+use crate::regions::pieces;
 
 /// Receives beyond the window: the peer's first message, and one that breaks the rules.
 const SPARE: usize = 2;

@@ -10,7 +10,8 @@ use airdma::{Device, Endpoint, Message, Operation, Region, Result};
 use libc::iovec;
 
 use super::words::{CONTROL_BYTES, Consumed, HEADER_BYTES, Hello, Note, Welcome};
-use super::{BUFFER_BYTES, LONGEST, WINDOW, pieces, wait};
+use super::{BUFFER_BYTES, LONGEST, WINDOW, wait};
+use crate::regions::pieces;
 
 /// Receives for the peer's counts.
 const ANSWERS: usize = 8;

@@ -3,6 +3,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use airdma::Device;
+
 use super::words::{Hello, Note};
 use super::*;
 

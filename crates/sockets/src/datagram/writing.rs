@@ -7,7 +7,8 @@ use airdma_preload::errno;
 use libc::{iovec, mmsghdr, sockaddr, socklen_t};
 
 use super::words::Note;
-use super::{FRAME, LONGEST, TRY_AT, address, hand_back, is_open, opening, total};
+use super::{FRAME, LONGEST, TRY_AT, hand_back, is_open, opening, total};
+use crate::address;
 use crate::counters::{self, Counter};
 use crate::inside::{Inside, is_inside};
 use crate::next;

@@ -1,10 +1,11 @@
-//! Addresses of datagram sockets, as the kernel has them. IPv4 addresses are such also on sockets
+//! Addresses of sockets, as the kernel has them. IPv4 addresses are such also on sockets
 //! of IPv6.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::ptr;
 
 use crate::tcp;
 
@@ -12,6 +13,25 @@ const IPV6_MTU: c_int = 24;
 /// Headers of IP and UDP.
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;
+
+/// The address in a name of a socket, IPv4 addresses as such.
+fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says so, and the storage is large enough for any.
+            let v4 = unsafe { ptr::from_ref(storage).cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { ptr::from_ref(storage).cast::<libc::sockaddr_in6>().read() };
+            let ip = IpAddr::from(Ipv6Addr::from(v6.sin6_addr.s6_addr)).to_canonical();
+            Some(SocketAddr::new(ip, u16::from_be(v6.sin6_port)))
+        }
+        _ => None,
+    }
+}
 
 type Name = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
 
@@ -26,7 +46,7 @@ pub unsafe fn read(name: *const libc::sockaddr, length: libc::socklen_t) -> Opti
     (length <= room && !name.is_null()).then_some(())?;
     // SAFETY: the caller's promise; all bytes are values of the structure.
     let storage = unsafe {
-        std::ptr::copy_nonoverlapping(name.cast::<u8>(), storage.as_mut_ptr().cast(), length);
+        ptr::copy_nonoverlapping(name.cast::<u8>(), storage.as_mut_ptr().cast(), length);
         storage.assume_init()
     };
     let least = match c_int::from(storage.ss_family) {
@@ -36,7 +56,7 @@ pub unsafe fn read(name: *const libc::sockaddr, length: libc::socklen_t) -> Opti
     if length < least {
         return None;
     }
-    tcp::address(&storage)
+    address(&storage)
 }
 
 fn name_of(fd: c_int, get: Name) -> Option<SocketAddr> {
@@ -49,7 +69,7 @@ fn name_of(fd: c_int, get: Name) -> Option<SocketAddr> {
         }
         storage.assume_init()
     };
-    tcp::address(&storage)
+    address(&storage)
 }
 
 /// The address that a socket is bound to.
@@ -89,8 +109,8 @@ pub fn route(to: SocketAddr) -> Option<Route> {
 /// Port 0 of any address of the peer's family.
 fn any(of: SocketAddr) -> SocketAddr {
     let ip: IpAddr = match of.ip() {
-        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     SocketAddr::new(ip, 0)
 }
