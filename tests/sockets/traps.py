@@ -89,12 +89,13 @@ def run_faults(lab: Lab, tally: Tally, folder: Path, traps: list[Trap]) -> None:
 
 
 def _with_fault(lab: Lab, trap: Trap, folder: Path, faults: Path) -> Callable[[], list[str]]:
-    prefix = ["env", f"LD_PRELOAD={faults}", f"FAULT={trap.number}", f"TRAP_WAIT_MS={FAULT_WAIT_MS}"]
+    def under(fault: int) -> Observed:
+        prefix = ["env", f"LD_PRELOAD={faults}", f"FAULT={fault}", f"TRAP_WAIT_MS={FAULT_WAIT_MS}"]
+        program = compiled(trap.source, folder)
+        return Observed.of(lab, program, trap.port, folder, lambda argv, **_: [*prefix, *argv], FAULT_TIMEOUT_S)
 
     def test() -> list[str]:
-        program = compiled(trap.source, folder)
-        plain = Observed.of(lab, program, trap.port, folder, PLAIN.command)
-        spoiled = Observed.of(lab, program, trap.port, folder, lambda argv, **_: [*prefix, *argv], FAULT_TIMEOUT_S)
-        return [] if spoiled.differences(plain) else ["the fault makes no difference"]
+        # The same but for the fault: nothing else makes the difference.
+        return [] if under(trap.number).differences(under(0)) else ["the fault makes no difference"]
 
     return test

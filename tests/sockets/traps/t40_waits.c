@@ -42,7 +42,7 @@ static int waits(int way, int fd, int ms, const sigset_t *mask)
     }
     int error = errno;
     if (way == SELECT && ms >= 0 && found == 0 && (left.tv_sec != 0 || left.tv_usec != 0)) say("select: time is left");
-    if (way == SELECT && ms >= 0 && found > 0 && left.tv_sec >= ms / 1000) say("select: no time has passed");
+    if (way == SELECT && ms > 0 && found > 0 && left.tv_sec * 1000 + left.tv_usec / 1000 >= ms) say("select: no time has passed");
     if (epoll >= 0) close(epoll);
     errno = error;
     return found;
