@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod bench;
 mod devices;
+mod doctor;
 mod files;
 mod lab;
 mod link;
@@ -112,6 +113,13 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Check this host, and say what to change, with the command.
+    #[command(after_help = doctor::HELP)]
+    Doctor {
+        /// A list of findings, as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Check what this kernel offers for RoCEv2 over sockets
     Selftest,
     /// Send files and directories to a host where `airdma recv` waits.
@@ -209,6 +217,7 @@ fn main() -> ExitCode {
             return run::sockets::run(&options, &started.command);
         }
         Command::Devices { verbose, json } => devices::print(verbose, json),
+        Command::Doctor { json } => doctor::print(json),
         Command::Selftest => selftest::print(),
         Command::Send(options) => return files::send(options),
         Command::Recv(options) => return files::recv(options),

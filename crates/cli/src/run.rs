@@ -13,14 +13,15 @@ use host::Host;
 use imports::{Imports, Lack};
 use program::Program;
 
-mod artefact;
+pub mod artefact;
 mod elf;
-mod environment;
+pub mod environment;
 mod explain;
 mod holder;
-mod host;
+pub mod host;
 mod imports;
 mod order;
+pub mod ports;
 mod program;
 mod search;
 pub mod sockets;
@@ -121,7 +122,7 @@ fn become_program(
 }
 
 /// Consequence of a failed self-test.
-const REFUTED: &str =
+pub const REFUTED: &str =
     "hosts that are not airdma will drop what this one sends over IPv4; use IPv6 addresses";
 
 /// The settings in the syntax of a shell.

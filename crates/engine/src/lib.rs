@@ -78,6 +78,7 @@ pub use objects::srq::{Srq, SrqAttributes, SrqExtension, SrqPost};
 pub use objects::xrcd::Xrcd;
 pub use progress::poll_set::PollSet;
 pub use progress::progress_thread::without_signals;
+pub use progress::slice::offered as short_slices_offered;
 pub use queues::async_event::AsyncEvent;
 pub use queues::attached_counters::CountedOperations;
 pub use queues::cm_channel::{CmChannel, CmNews};

@@ -1,6 +1,5 @@
 //! `airdma run --explain`: prints what would be done and why, and whether it will work.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -13,6 +12,7 @@ use super::environment::{self, Remark};
 use super::holder::{self, PORT};
 use super::host::{CM, Host, VERBS};
 use super::imports::{Imports, Lack};
+use super::ports::{self, Verdict};
 use super::program::{Deaf, Program};
 use super::wrapper::Started;
 use crate::devices::why_no_device;
@@ -213,38 +213,19 @@ impl Report {
     }
 
     fn port(&mut self, devices: &[DeviceInfo]) {
-        let port = holder::Port::look();
-        let (mut free, mut taken) = (Vec::new(), false);
-        for row in devices.iter().flat_map(|device| &device.gids) {
-            let place = format!("UDP {PORT} at {}", row.address);
-            // A process that shares the address does not help if another does not.
-            let (shared, others) = port.relations(row.address);
-            if let Some(advice) = others {
-                self.line("port", format!("{place}: taken"));
-                if !taken {
-                    self.problem(format!("{place} is taken: {advice}"));
+        let mut taken = false;
+        for verdict in ports::verdicts(devices) {
+            match verdict {
+                Verdict::Fine(text) => self.line("port", text),
+                Verdict::Careful { says, remedy } => self.careful(format!("{says}: {remedy}")),
+                // What keeps one address from the program keeps the others, too: said once.
+                Verdict::Problem { says, .. } if taken => self.line("port", says),
+                Verdict::Problem { says, remedy } => {
+                    self.line("port", says.clone());
+                    self.problem(format!("{says}: {remedy}"));
+                    taken = true;
                 }
-                taken = true;
-            } else if let Some(process) = shared {
-                self.line("port", format!("{place}: shared with {process}"));
-            } else {
-                free.push(row.address.to_string());
             }
-        }
-        for (address, owners) in shared_addresses(devices) {
-            let names = owners.join(" and ");
-            let only = format!(
-                "{names} have one address, {address}, and only one of them can use it at a time"
-            );
-            let advice = format!("give {} another", owners[owners.len() - 1]);
-            if free.contains(&address) {
-                self.careful(format!("{only}: {advice}"));
-            } else {
-                self.problem(format!("{only}, which another program does now: {advice}"));
-            }
-        }
-        if !free.is_empty() {
-            self.line("port", format!("UDP {PORT} is free at {}", free.join(" ")));
         }
     }
 
@@ -308,20 +289,6 @@ pub fn obstacle(started: &Started<'_>, program: Option<&Program>) -> Option<Stri
     let advice = advice(program.deaf?, &started.command[0], program.name());
     let last = program.files.last()?;
     Some(format!("{} {advice}", last.display()))
-}
-
-/// Addresses that several devices have, with the names of those.
-fn shared_addresses(devices: &[DeviceInfo]) -> Vec<(String, Vec<&str>)> {
-    let mut owners: BTreeMap<_, Vec<&str>> = BTreeMap::new();
-    for device in devices {
-        for row in device.gids.iter().filter(|row| !row.is_empty()) {
-            owners.entry(row.address).or_default().push(&device.name);
-        }
-    }
-    let several = owners.into_iter().filter(|(_, names)| names.len() > 1);
-    several
-        .map(|(address, names)| (address.to_string(), names))
-        .collect()
 }
 
 /// The first device whose port another program holds, and what to do.

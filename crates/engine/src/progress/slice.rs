@@ -38,22 +38,35 @@ pub(crate) fn shorten() {
     if SHORT.try_with(|short| short.replace(true)).unwrap_or(true) {
         return;
     }
-    let mut attr = SchedAttr::default();
-    let size = size_of::<SchedAttr>() as u32;
-    // SAFETY: the kernel fills in at most `size` bytes of `attr`, of the calling thread.
-    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) };
+    let Some(mut attr) = attributes() else {
+        return;
+    };
     let is_ordinary = matches!(
         i32::try_from(attr.policy),
         Ok(libc::SCHED_OTHER | libc::SCHED_BATCH)
     );
-    // Kernels before 6.12 return 0: they have no slices to request.
-    if got != 0 || !is_ordinary || attr.runtime <= SLICE_NS {
+    if !is_ordinary || attr.runtime <= SLICE_NS {
         return;
     }
-    attr.size = size;
+    attr.size = size_of::<SchedAttr>() as u32;
     attr.runtime = SLICE_NS;
     // SAFETY: `attr` is one sched_attr of `size` bytes. If this is forbidden, nothing changes.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+/// Whether the kernel gives a thread of the default policy the slices that it requests.
+pub fn offered() -> bool {
+    // Kernels before 6.12 have no slices to request, and return 0.
+    attributes().is_some_and(|attr| attr.runtime != 0)
+}
+
+/// The scheduling attributes of the calling thread.
+fn attributes() -> Option<SchedAttr> {
+    let mut attr = SchedAttr::default();
+    let size = size_of::<SchedAttr>() as u32;
+    // SAFETY: the kernel fills in at most `size` bytes of `attr`, of the calling thread.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) };
+    (got == 0).then_some(attr)
 }
 
 #[cfg(test)]
@@ -61,12 +74,7 @@ mod tests {
     use super::*;
 
     fn runtime() -> u64 {
-        let mut attr = SchedAttr::default();
-        let size = size_of::<SchedAttr>() as u32;
-        // SAFETY: as above.
-        let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) };
-        assert_eq!(got, 0);
-        attr.runtime
+        attributes().unwrap().runtime
     }
 
     #[test]
