@@ -11,7 +11,8 @@ INTEROP_OPTIONS ?=
 STARVE_OPTIONS ?=
 SOCKETS_OPTIONS ?=
 INSTRUCTIONS_OPTIONS ?=
-SUITES ?= lint unit loom worlds air-virtual congestion records-virtual instructions system starve-short interop-quick rdma-core-check
+PACKAGES_OPTIONS ?=
+SUITES ?= lint unit loom worlds air-virtual congestion records-virtual instructions system starve-short packages interop-quick rdma-core-check
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
@@ -35,13 +36,25 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build deb rpm packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## release binaries
 	$(CARGO) build --release --workspace
+
+deb: build dropin ## the package for Debian and Ubuntu, in target/packages
+	$(PYTHON) packaging/deb.py
+
+rpm: build dropin ## the package for Fedora and its relatives, in target/packages
+	$(PYTHON) packaging/rpm.py
+
+packages: build dropin ## makes the packages, looks at what is in them and runs it from a folder (a minute)
+	$(PYTHON) tests/packages/run.py $(PACKAGES_OPTIONS)
+
+packages-fresh: build dropin ## the same, then installed into fresh Debian 12 and 13 and removed (root, debootstrap, Debian's archive)
+	$(PYTHON) tests/packages/run.py --roots bookworm,trixie $(PACKAGES_OPTIONS)
 
 demo: ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute after building; no root needed)
 	@CARGO="$(CARGO)" $(PYTHON) tools/build_demo.py

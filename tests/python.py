@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs ruff (format and rules) and mypy (strict) over the Python of tools/, tests/ and fuzz/. Part
-of `make lint`.
+"""Runs ruff (format and rules) and mypy (strict) over the Python of packaging/, tools/, tests/ and
+fuzz/. Part of `make lint`.
 
 Both come from PyPI in the versions of tests/python-lint.txt, in a virtual environment in
 target/python-lint, which is made when it is absent or holds other versions; afterwards no network
@@ -24,8 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PINNED = ROOT / "tests" / "python-lint.txt"
 ENVIRONMENT = ROOT / "target" / "python-lint"
 PYTHON = ENVIRONMENT / "bin" / "python"
-RUFF_PATHS = ["tools", "tests", "fuzz"]
+RUFF_PATHS = ["packaging", "tools", "tests", "fuzz"]
 GROUPS = {
+    "packaging": [],
     "tools": ["tests/system"],
     "tests": ["tools"],
     "tests/instructions": ["tools"],
@@ -36,6 +37,7 @@ GROUPS = {
         *(f"tests/{name}" for name in ("system", "instructions", "interop", "mutants", "rdma_core", "starve")),
     ],
     "tests/mutants": ["tools"],
+    "tests/packages": ["packaging", "tools"],
     "tests/rdma_core": ["tools"],
     "tests/sockets": ["tools", "tests/system"],
     "tests/starve": ["tools"],

@@ -6,12 +6,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 mod bench;
 mod devices;
 mod doctor;
 mod files;
+mod generate;
 mod lab;
 mod link;
 mod queue;
@@ -182,6 +183,12 @@ enum Command {
     /// One end of a measurement of `airdma bench`.
     #[command(hide = true)]
     BenchEnd(bench::EndOptions),
+    /// Write the man pages and the completions of shells into a folder, for packages.
+    #[command(hide = true)]
+    Generate {
+        /// Gets the folders `man1` and `completions`
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -228,6 +235,7 @@ fn main() -> ExitCode {
         Command::Lab(command) => lab::lab(command),
         Command::Link(command) => link::link(command),
         Command::BenchEnd(options) => bench::end(options),
+        Command::Generate { folder } => generate::generate(Arguments::command(), &folder),
     };
     match outcome {
         Ok(code) => code,
