@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import deb
+import stage
 from said import Failure, Skipped, need, said
 
 ARCHIVE = "http://deb.debian.org/debian"
@@ -56,6 +57,29 @@ echo "programs ended in order"
 """
 
 
+ACTION = stage.SOURCE / "packaging/action"
+STEPS = """
+ip link set lo up
+started=$(date +%s)
+export GITHUB_ENV=/github-env GITHUB_ACTION_PATH=/action PACKAGE=airdma.deb
+cat >/setup <<'STEP'
+{run}
+STEP
+bash -e /setup
+cat >/step <<'STEP'
+ibv_devices | grep airdma_lo
+ib_write_bw -d airdma_lo -n 500 >/server.log & sleep 1
+ib_write_bw -d airdma_lo -n 500 127.0.0.1
+wait $!
+STEP
+env $(cat /github-env) {shell} /step
+echo "seconds $(($(date +%s) - started))"
+# A package that is not there ends the step, and says so.
+if PACKAGE=/no.deb bash -e /setup 2>/refused; then exit 1; fi
+grep -q '/no.deb is not a file' /refused
+"""
+
+
 def check(package: Path, release: str) -> str:
     """Installs the package with apt, runs perftest between two hosts, and removes it."""
     need("debootstrap", "debootstrap")
@@ -77,6 +101,31 @@ def check(package: Path, release: str) -> str:
         remove(root)
 
 
+def action(package: Path, release: str) -> str:
+    """Runs what packaging/action runs on a runner, and then a step as its `shell` does."""
+    need("debootstrap", "debootstrap")
+    if os.geteuid() != 0:
+        raise Skipped("debootstrap and chroot need root")
+    text = (ACTION / "action.yml").read_text(encoding="utf-8")
+    runs = re.findall(r"^ +run: '(.*)'$", text, re.MULTILINE)
+    shells = re.findall(r"shell: (airdma .*) \{0\}$", text, re.MULTILINE)
+    if len(runs) != 1 or len(shells) != 1:
+        raise Failure(f"action.yml has other steps than the test knows: {runs}, {shells}")
+    root = deb.OUTPUT / f"action-{release}"
+    remove(root)
+    try:
+        prepare(root, release)
+        shutil.copy(package, root / "airdma.deb")
+        shutil.copytree(ACTION, root / "action")
+        output = inside(root, STEPS.format(run=runs[0], shell=shells[0]), own_network=True)
+        seconds = re.findall(r"^seconds (\d+)$", output, re.MULTILINE)
+        if not seconds:
+            raise Failure(output)
+        return f" {seconds[0]} s with a step of perftest"
+    finally:
+        remove(root)
+
+
 def prepare(root: Path, release: str) -> None:
     """A system with perftest, from a kept archive of packages if there is one."""
     kept = deb.OUTPUT / f"{release}.tar"
@@ -86,7 +135,7 @@ def prepare(root: Path, release: str) -> None:
         return
     variant = ["--variant=minbase", "--include=iproute2,ca-certificates"]
     said(["debootstrap", *variant, release, root, ARCHIVE], timeout_s=900)
-    inside(root, "apt-get install -y -qq --no-install-recommends perftest", own_network=False)
+    inside(root, "apt-get install -y -qq --no-install-recommends perftest ibverbs-utils", own_network=False)
     said(["tar", "-C", root, "-cf", kept, "."], timeout_s=300)
 
 

@@ -42,6 +42,7 @@ def main() -> int:
         passed.append(run("The package for Fedora is right:", partial(relatives.check, options.built, root)))
     for release in filter(None, options.roots.split(",")):
         passed.append(run(f"Fresh {release}:", partial(fresh.check, package, release)))
+        passed.append(run(f"The action on {release}:", partial(fresh.action, package, release)))
     print(f"packages: {sum(passed)} of {len(passed)} passed")
     return 0 if all(passed) else 1
 
