@@ -12,6 +12,7 @@
 //! meanwhile.
 
 mod departures;
+mod patience;
 mod places;
 mod program;
 mod registry;
@@ -25,10 +26,11 @@ use airdma_preload::PerProcess;
 use airdma_transport::Time;
 use airdma_wire::{Gid, Neighbour, Qpn};
 use departures::Departures;
+use patience::Patience;
 use program::{Plan, REQ, SIDR_REP, SIDR_REQ};
 pub(crate) use registry::JoinError;
 pub(crate) use registry::Member;
-use registry::{LOCK_PAUSE, LOCK_TRIES, ListenError, Registry, Seat};
+use registry::{ListenError, Registry, Seat};
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -41,11 +43,11 @@ use std::time::{Duration, Instant};
 const REPAIR_PAUSE_MIN: Duration = Duration::from_millis(1);
 const REPAIR_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Attempts to lock the registry before a repair is postponed: 50 ms.
-const REPAIR_TRIES: u32 = 250;
+/// Wait for the lock of the registry before a repair is postponed.
+const REPAIR_WAIT: Duration = Duration::from_millis(50);
 
 /// Longest time for which a leaving process receives the packets that are still there: more is an
-/// endless flood. The others give up a change after [`REPAIR_TRIES`].
+/// endless flood. The others give up a change after [`REPAIR_WAIT`].
 const LAST_LOOKS_TIME: Duration = Duration::from_millis(10);
 /// Least number of receive calls meanwhile, with 64 packets each: the process may not be scheduled.
 const LAST_LOOKS_MIN: u32 = 16;
@@ -193,9 +195,9 @@ impl Steering {
         self.registry.life()
     }
 
-    fn change(&self, tries: u32, progress: &mut dyn FnMut()) -> Option<Change<'_>> {
+    fn change(&self, mut patience: Patience, progress: &mut dyn FnMut()) -> Option<Change<'_>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..tries {
+        loop {
             if self.registry.try_lock() {
                 let unfinished = self.registry.begin();
                 let removed = self.registry.remove_dead();
@@ -209,9 +211,10 @@ impl Steering {
             }
             // The holder of the lock may wait for this process's answer.
             progress();
-            std::thread::sleep(LOCK_PAUSE);
+            if !patience.pauses(self.registry.changer()) {
+                return None;
+            }
         }
-        None
     }
 
     /// Binds the addresses of the GID table with `open`, and notifies the others.
@@ -226,7 +229,7 @@ impl Steering {
     ) -> Result<UdpPort, BindError> {
         let mut stranger = None;
         for _ in 0..BIND_TRIES {
-            let Some(mut change) = self.change(LOCK_TRIES, &mut || {}) else {
+            let Some(mut change) = self.change(Patience::new(), &mut || {}) else {
                 return Err(locked(addresses, self.registry.changer()));
             };
             let mut port = open()?;
@@ -277,7 +280,7 @@ impl Steering {
         ground: &mut Ground<'_>,
     ) -> io::Result<()> {
         let mut change = self
-            .change(LOCK_TRIES, &mut || ground.progress())
+            .change(Patience::new(), &mut || ground.progress())
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
         let index = usize::from(row);
         if let Some((old, seat)) = change.inner.rows.get_mut(index).and_then(Option::take) {
@@ -301,7 +304,7 @@ impl Steering {
 
     /// Leases a range of queue pair numbers.
     pub(crate) fn lease(&self, ground: &mut Ground<'_>) -> Option<u8> {
-        let mut change = self.change(LOCK_TRIES, &mut || ground.progress())?;
+        let mut change = self.change(Patience::new(), &mut || ground.progress())?;
         let range = change.registry.lease()?;
         self.settle(&mut change, ground);
         Some(range)
@@ -311,7 +314,7 @@ impl Steering {
     pub(crate) fn manage(&self, ground: &mut Ground<'_>) {
         // Without the lock the others learn of it with the next program.
         self.registry.manage();
-        if let Some(mut change) = self.change(LOCK_TRIES, &mut || ground.progress()) {
+        if let Some(mut change) = self.change(Patience::new(), &mut || ground.progress()) {
             self.settle(&mut change, ground);
         }
     }
@@ -328,7 +331,7 @@ impl Steering {
         ground: &mut Ground<'_>,
     ) -> Result<(), Error> {
         let mut change = self
-            .change(LOCK_TRIES, &mut || ground.progress())
+            .change(Patience::new(), &mut || ground.progress())
             .ok_or_else(|| Error::System {
                 message: "another process keeps the list of listeners locked: is it stopped?"
                     .into(),
@@ -359,7 +362,9 @@ impl Steering {
     pub(crate) fn leave(&self, ground: &mut Ground<'_>) {
         // Now, so that the others only wait for the rest.
         ground.take_last();
-        let Some(mut change) = self.change(REPAIR_TRIES, &mut || ground.progress()) else {
+        let Some(mut change) =
+            self.change(Patience::at_most(REPAIR_WAIT), &mut || ground.progress())
+        else {
             // The others then handle it as a death.
             return;
         };
@@ -451,7 +456,7 @@ impl Steering {
     /// Determines why misrouted packets come here, and repairs it.
     pub(crate) fn repair(&self, now: Time, ground: &mut Ground<'_>) {
         self.wanted.store(false, Ordering::Relaxed);
-        let pause = match self.change(REPAIR_TRIES, &mut || ground.progress()) {
+        let pause = match self.change(Patience::at_most(REPAIR_WAIT), &mut || ground.progress()) {
             None => REPAIR_PAUSE_MAX,
             Some(mut change) => {
                 let programs = change.registry.programs();
@@ -494,7 +499,9 @@ impl Steering {
     /// Removes what a process left behind. False if there was nothing: the process may not have
     /// ended completely.
     pub(crate) fn remove_departed(&self, ground: &mut Ground<'_>) -> bool {
-        let Some(mut change) = self.change(REPAIR_TRIES, &mut || ground.progress()) else {
+        let Some(mut change) =
+            self.change(Patience::at_most(REPAIR_WAIT), &mut || ground.progress())
+        else {
             return false;
         };
         let programs = change.registry.programs();

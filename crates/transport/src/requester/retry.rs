@@ -101,13 +101,32 @@ impl Requester {
             self.late_timers += 1;
             return Ok(());
         }
-        let patience = patience(timer, attributes.retry_count);
+        let patience = self.patience(timer, attributes);
         self.silence += timer;
         if self.silence < patience {
             return Ok(());
         }
         self.silence -= patience;
         self.spend_retry()
+    }
+
+    /// How long the peer may be silent for each retry.
+    ///
+    /// IBTA 9.7.6.1.3 allows from one to four times the timer, and the shortest tells a busy host
+    /// from a dead one no better: so it is the longest, unless all retries together would exceed
+    /// [`GIVEN_UP_AFTER`]. A peer with which selective repeat is agreed on is a process that shares
+    /// its processors with others and may be stopped, and no adapter: it gets the longer times.
+    fn patience(&self, timer: Duration, attributes: &QpAttributes) -> Duration {
+        let timers_max = timer * TIMERS_MAX;
+        let (all, longest) = match (&self.repair, ack_timeout(attributes.timeout)) {
+            (Some(_), Some(timeout)) => (
+                GIVEN_UP_AFTER_AGREED,
+                timers_max.max(timeout * TIMERS_MAX_AGREED),
+            ),
+            _ => (GIVEN_UP_AFTER, timers_max),
+        };
+        let share = all / (u32::from(attributes.retry_count) + 1);
+        share.clamp(timer, longest)
     }
 
     /// Number of retransmissions of the packet with this sequence, known only for the oldest
@@ -201,18 +220,11 @@ impl Requester {
     }
 }
 
-/// How long a peer may be silent for each retry.
-///
-/// IBTA 9.7.6.1.3 allows from one to [`TIMERS_MAX`] times the timer, and the shortest tells a busy
-/// host from a dead one no better: so it is the longest, unless all retries together would exceed
-/// [`GIVEN_UP_AFTER`].
-fn patience(timer: Duration, retry_count: u8) -> Duration {
-    let share = GIVEN_UP_AFTER / (u32::from(retry_count) + 1);
-    share.clamp(timer, timer * TIMERS_MAX)
-}
-
 /// Most timers that one retry may take.
 const TIMERS_MAX: u32 = 4;
+
+/// The same for a peer with which selective repeat is agreed on, in timers of the attributes.
+const TIMERS_MAX_AGREED: u32 = 16;
 
 /// Most doublings of the timer of a requester that retries for ever.
 const DOUBLINGS_MAX: u8 = 2;
@@ -220,6 +232,9 @@ const DOUBLINGS_MAX: u8 = 2;
 /// Silence after which a peer counts as gone, if it lies between the shortest and the longest time
 /// that the attributes allow.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
+
+/// The same for a peer with which selective repeat is agreed on.
+const GIVEN_UP_AFTER_AGREED: Duration = Duration::from_secs(6);
 
 /// A timer this late shows that this host did not run, and says nothing about the peer.
 const LATE: Duration = Duration::from_millis(10);

@@ -150,11 +150,26 @@ fn a_requester_that_retries_for_ever_outlasts_any_silence() {
 
 /// How long the peer is silent before it is given up, and how many timers run out meanwhile.
 fn given_up_after(timeout: u8, retry_count: u8) -> (Duration, u32) {
+    let b = Bench::connected_with(QpAttributes {
+        timeout,
+        retry_count,
+        ..attributes()
+    });
+    given_up(b)
+}
+
+/// The same for a peer with which selective repeat is agreed on.
+fn agreed_given_up_after(timeout: u8, retry_count: u8) -> (Duration, u32) {
     let mut b = Bench::connected_with(QpAttributes {
         timeout,
         retry_count,
         ..attributes()
     });
+    b.qp.set_selective(Some(&ReorderMemory::new(1 << 20)));
+    given_up(b)
+}
+
+fn given_up(mut b: Bench) -> (Duration, u32) {
     b.post(Operation::Send, 8);
     let start = b.now;
     while b.qp.poll_timeout().is_some() || b.qp.wants_transmit() {
@@ -177,6 +192,23 @@ fn silence_lasts_four_timers_a_retry_within_the_limit() {
     // UCX's own: the timer as often as was asked for.
     assert_eq!(given_up_after(18, 7), (timer(18) * 8, 8));
     assert_eq!(given_up_after(21, 1), (timer(21) * 2, 2));
+}
+
+#[test]
+fn a_peer_that_shares_its_processors_may_be_silent_for_longer() {
+    let timer = |code: u8| Duration::from_nanos(4096 << code);
+    // perftest's and the ping-pongs': 6 s, not 2.1 s, since a program may be stopped for 2 s.
+    assert_eq!(agreed_given_up_after(14, 7), (timer(14) * 90, 90));
+    // The connection manager's.
+    assert_eq!(agreed_given_up_after(16, 7), (timer(16) * 23, 23));
+    // Not beyond 16 times what was asked for, nor beyond 6 s and a timer.
+    assert_eq!(agreed_given_up_after(14, 0), (timer(14) * 16, 16));
+    assert_eq!(agreed_given_up_after(18, 7), (timer(18) * 8, 8));
+    // Such hosts have a timer of 50 ms at least, which is not multiplied by 16.
+    assert_eq!(
+        agreed_given_up_after(8, 7),
+        (Duration::from_millis(50) * 32, 32)
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! [`rows`](super::rows).
 
 use super::departures::Departures;
+use super::patience::Patience;
 use super::rows::{ListenerRow, MemberRow, RangeRow, Rounds, SeatRow, Socket, Word};
 use crate::random::random_u32;
 use crate::sharing::runtime_dir::{
@@ -185,13 +186,11 @@ impl Registry {
             path: path.to_path_buf(),
             departures: Departures::of(path).ok(),
         };
-        let mut tries = 0;
+        let mut patience = Patience::new();
         while !try_lock(&this.file)? {
-            tries += 1;
-            if tries > LOCK_TRIES {
+            if !patience.pauses(this.changer()) {
                 return Err(JoinError::Locked(this.changer()));
             }
-            std::thread::sleep(LOCK_PAUSE);
         }
         let unlock = Unlock(this.file.as_raw_fd());
         let number = this.file.metadata()?.ino();
@@ -560,10 +559,6 @@ impl Drop for Unlock {
         unsafe { libc::flock(self.0, libc::LOCK_UN) };
     }
 }
-
-pub(crate) const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
-/// One second.
-pub(crate) const LOCK_TRIES: u32 = 5000;
 
 fn byte_of(member: Member) -> libc::flock {
     lives_of(member, 1)

@@ -132,18 +132,72 @@ fn a_file_of_dead_members_is_as_good_as_new() {
     assert!(member.lease().is_some());
 }
 
+/// A join that waits for the lock, which `a` holds.
+fn join_beside<'a>(
+    scope: &'a std::thread::Scope<'a, '_>,
+    file: &'a Directory,
+) -> std::thread::ScopedJoinHandle<'a, (Result<Registry, JoinError>, Duration)> {
+    let began = std::time::Instant::now();
+    scope.spawn(move || (Registry::join_at(&file.0), began.elapsed()))
+}
+
 #[test]
-fn a_lock_that_is_not_given_back_is_not_waited_for_for_ever() {
+fn a_stopped_process_that_keeps_the_lock_is_reported() {
     let _alone = alone();
     let file = Directory::new("lock");
     let (a, b) = (file.join(), file.join());
     assert!(a.try_lock());
-    a.begin();
+    let mut child = std::process::Command::new("sleep").arg("60").spawn();
+    let stopped = child.as_mut().unwrap();
+    // SAFETY: a signal to a child of this process.
+    assert_eq!(unsafe { libc::kill(stopped.id() as i32, libc::SIGSTOP) }, 0);
+    let id = u64::from(stopped.id());
+    a.layout().changing.store(id, Ordering::SeqCst);
     assert!(!b.try_lock());
-    let refused = Registry::join_at(&file.0).err().unwrap();
-    assert!(matches!(refused, JoinError::Locked(process) if process == std::process::id()));
+    let refused = Registry::join_at(&file.0).err();
+    stopped.kill().unwrap();
+    stopped.wait().unwrap();
+    assert!(matches!(refused, Some(JoinError::Locked(process)) if u64::from(process) == id));
     a.unlock();
     assert!(b.try_lock());
+}
+
+#[test]
+fn a_process_that_is_slow_with_its_change_is_waited_for() {
+    let _alone = alone();
+    let file = Directory::new("slow");
+    let a = file.join();
+    assert!(a.try_lock());
+    a.begin();
+    std::thread::scope(|scope| {
+        let joined = join_beside(scope, &file);
+        std::thread::sleep(Duration::from_millis(1500));
+        a.finish();
+        a.unlock();
+        let (joined, after) = joined.join().unwrap();
+        assert!(joined.is_ok());
+        assert!(after >= Duration::from_millis(1500));
+    });
+}
+
+#[test]
+fn processes_that_change_one_after_the_other_are_waited_for() {
+    let _alone = alone();
+    let file = Directory::new("queue");
+    let a = file.join();
+    assert!(a.try_lock());
+    std::thread::scope(|scope| {
+        let joined = join_beside(scope, &file);
+        // Ids that no process has: such as of another pid namespace.
+        for id in 0..15 {
+            let id = u64::from(u32::MAX - id);
+            a.layout().changing.store(id, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        a.finish();
+        a.unlock();
+        assert!(joined.join().unwrap().0.is_ok());
+    });
 }
 
 #[test]
