@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Gives a CI job RDMA devices: installs airdma, sets what its programs need, and says what is there.
 #   setup.sh PACKAGE       PACKAGE: path or URL of airdma's package for Debian and Ubuntu
-# For GitHub's runners (action.yml) and GitLab's (gitlab.yml); any other that has apt and root or sudo.
+# For runners of GitHub (action.yml) and GitLab (gitlab.yml), and others with apt and root or sudo.
 set -euo pipefail
 package=${1:?usage: setup.sh PACKAGE}
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
