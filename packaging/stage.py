@@ -164,11 +164,11 @@ def strip(*files: Path) -> None:
 
 
 def settle(root: Path) -> None:
-    """Modes of folders, and one time stamp for everything, whatever the umask and the clock are."""
+    """Modes, and one time stamp for everything, whatever the umask and the clock are."""
     stamp = epoch()
     for path in [root, *root.rglob("*")]:
-        if path.is_dir():
-            path.chmod(0o755)
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         os.utime(path, (stamp, stamp), follow_symlinks=False)
 
 

@@ -24,6 +24,7 @@ import contents
 import deb
 import fresh
 import relatives
+import release_files
 import stage
 from said import Failure, Skipped
 
@@ -40,6 +41,8 @@ def main() -> int:
         root = Path(scratch) / "root"
         passed = [run(check.__doc__, partial(check, package, root)) for check in contents.CHECKS]
         passed.append(run("The package for Fedora is right:", partial(relatives.check, options.built, root)))
+    if options.roots:
+        passed.append(run("A release is the same twice:", partial(release_files.check, options.built)))
     for release in filter(None, options.roots.split(",")):
         passed.append(run(f"Fresh {release}:", partial(fresh.check, package, release)))
         passed.append(run(f"The action on {release}:", partial(fresh.action, package, release)))

@@ -1,0 +1,46 @@
+"""Makes all that a release has, with checksums and a bill of materials.
+
+  python3 packaging/release.py [--built FOLDER] [--output FOLDER]
+
+Packs what was built: two runs over the same binaries make the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import deb
+import rpm
+import sbom
+import stage
+
+OUTPUT = stage.SOURCE / "target/release-files"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="makes the files of a release")
+    parser.add_argument("--built", type=Path, default=stage.BUILT)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    print(build(options.built, options.output))
+    return 0
+
+
+def build(built: Path, output: Path) -> str:
+    """Makes the files, and returns the list of their checksums, which is one of them."""
+    files = [deb.build(built, output), rpm.build(built, output)]
+    bill = output / f"airdma-{stage.version()}.cdx.json"
+    bill.write_text(json.dumps(sbom.document(), indent=2) + "\n", encoding="utf-8")
+    files.append(bill)
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(files)]
+    (output / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

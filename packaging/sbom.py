@@ -1,0 +1,67 @@
+"""The bill of materials of the packages, as CycloneDX: each crate that is compiled into them, with
+its version, licence and the checksum of Cargo.lock.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from typing import Any
+
+import stage
+
+SHIPPED = ("airdma-cli", "airdma-verbs", "airdma-sockets", "airdma-c", "airdma-python")
+"""The crates whose artefacts are packed."""
+TARGET = "x86_64-unknown-linux-gnu"
+
+
+def document() -> dict[str, Any]:
+    """The bill, the same whenever and wherever it is written."""
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
+    said = subprocess.run(command, cwd=stage.SOURCE, capture_output=True, text=True, check=True).stdout
+    metadata = json.loads(said)
+    lock = tomllib.loads((stage.SOURCE / "Cargo.lock").read_text(encoding="utf-8"))
+    sums = {(package["name"], package["version"]): package.get("checksum") for package in lock["package"]}
+    packages = {package["id"]: package for package in metadata["packages"]}
+    components = [component(packages[name], sums) for name in compiled_in(metadata)]
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": {"type": "application", "name": "airdma", "version": stage.version()}},
+        "components": sorted(components, key=lambda it: (it["name"], it["version"])),
+    }
+
+
+def compiled_in(metadata: dict[str, Any]) -> set[str]:
+    """The ids of the shipped crates and of all that they depend on, tests and builds apart."""
+    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+    names = {package["id"]: package["name"] for package in metadata["packages"]}
+    found: set[str] = set()
+    waiting = [node for node in nodes if names[node] in SHIPPED]
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        normal = (it for it in nodes[node]["deps"] if any(kind["kind"] is None for kind in it["dep_kinds"]))
+        waiting += [it["pkg"] for it in normal]
+    return found
+
+
+def component(package: dict[str, Any], sums: dict[tuple[str, str], str | None]) -> dict[str, Any]:
+    name, version = package["name"], package["version"]
+    entry: dict[str, Any] = {
+        "type": "library",
+        "name": name,
+        "version": version,
+        "purl": f"pkg:cargo/{name}@{version}",
+        "bom-ref": f"{name}@{version}",
+    }
+    if package["license"]:
+        entry["licenses"] = [{"expression": package["license"].replace("/", " OR ")}]
+    checksum = sums.get((name, version))
+    if checksum:
+        entry["hashes"] = [{"alg": "SHA-256", "content": checksum}]
+    return entry
