@@ -12,7 +12,7 @@ STARVE_OPTIONS ?=
 SOCKETS_OPTIONS ?=
 INSTRUCTIONS_OPTIONS ?=
 PACKAGES_OPTIONS ?=
-SUITES ?= lint unit loom worlds air-virtual congestion records-virtual instructions system starve-short packages interop-quick rdma-core-check
+SUITES ?= lint unit loom worlds air-virtual congestion records-virtual instructions system sockets-short starve-short packages interop-quick rdma-core-check
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
@@ -36,7 +36,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build deb rpm release packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build deb rpm release packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ programs: build dropin ## the programs of docs/programs.md, which is written aga
 
 sockets: build ## socket programs under `airdma sockets`, at both ends, one, and none: the same behaviour (SOCKETS_OPTIONS="--only traps --match fork": some)
 	$(PYTHON) tests/sockets/run.py $(SOCKETS_OPTIONS)
+
+sockets-short: build ## the part of it that `make test` runs
+	$(PYTHON) tests/sockets/run.py --short
 
 starve: build ## programs on a machine that is starved, 200 runs each; STARVE_OPTIONS="--record", "--runs 20 --only REGEX"; --short: once each
 	$(PYTHON) tests/starve/run.py $(STARVE_OPTIONS)

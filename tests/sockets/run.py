@@ -5,6 +5,7 @@ what they do.
 Needs the release binaries (`make build`). Root, or unprivileged user namespaces.
 
   run.py                       all suites
+  run.py --short               a few minutes of them: what `make test` runs
   run.py --only traps,faults   some of them
   run.py --match 'trap 7'      traps and programs whose name matches
   run.py --only machine --seed 100 --seeds 50 --steps 200
@@ -31,20 +32,23 @@ import unmodified
 from airdma_lab import build, privileges
 from airdma_lab.lab import Lab
 from case import Tally
+from ends import BOTH, SHIMMED
 
+SHORT = ("traps", "machine", "programs", "policy")
 SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "faults")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(SUITES), help=f"suites: {', '.join(SUITES)}")
+    parser.add_argument("--only", help=f"suites: {', '.join(SUITES)}")
+    parser.add_argument("--short", action="store_true", help="with the shim at both ends alone, and no slow traps")
     parser.add_argument("--match", default="", help="regular expression on the names of traps and programs")
     parser.add_argument("--full", action="store_true", help="programs with the shim at each end alone, not in turns")
     parser.add_argument("--seed", type=int, help="first seed of the state machine")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
     parser.add_argument("--steps", type=int, default=machine.STEPS, help="length of a sequence")
     arguments = parser.parse_args()
-    only = set(arguments.only.split(","))
+    only = set(arguments.only.split(",") if arguments.only else SHORT if arguments.short else SUITES)
     if unknown := only - set(SUITES):
         print(f"there is no suite {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
@@ -55,16 +59,19 @@ def main() -> int:
         folder = Path(at)
         folder.chmod(0o755)
         chosen = [trap for trap in traps.all_traps() if re.search(arguments.match, trap.name)]
+        if arguments.short:
+            chosen = [trap for trap in chosen if trap.number not in traps.SLOW]
         if "traps" in only:
             with tally.part("traps"):
-                traps.run(lab, tally, folder, chosen)
+                traps.run(lab, tally, folder, chosen, (BOTH,) if arguments.short else SHIMMED)
         if "machine" in only:
             seeds = machine.SEEDS if arguments.seed is None else range(arguments.seed, arguments.seed + arguments.seeds)
             with tally.part("machine"):
                 machine.run(lab, tally, folder, seeds, arguments.steps)
         if "programs" in only:
             with tally.part("programs"):
-                unmodified.run(lab, tally, folder, arguments.match, arguments.full)
+                match, full, short = arguments.match, arguments.full, arguments.short
+                unmodified.run(lab, tally, folder, match, full=full, short=short)
         if "policy" in only:
             with tally.part("policy"):
                 policy.run(lab, tally, folder, arguments.match)
