@@ -16,6 +16,7 @@ use airdma_engine::{
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -53,6 +54,8 @@ pub(crate) struct Connection {
     cq: Arc<Cq>,
     /// Completions between the queue and the books. Its lock keeps them in order.
     polling: Mutex<Vec<Completion>>,
+    /// Number of WRITEs of the peer for which tasks were woken.
+    writes_noted: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -229,6 +232,7 @@ impl Connection {
             qp,
             cq,
             polling: Mutex::new(Vec::with_capacity(polling::BATCH)),
+            writes_noted: AtomicU64::new(0),
             state: Mutex::new(State {
                 work: Work::new(words),
                 is_open: false,
@@ -526,6 +530,7 @@ impl Connection {
             self.enter(batch, &mut after)
         });
         drop(polling);
+        self.note_writes(&mut after);
         after.settle();
         any
     }
@@ -548,8 +553,18 @@ impl Connection {
             self.enter(batch, &mut after);
         });
         drop(polling);
+        self.note_writes(&mut after);
         after.settle();
         any
+    }
+
+    /// Wakes tasks that wait for a WRITE, if one was placed since this was last called.
+    fn note_writes(&self, after: &mut Aftermath) {
+        let placed = self.qp.writes_placed();
+        // Tasks that begin to wait from now on read the number afterwards.
+        if self.writes_noted.swap(placed, Ordering::Relaxed) != placed {
+            self.state().work.wake_write_watchers(&self.qp, after);
+        }
     }
 
     /// Enters completions into the books.

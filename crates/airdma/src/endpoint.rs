@@ -3,7 +3,7 @@
 use crate::connection::Connection;
 use crate::error::Cause;
 use crate::operation::Pending;
-use crate::work::{Buffer, Request};
+use crate::work::{Buffer, Request, Work};
 use crate::{Error, Operation, Region, Remote, Result};
 use airdma_engine::LIMITS;
 use std::fmt;
@@ -132,6 +132,44 @@ impl Endpoint {
             compare,
             swap,
         }))
+    }
+
+    /// Number of writes of the peer that are placed in regions of this device.
+    ///
+    /// What they wrote is visible after the call. [`Endpoint::written`] waits for the next one.
+    pub fn writes(&self) -> u64 {
+        self.connection.queue_pair().writes_placed()
+    }
+
+    /// Waits until the number of [`Endpoint::writes`] is not `seen`, and returns it.
+    ///
+    /// A [`write`](Endpoint::write) does not notify its target. This is how a program learns of
+    /// writes without a message and without polling its memory: take the number, look at the
+    /// memory, and wait for another number.
+    ///
+    /// ```
+    /// # fn main() -> airdma::Result<()> {
+    /// # use airdma::{Device, Remote, Rights};
+    /// # let device = Device::open("127.0.0.1")?;
+    /// # let listener = device.listen(7473)?;
+    /// # let connecting = device.connect("127.0.0.1:7473");
+    /// # let target = listener.accept().wait()?;
+    /// # let source = connecting.wait()?;
+    /// let shared = device.allocate(64)?.share(Rights::WRITE)?;
+    /// let remote = shared.remote(&target)?; // sent to the source, in a message
+    /// let seen = target.writes();
+    /// let writing = source.write(device.allocate(64)?, .., &remote, 0);
+    /// target.written(seen).wait()?;
+    /// # writing.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Endpoint::recv`], once the connection has ended and no write is left to report.
+    pub fn written(&self, seen: u64) -> Operation<u64> {
+        let connection = Arc::clone(&self.connection);
+        Operation::new(&self.connection.hub, Watching { connection, seen })
     }
 
     /// Reports how many bytes wait in a buffer that the peer fills, and how many fit; 0 of 0 ends
@@ -400,6 +438,32 @@ impl Drop for Receiving {
         let ticket = self.ticket;
         self.connection
             .amend(|work, after| work.leave(ticket, after));
+    }
+}
+
+/// A wait for a write of the peer.
+struct Watching {
+    connection: Arc<Connection>,
+    seen: u64,
+}
+
+impl Watching {
+    fn found(&self, work: &mut Work, waker: Option<&Waker>) -> Option<Result<u64>> {
+        work.writes_beyond(self.connection.queue_pair(), self.seen, waker)
+    }
+}
+
+impl Pending<u64> for Watching {
+    fn poll(&mut self, waker: Option<&Waker>) -> Poll<Result<u64>> {
+        self.connection
+            .poll(waker, |work, waker| self.found(work, waker))
+    }
+
+    fn look(&mut self, waker: &Waker) -> Poll<Result<u64>> {
+        let found = self
+            .connection
+            .amend(|work, _| self.found(work, Some(waker)));
+        found.map_or(Poll::Pending, Poll::Ready)
     }
 }
 

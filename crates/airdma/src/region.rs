@@ -12,6 +12,7 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Registered memory that the program owns: read and write it as a slice of bytes.
@@ -463,7 +464,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads the word at `offset`, a multiple of 8, atomically: for words that peers add to.
+    /// Reads the word at `offset`, a multiple of 8, atomically: for words that peers add to, or
+    /// write.
+    ///
+    /// Where a peer's write ends with the word, the rest of the write is visible once the word is.
     ///
     /// # Errors
     /// [`Blame::You`](crate::Blame::You): `offset` is not a multiple of 8, or exceeds the region.
@@ -474,8 +478,8 @@ impl Shared {
                 "a word at offset {offset}: words are at multiples of 8"
             )));
         }
-        // SAFETY: within the region and aligned; volatile, since peers write it.
-        Ok(unsafe { part.read_volatile() })
+        // SAFETY: within the region, aligned, and mapped as long as the region lives.
+        Ok(unsafe { AtomicU64::from_ptr(part) }.load(Ordering::Acquire))
     }
 
     /// Ends the sharing, and returns the region.

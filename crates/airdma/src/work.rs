@@ -4,6 +4,7 @@
 //! a program without free regions cannot request more, which is the back-pressure.
 
 use crate::error::Cause;
+use crate::hub::watch;
 use crate::{Blame, Error, Message, Region, Result};
 use airdma_engine::{
     Completion, Operation as Verb, Qp, RecvWr, Rkey, SendFlags, SendWr, Sge, Status,
@@ -113,6 +114,8 @@ pub(crate) struct Work {
     /// Waiting readers; the n-th gets the n-th message.
     readers: VecDeque<Reader>,
     last_ticket: u64,
+    /// Tasks that wait for a WRITE of the peer.
+    write_watchers: Vec<Waker>,
     /// Why the connection has ended.
     pub(crate) failure: Option<Cause>,
 }
@@ -135,6 +138,7 @@ impl Work {
             returned: VecDeque::new(),
             readers: VecDeque::new(),
             last_ticket: 0,
+            write_watchers: Vec::new(),
             failure: None,
         }
     }
@@ -149,7 +153,10 @@ impl Work {
         let slots = self.slots.iter().flatten();
         let mut wakers = slots.map(|slot| &slot.waker);
         let mut readers = self.readers.iter().map(|reader| &reader.waker);
-        self.overflows() || wakers.any(Option::is_some) || readers.any(Option::is_some)
+        self.overflows()
+            || self.awaits_writes()
+            || wakers.any(Option::is_some)
+            || readers.any(Option::is_some)
     }
 
     /// Whether nothing is in flight to the peer.
@@ -160,7 +167,38 @@ impl Work {
     /// Whether a caller waits for a peer that owes no acknowledgement, so that its death would go
     /// unnoticed.
     pub(crate) fn only_listens(&self) -> bool {
-        self.is_idle() && self.readers.len() > self.messages.len()
+        self.is_idle() && (self.awaits_writes() || self.readers.len() > self.messages.len())
+    }
+
+    /// Whether a task waits for a WRITE of the peer.
+    pub(crate) fn awaits_writes(&self) -> bool {
+        !self.write_watchers.is_empty()
+    }
+
+    /// Number of placed WRITEs, if it is not `seen`; else keeps `waker`.
+    pub(crate) fn writes_beyond(
+        &mut self,
+        qp: &Qp,
+        seen: u64,
+        waker: Option<&Waker>,
+    ) -> Option<Result<u64>> {
+        if waker.is_some() {
+            watch(&mut self.write_watchers, waker);
+            qp.await_writes(true);
+        }
+        let placed = qp.writes_placed();
+        if placed != seen {
+            return Some(Ok(placed));
+        }
+        self.failure.clone().map(|cause| Err(cause.into()))
+    }
+
+    /// Wakes tasks that wait for a WRITE: one may be placed.
+    pub(crate) fn wake_write_watchers(&mut self, qp: &Qp, after: &mut Aftermath) {
+        if self.awaits_writes() {
+            qp.await_writes(false);
+            after.wakers.append(&mut self.write_watchers);
+        }
     }
 
     /// Adds a request, which [`Work::post`] posts; returns its number.
@@ -453,6 +491,7 @@ impl Work {
         self.returned
             .extend(queued.into_iter().map(|buffer| buffer.region));
         self.wake_readers(after);
+        after.wakers.append(&mut self.write_watchers);
     }
 }
 

@@ -5,6 +5,7 @@ mod common;
 
 use airdma::{Blame, Remote, Rights};
 use common::*;
+use std::time::{Duration, Instant};
 
 #[test]
 fn writes_and_reads_reach_the_peers_region() {
@@ -315,4 +316,54 @@ fn a_region_is_opened_to_endpoints_of_its_own_device() {
             assert!(shared.remote(&left).is_ok());
         },
     );
+}
+
+#[test]
+fn a_write_wakes_a_thread_that_waits_for_it() {
+    isolated("a_write_wakes_a_thread_that_waits_for_it", "", || {
+        const ROUNDS: u64 = 60;
+        let Pair {
+            here,
+            there,
+            left,
+            right,
+        } = pair();
+        let shared = there.allocate(64).unwrap().share(Rights::WRITE).unwrap();
+        let remote = shared.remote(&right).unwrap();
+        let (asleep, awake) = std::sync::mpsc::channel();
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    asleep.send(()).unwrap();
+                    let mut written = right.written(round);
+                    let count = written.wait_timeout(PATIENCE).unwrap().unwrap();
+                    assert_eq!(count, round + 1);
+                    assert_eq!(shared.word(56).unwrap(), round);
+                }
+            });
+            let mut region = here.allocate(64).unwrap();
+            for round in 0..ROUNDS {
+                awake.recv().unwrap();
+                // Beyond its polling.
+                std::thread::sleep(Duration::from_millis(5));
+                region[56..].copy_from_slice(&round.to_ne_bytes());
+                region = left.write(region, .., &remote, 0).wait().unwrap();
+            }
+        });
+        // Without an event, a wait looks once a second.
+        assert!(start.elapsed().as_secs() < ROUNDS / 2);
+    });
+}
+
+#[test]
+fn a_wait_for_a_write_ends_with_the_connection() {
+    isolated("a_wait_for_a_write_ends_with_the_connection", "", || {
+        let pair = pair();
+        let mut written = pair.right.written(0);
+        assert!(written.wait_timeout(Duration::from_millis(20)).is_none());
+        drop(pair.left);
+        let ended = written.wait_timeout(PATIENCE).unwrap();
+        assert!(ended.unwrap_err().is_closed());
+    });
 }

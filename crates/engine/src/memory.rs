@@ -450,6 +450,39 @@ impl MemoryTable {
         written.or(Ok(()))
     }
 
+    /// As [`write`](Self::write), for the end of a message: if its last eight bytes are a word at a
+    /// multiple of 8, that is stored at once, after all other bytes.
+    ///
+    /// A copy of bytes has no order that other threads could rely on: the C library's begins with
+    /// the last ones, for some lengths.
+    #[inline]
+    pub(crate) fn write_last(
+        &self,
+        place: Place,
+        right: Access,
+        data: &[u8],
+    ) -> Result<(), Refused> {
+        let Some((before, word)) = data.split_last_chunk::<8>() else {
+            return self.write(place, right, data);
+        };
+        let (to, backing) = self.find(place, data.len() as u64, right)?;
+        // In bounds, as `find` checked.
+        let at = to.wrapping_add(before.len());
+        if backing != Backing::Mapped || !at.addr().is_multiple_of(8) {
+            return self.write(place, right, data);
+        }
+        let written = self.copying.guard(to, data.len(), || {
+            // SAFETY: as in `write`; the check above aligned the word. A program's accesses that
+            // are not atomic race with the store, as with an RDMA NIC's.
+            unsafe {
+                ptr::copy_nonoverlapping(before.as_ptr(), to, before.len());
+                let word = u64::from_ne_bytes(*word);
+                AtomicU64::from_ptr(at.cast()).store(word, Ordering::Release);
+            }
+        });
+        written.or(Ok(()))
+    }
+
     /// Whether a peer may access `length` bytes. A length of zero touches nothing, and its key is
     /// not looked at (IBTA 9.7.5.2.4, C9-88).
     pub(crate) fn check(

@@ -18,3 +18,4 @@ pub(crate) mod srq_shared;
 pub(crate) mod urgency;
 pub(crate) mod use_count;
 pub(crate) mod work_request;
+pub(crate) mod write_watch;

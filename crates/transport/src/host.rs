@@ -240,6 +240,15 @@ pub trait Host {
     /// Places data of an RDMA WRITE.
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
+    /// Places the last data of an RDMA WRITE. A thread of the program that reads its last eight
+    /// bytes atomically, if their address is a multiple of 8, then sees all of the message.
+    fn write_remote_last(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {
+        self.write_remote(rkey, va, data)
+    }
+
+    /// An RDMA WRITE is placed whole.
+    fn wrote(&mut self) {}
+
     /// Executes an atomic and returns the original value.
     fn atomic(
         &mut self,

@@ -370,7 +370,11 @@ impl Responder {
         };
         self.spare = receive;
         if !packet.payload.is_empty() {
-            host.write_remote(rkey, va.wrapping_add(u64::from(placed)), packet.payload)?;
+            let va = va.wrapping_add(u64::from(placed));
+            match last {
+                true => host.write_remote_last(rkey, va, packet.payload)?,
+                false => host.write_remote(rkey, va, packet.payload)?,
+            }
         }
         if !last {
             self.inbound = Some(Inbound::Write {
@@ -383,6 +387,7 @@ impl Responder {
         }
         self.inbound = None;
         self.spare = None;
+        host.wrote();
         if let Some(receive) = receive {
             let completion = Completion {
                 byte_len: length,

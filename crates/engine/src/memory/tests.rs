@@ -63,6 +63,31 @@ fn bytes_are_written_and_read_at_their_remote_address() {
 }
 
 #[test]
+fn the_end_of_a_message_is_placed_at_any_address_and_length() {
+    for start in 0..16usize {
+        for length in 0..=40usize {
+            let fixture = Fixture::new(ALL, |_| 0);
+            let data: Vec<u8> = (1..=length as u8).collect();
+            let written =
+                fixture
+                    .table
+                    .write_last(fixture.place(start as u64), Access::REMOTE_WRITE, &data);
+            assert_eq!(written, Ok(()));
+            let mut expected = [0x11; 64];
+            expected[start..start + length].copy_from_slice(&data);
+            let mut seen = [0; 64];
+            let place = fixture.place(0);
+            (fixture.table.read(place, Access::REMOTE_READ, &mut seen)).unwrap();
+            assert_eq!(seen, expected, "{length} bytes at {start}");
+        }
+    }
+    let fixture = Fixture::new(ALL, |_| 0);
+    let beyond = (fixture.table).write_last(fixture.place(56), Access::REMOTE_WRITE, &[7; 9]);
+    assert_eq!(beyond, Err(Refused));
+    assert!(fixture.is_untouched());
+}
+
+#[test]
 fn every_way_out_of_bounds_is_refused_and_nothing_is_touched() {
     let iova = 0x10_0000;
     let fixture = Fixture::new(ALL, |_| iova);

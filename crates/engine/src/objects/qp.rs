@@ -278,6 +278,21 @@ impl Qp {
         binding
     }
 
+    /// Number of WRITEs of the peer that are placed. What they placed is visible to the caller.
+    pub fn writes_placed(&self) -> u64 {
+        self.shared.writes.placed()
+    }
+
+    /// Sets whether a WRITE of the peer raises the event of the receive completion queue, if that
+    /// is armed. Arm the queue afterwards, and then read [`Qp::writes_placed`]: a WRITE that the
+    /// count lacks raises the event.
+    pub fn await_writes(&self, are_awaited: bool) {
+        match are_awaited {
+            true => self.shared.writes.wait(),
+            false => self.shared.writes.leave(),
+        }
+    }
+
     /// Reports the bytes that wait in a buffer of the program, which the peer fills through this
     /// queue pair, and its capacity; 0 of 0 if there is none. The capacity should be many times
     /// what the program takes at once.

@@ -5,6 +5,7 @@ use crate::queues::application_buffer::ApplicationBuffer;
 use crate::queues::qp_state::PublishedState;
 use crate::queues::record_shared::RecordShared;
 use crate::queues::urgency::Urgency;
+use crate::queues::write_watch::WriteWatch;
 use crate::{QpCaps, QpState, QpType, Qpn};
 use airdma_shm::RingProducer;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -23,6 +24,7 @@ pub(crate) struct QpShared {
     pub(crate) state: PublishedState,
     pub(crate) urgency: Urgency,
     pub(crate) application_buffer: ApplicationBuffer,
+    pub(crate) writes: WriteWatch,
     pub(crate) send: Mutex<RingProducer>,
     pub(crate) recv: Mutex<RingProducer>,
     /// Whether it repeats datagrams, where a request asks for it.
@@ -51,6 +53,7 @@ impl QpShared {
             state: PublishedState::new(QpState::Reset),
             urgency: Urgency::new(),
             application_buffer: ApplicationBuffer::new(),
+            writes: WriteWatch::new(),
             send: Mutex::new(send),
             recv: Mutex::new(recv),
             is_reliable: AtomicBool::new(false),

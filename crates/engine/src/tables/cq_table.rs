@@ -142,6 +142,14 @@ impl CqTable {
         slot.is_some_and(|slot| slot.shared.options.ignore_overrun)
     }
 
+    /// Raises the event of a queue that is armed, without a completion.
+    #[cold]
+    pub(crate) fn wake(&mut self, index: CqIndex) {
+        if let Some(Some(slot)) = self.slots.get(index.place()) {
+            self.raised |= slot.shared.notify(true);
+        }
+    }
+
     /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless
     /// its owner does not care, the queue is in error from now on: it takes none any more, an event
     /// is raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), and its queue pairs fail.

@@ -307,6 +307,17 @@ impl Host for QpHost<'_> {
             .write(self.place(rkey, va), Access::REMOTE_WRITE, data)?)
     }
 
+    fn write_remote_last(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {
+        let place = self.place(rkey, va);
+        Ok((self.device.memory).write_last(place, Access::REMOTE_WRITE, data)?)
+    }
+
+    fn wrote(&mut self) {
+        if self.side.shared.writes.count() {
+            self.device.cqs.wake(self.side.recv_cq);
+        }
+    }
+
     fn atomic(
         &mut self,
         rkey: Rkey,

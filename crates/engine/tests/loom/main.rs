@@ -32,6 +32,8 @@ mod urgency;
 mod use_count;
 #[path = "../../src/progress/worker_lock.rs"]
 mod worker_lock;
+#[path = "../../src/queues/write_watch.rs"]
+mod write_watch;
 
 /// The engine's files name each other by their paths in the engine.
 mod progress {
@@ -49,6 +51,7 @@ mod sharing;
 mod sleeping;
 mod taking_over;
 mod world;
+mod writing;
 
 use airdma_transport::QpState;
 use error::Error;
