@@ -1,20 +1,20 @@
 //! `airdma send` and `airdma recv`: the command line of `airdma-transfer`.
 
-mod recv;
-mod send;
-mod show;
+pub mod recv;
+pub mod send;
+pub mod show;
 mod stdin;
 mod stdout;
 pub mod stop;
-mod terminal;
+pub mod terminal;
 
 use airdma_files::printable;
 use airdma_files::session::PublicKey;
 use airdma_transfer::{Error, Home, Kind, Peer};
 use std::process::ExitCode;
 
-pub use recv::{HELP as RECV_HELP, RecvOptions, recv};
-pub use send::{GREW, HELP as SEND_HELP, SendOptions, send};
+pub use recv::{HELP as RECV_HELP, RecvOptions};
+pub use send::{GREW, HELP as SEND_HELP, SendOptions};
 
 use show::Show;
 
@@ -39,9 +39,9 @@ Exit status:
 pub(crate) use exit_status;
 
 /// The command line is invalid.
-const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 /// No peer answers, or there is no route.
-const UNREACHABLE: u8 = 3;
+pub const UNREACHABLE: u8 = 3;
 /// Some files did not arrive, while others did.
 const FLAWED: u8 = 7;
 
@@ -65,7 +65,7 @@ pub fn take_descriptors() {
 }
 
 /// The exit status of an error.
-fn status(error: &Error) -> u8 {
+pub fn status(error: &Error) -> u8 {
     match error.kind() {
         Kind::System => 1,
         Kind::Unreachable => UNREACHABLE,
@@ -98,7 +98,7 @@ fn arrived(end: &show::End) -> ExitCode {
 }
 
 /// The user's key and known peers; prints a warning about invalid lines.
-fn home(show: &Show) -> std::io::Result<Home> {
+pub fn home(show: &Show) -> std::io::Result<Home> {
     let home = Home::open()?;
     if let Some(warning) = home.warning() {
         show.must(&format!("airdma: {warning}"));

@@ -134,7 +134,7 @@ impl Carrier for Transfers {
         let cancel = Cancel::default();
         let cancelled = cancel.clone();
         stop.then(move || cancelled.cancel());
-        let peer = match Peer::find(&order.to) {
+        let peer = match Peer::find(airdma_transfer::Service::Files, &order.to) {
             Ok(peer) => peer,
             Err(error) => {
                 return Outcome::Later(Trouble {

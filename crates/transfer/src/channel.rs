@@ -79,6 +79,12 @@ impl Channel {
         Ok(None)
     }
 
+    /// The connection, for another protocol. Messages of the peer that this channel has not heard
+    /// go there.
+    pub fn into_endpoint(self) -> Endpoint {
+        self.endpoint
+    }
+
     /// Whether the peer has ever sent a message.
     pub fn has_heard(&self) -> bool {
         self.has_heard

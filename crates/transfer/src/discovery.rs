@@ -1,4 +1,4 @@
-//! Receivers on the local network, by name: multicast DNS (RFC 6762, 6763), service `_airdma._udp`.
+//! Receivers on the local network, by name: multicast DNS (RFC 6762, 6763).
 //!
 //! Announcements are not authenticated. They tell where to connect, and which known key to expect
 //! there; the handshake proves the identity.
@@ -11,7 +11,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-const SERVICE: &str = "_airdma._udp.local.";
+/// What a receiver waits for. Each kind has a name and a default port of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Files: `_airdma._udp`.
+    Files,
+    /// Streams of frames: `_airdma-stream._udp`.
+    Streams,
+}
+
 /// Properties of the TXT record: key and name.
 const KEY: &str = "key";
 const NAME: &str = "name";
@@ -62,6 +70,23 @@ pub struct Neighbour {
     pub key: Option<PublicKey>,
 }
 
+impl Service {
+    /// Default port of its receivers, in the port space of RDMA CM.
+    pub const fn port(self) -> u16 {
+        match self {
+            Service::Files => 7479,
+            Service::Streams => 7480,
+        }
+    }
+
+    const fn domain(self) -> &'static str {
+        match self {
+            Service::Files => "_airdma._udp.local.",
+            Service::Streams => "_airdma-stream._udp.local.",
+        }
+    }
+}
+
 /// The announcement of a receiver; withdrawn when dropped.
 pub(crate) struct Announcement {
     /// Sends the current addresses. Dropping it ends the thread.
@@ -72,13 +97,14 @@ pub(crate) struct Announcement {
 impl Announcement {
     /// Announces that `name` listens at these addresses.
     pub fn start(
+        kind: Service,
         name: &str,
         key: PublicKey,
         addresses: &[IpAddr],
         port: u16,
     ) -> Result<Self, NoMulticast> {
         let name = name.to_owned();
-        let described = move |addresses: &[IpAddr]| service(&name, key, addresses, port);
+        let described = move |addresses: &[IpAddr]| service(kind, &name, key, addresses, port);
         let service = described(addresses)?;
         let announcer = announcer(&service)?;
         let (moves, moved) = mpsc::channel();
@@ -103,6 +129,7 @@ impl Announcement {
 
 /// The announced service of a receiver.
 fn service(
+    kind: Service,
     name: &str,
     key: PublicKey,
     addresses: &[IpAddr],
@@ -119,7 +146,14 @@ fn service(
         .collect();
     let properties = [(KEY, key.to_string()), (NAME, name.clone())];
     let name = format!("{name} {digits}");
-    ServiceInfo::new(SERVICE, &name, &host, &reachable[..], port, &properties[..])
+    ServiceInfo::new(
+        kind.domain(),
+        &name,
+        &host,
+        &reachable[..],
+        port,
+        &properties[..],
+    )
 }
 
 impl Drop for Announcement {
@@ -200,11 +234,12 @@ fn held(daemon: &ServiceDaemon) -> i64 {
 /// # Errors
 /// There is no multicast here.
 pub fn neighbours(
+    kind: Service,
     limit: Duration,
     count_max: usize,
     is_wanted: impl Fn(&Neighbour) -> bool,
 ) -> Result<Vec<Neighbour>, NoMulticast> {
-    look(limit, limit, count_max, is_wanted)
+    look(kind, limit, limit, count_max, is_wanted)
 }
 
 /// As [`neighbours`], for a name that should be unique: waits a little for namesakes of the first.
@@ -212,21 +247,23 @@ pub fn neighbours(
 /// # Errors
 /// There is no multicast here.
 pub(crate) fn namesakes(
+    kind: Service,
     limit: Duration,
     count_max: usize,
     is_wanted: impl Fn(&Neighbour) -> bool,
 ) -> Result<Vec<Neighbour>, NoMulticast> {
-    look(limit, NAMESAKES_WITHIN, count_max, is_wanted)
+    look(kind, limit, NAMESAKES_WITHIN, count_max, is_wanted)
 }
 
 fn look(
+    kind: Service,
     limit: Duration,
     after_the_first: Duration,
     count_max: usize,
     is_wanted: impl Fn(&Neighbour) -> bool,
 ) -> Result<Vec<Neighbour>, NoMulticast> {
     let daemon = ServiceDaemon::new()?;
-    let events = daemon.browse(SERVICE)?;
+    let events = daemon.browse(kind.domain())?;
     let mut deadline = Instant::now() + limit;
     let mut found: Vec<Neighbour> = Vec::new();
     while found.len() < count_max
@@ -235,7 +272,7 @@ fn look(
         let ServiceEvent::ServiceResolved(service) = event else {
             continue;
         };
-        if let Some(neighbour) = described(&service).filter(&is_wanted) {
+        if let Some(neighbour) = described(kind, &service).filter(&is_wanted) {
             // A later answer may have more of its records.
             found.retain(|known| known.instance != neighbour.instance);
             found.push(neighbour);
@@ -247,8 +284,11 @@ fn look(
     Ok(found)
 }
 
-fn described(service: &ResolvedService) -> Option<Neighbour> {
-    let instance = service.fullname.strip_suffix(SERVICE)?.strip_suffix('.')?;
+fn described(kind: Service, service: &ResolvedService) -> Option<Neighbour> {
+    let instance = service
+        .fullname
+        .strip_suffix(kind.domain())?
+        .strip_suffix('.')?;
     let instance = printable(instance.replace('\\', "").as_bytes());
     let name = service.txt_properties.get(NAME);
     let name = name.map(|name| printable(name.val_str().as_bytes()));
@@ -375,11 +415,12 @@ mod tests {
                             say(&receiver(number));
                             thread::sleep(Duration::from_millis(2));
                         }
-                        let announcement = Announcement::start("wanted", key, &here, 7);
+                        let announcement =
+                            Announcement::start(Service::Files, "wanted", key, &here, 7);
                         thread::sleep(Duration::from_secs(4));
                         drop(announcement);
                     });
-                    let found = neighbours(Duration::from_secs(6), 1, |it| {
+                    let found = neighbours(Service::Files, Duration::from_secs(6), 1, |it| {
                         others.set(others.get() + 1);
                         it.name == "wanted"
                     });
@@ -400,14 +441,27 @@ mod tests {
                 let here = [Ipv4Addr::new(192, 0, 2, 1).into()];
                 let service = |name: &str| {
                     let properties = [(KEY, key.to_string())];
-                    ServiceInfo::new(SERVICE, name, "a.local.", &here[..], 7, &properties[..])
+                    ServiceInfo::new(
+                        Service::Files.domain(),
+                        name,
+                        "a.local.",
+                        &here[..],
+                        7,
+                        &properties[..],
+                    )
                 };
                 let alone = announcer(&service("alone").unwrap()).unwrap();
-                let _announcement = Announcement::start("kept", key, &here, 7).unwrap();
+                let _announcement =
+                    Announcement::start(Service::Files, "kept", key, &here, 7).unwrap();
                 // Both are queried, so that both exist.
                 let is_found = |name: &str| {
                     let start = Instant::now();
-                    let look = || neighbours(LOOK, 1, |it| it.name == name).unwrap().len() == 1;
+                    let look = || {
+                        neighbours(Service::Files, LOOK, 1, |it| it.name == name)
+                            .unwrap()
+                            .len()
+                            == 1
+                    };
                     while !look() {
                         assert!(start.elapsed() < Duration::from_secs(20), "{name}");
                     }

@@ -4,7 +4,7 @@
 //! Doors follow the interfaces: a new interface, or one whose port was taken before, gets a door,
 //! and an interface that is gone loses its door.
 
-use crate::discovery::{Announcement, NoMulticast};
+use crate::discovery::{Announcement, NoMulticast, Service};
 use crate::error::Error;
 use crate::progress::{Event, Shut};
 use crate::receive::ReceiveJob;
@@ -29,7 +29,7 @@ pub struct Doors {
     shut: Vec<Shut>,
     /// Addresses that were announced last.
     addresses: Vec<IpAddr>,
-    wanted: Wanted,
+    wanted: DoorConfig,
     changes: Option<Changes>,
     /// Whether something changed since the last check.
     has_changed: bool,
@@ -38,12 +38,18 @@ pub struct Doors {
 }
 
 /// Where to listen.
-struct Wanted {
+#[derive(Clone, Debug)]
+pub struct DoorConfig {
+    /// What for.
+    pub service: Service,
     /// Interfaces or addresses; all if empty.
-    named: Vec<String>,
-    port: u16,
-    name: Option<String>,
-    key: PublicKey,
+    pub interfaces: Vec<String>,
+    /// Port, in the port space of RDMA CM.
+    pub port: u16,
+    /// Name to announce on this network, if any.
+    pub name: Option<String>,
+    /// Key of this host's user.
+    pub key: PublicKey,
 }
 
 /// A device with a listener.
@@ -110,24 +116,33 @@ impl Doors {
     /// A named interface cannot be listened on; or, if all are meant, none that leads to other
     /// hosts, though there are some.
     pub fn open(job: &ReceiveJob<'_>) -> Result<Self, Error> {
+        Self::open_with(DoorConfig {
+            service: Service::Files,
+            interfaces: job.interfaces.clone(),
+            port: job.port,
+            name: job.name.clone(),
+            key: job.identity.public(),
+        })
+    }
+
+    /// Opens doors, announced if they have a name.
+    ///
+    /// # Errors
+    /// As [`Doors::open`].
+    pub fn open_with(wanted: DoorConfig) -> Result<Self, Error> {
         let changes = Changes::from_now().ok();
         let mut doors = Self {
             open: Vec::new(),
             shut: Vec::new(),
             addresses: Vec::new(),
-            wanted: Wanted {
-                named: job.interfaces.clone(),
-                port: job.port,
-                name: job.name.clone(),
-                key: job.identity.public(),
-            },
+            wanted,
             changes,
             has_changed: false,
             looked: Instant::now(),
             announced: None,
         };
         if let Err(error) = doors.open_missing()
-            && (!doors.wanted.named.is_empty() || !doors.leads_out())
+            && (!doors.wanted.interfaces.is_empty() || !doors.leads_out())
         {
             return Err(error.into());
         }
@@ -203,7 +218,7 @@ impl Doors {
                     }
                 }
             };
-        if self.wanted.named.is_empty() {
+        if self.wanted.interfaces.is_empty() {
             for interface in Device::interfaces()? {
                 if self.open.iter().any(|door| interface.is_of(&door.device)) {
                     continue;
@@ -213,7 +228,7 @@ impl Doors {
                 enter(self, interface.name(), opened);
             }
         }
-        for named in self.wanted.named.clone() {
+        for named in self.wanted.interfaces.clone() {
             if self
                 .open
                 .iter()
@@ -234,11 +249,15 @@ impl Doors {
         if let Some(Ok(announcement)) = &self.announced {
             return announcement.tell(&addresses);
         }
-        let Wanted {
-            name, key, port, ..
+        let DoorConfig {
+            service,
+            name,
+            key,
+            port,
+            ..
         } = &self.wanted;
-        let name = name.as_ref();
-        self.announced = name.map(|name| Announcement::start(name, *key, &addresses, *port));
+        let announce = |name: &String| Announcement::start(*service, name, *key, &addresses, *port);
+        self.announced = name.as_ref().map(announce);
     }
 }
 

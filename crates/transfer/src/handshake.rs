@@ -4,12 +4,22 @@ use crate::cancel::Cancel;
 use crate::channel::Channel;
 use crate::code_tries::CodeTries;
 use crate::error::Error;
-use crate::lobby::Lobby;
-use airdma_files::session::{Identity, Initiator, Introduction, Session, frame};
+use airdma_files::session::{Door, Identity, Initiator, Introduction, PublicKey, Session, frame};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 /// Time limit of a handshake, which does not wait for users.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// What decides who is admitted.
+pub(crate) trait Doorkeeper {
+    /// The responder's side of handshakes.
+    fn door(&self) -> MutexGuard<'_, Door>;
+    /// Whether a key needs no code.
+    fn knows(&self, key: &PublicKey) -> bool;
+    /// Whether all handshakes end.
+    fn is_cancelled(&self) -> bool;
+}
 
 /// Runs the initiator; `tries` counts proofs of the code, if it has one.
 pub(crate) fn initiate(
@@ -39,10 +49,10 @@ pub(crate) fn initiate(
 /// Runs the responder; returns whether a code was used. A refused initiator learns the reason.
 pub(crate) fn admit(
     channel: &mut Channel,
-    lobby: &Lobby<'_>,
+    doorkeeper: &impl Doorkeeper,
     shown_out: &Cancel,
 ) -> Result<(Session, bool), Error> {
-    let admitted = try_to_admit(channel, lobby, shown_out);
+    let admitted = try_to_admit(channel, doorkeeper, shown_out);
     if let Err(Error::Handshake(error)) = &admitted {
         channel.say(&frame(&error.refusal()))?;
     }
@@ -51,22 +61,22 @@ pub(crate) fn admit(
 
 fn try_to_admit(
     channel: &mut Channel,
-    lobby: &Lobby<'_>,
+    doorkeeper: &impl Doorkeeper,
     shown_out: &Cancel,
 ) -> Result<(Session, bool), Error> {
     let deadline = Instant::now() + LIMIT;
-    let cancelled = || lobby.is_cancelled() || shown_out.is_cancelled();
+    let cancelled = || doorkeeper.is_cancelled() || shown_out.is_cancelled();
     let first = channel.hear_until(deadline, cancelled)?;
     let binding = channel.binding(deadline, cancelled)?;
-    let (answer, second) = lobby.door().answer(&first, &binding)?;
+    let (answer, second) = doorkeeper.door().answer(&first, &binding)?;
     channel.say(&frame(&second))?;
     let third = channel.hear_until(deadline, cancelled)?;
     let mut by_code = true;
     let is_known = |key: &_| {
         by_code = false;
-        lobby.knows(key)
+        doorkeeper.knows(key)
     };
-    let (session, fourth) = lobby.door().admit(answer, &third, is_known)?;
+    let (session, fourth) = doorkeeper.door().admit(answer, &third, is_known)?;
     channel.say(&frame(&fourth))?;
     Ok((session, by_code))
 }

@@ -4,6 +4,7 @@
 //! `airdma-files` defines transfers without moving data; `airdma` moves bytes without knowing
 //! files. This crate joins them: frames and messages use send and receive, chunks use one-sided
 //! writes into memory that the receiver shares. `docs/file-protocol.md` has the order of calls.
+//! Other protocols use the connections to authenticated peers alone: [`call()`] and [`Entrance`].
 //!
 //! | thread | does |
 //! |---|---|
@@ -25,6 +26,7 @@ mod home;
 #[path = "../../engine/tests/common/isolated.rs"]
 mod isolated;
 mod lobby;
+mod meeting;
 mod parking;
 mod peer;
 mod place;
@@ -37,20 +39,22 @@ mod sending;
 mod target;
 mod writer;
 
+pub use airdma::Device;
 pub use cancel::Cancel;
 pub use code_tries::{CODE_TRIES_MAX, CodeTries};
-pub use discovery::{Neighbour, NoMulticast, neighbours};
-pub use doors::Doors;
+pub use discovery::{Neighbour, NoMulticast, Service, neighbours};
+pub use doors::{DoorConfig, Doors};
 pub use error::{Error, Kind};
 pub use home::Home;
+pub use meeting::{Call, Entrance, Met, call};
 pub use peer::{Expected, NoPeer, Peer};
 pub use progress::{Event, Offered, Progress, Shut, Waits};
 pub use receive::{Ask, Destination, ReceiveJob, Received, Watch, receive, receive_at};
 pub use send::{SendJob, Sent, contact, send};
 pub use target::Stream;
 
-/// Default port of receivers, in the port space of RDMA CM.
-pub const PORT: u16 = 7479;
+/// Default port of receivers of files, in the port space of RDMA CM.
+pub const PORT: u16 = Service::Files.port();
 
 /// Bytes of a slot in the staging memory: a chunk, and what sealing adds.
 const SLOT_BYTES: usize = airdma_files::CHUNK_BYTES as usize + airdma_files::session::TAG_BYTES;

@@ -3,6 +3,7 @@
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Meddling};
+use crate::handshake::Doorkeeper;
 use crate::progress::{Event, Offered};
 use crate::receive::{Ask, CONNECTIONS_OF_A_KEY_MAX, Destination, ReceiveJob, Watch};
 use airdma_files::protocol::{Failure, Reason};
@@ -111,18 +112,6 @@ impl<'a> Lobby<'a> {
     /// Ends all connections.
     pub fn close(&self) {
         self.closed.cancel();
-    }
-
-    pub fn is_cancelled(&self) -> bool {
-        self.cancel.is_cancelled() || self.closed.is_cancelled()
-    }
-
-    pub fn door(&self) -> MutexGuard<'_, Door> {
-        self.door.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn knows(&self, key: &PublicKey) -> bool {
-        self.state().met.contains(key) || (self.job.is_known)(key)
     }
 
     pub fn admit_key(&self, key: PublicKey) {
@@ -264,6 +253,20 @@ impl<'a> Lobby<'a> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Doorkeeper for Lobby<'_> {
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn knows(&self, key: &PublicKey) -> bool {
+        self.state().met.contains(key) || (self.job.is_known)(key)
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled() || self.closed.is_cancelled()
     }
 }
 

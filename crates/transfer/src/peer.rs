@@ -1,8 +1,7 @@
 //! Resolves the receiver that a user names: an address, or a name.
 
 use crate::Home;
-use crate::PORT;
-use crate::discovery::{Neighbour, is_link_local, namesakes, neighbours};
+use crate::discovery::{Neighbour, Service, is_link_local, namesakes, neighbours};
 use crate::place::place_of;
 use airdma_files::session::{Pin, Place, PublicKey, Role};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -91,8 +90,9 @@ impl Peer {
     ///
     /// # Errors
     /// The name is unknown, or a link-local address lacks its interface.
-    pub fn find(typed: &str) -> Result<Self, NoPeer> {
-        if let Some((zoned, port)) = zoned(typed) {
+    pub fn find(service: Service, typed: &str) -> Result<Self, NoPeer> {
+        let usual = service.port();
+        if let Some((zoned, port)) = zoned(typed, usual) {
             let resolved = (zoned, port).to_socket_addrs();
             let addresses: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
             if addresses.is_empty() {
@@ -106,7 +106,7 @@ impl Peer {
                 place: None,
             });
         }
-        if let Some(address) = address(typed) {
+        if let Some(address) = address(typed, usual) {
             if is_link_local(&address.ip()) {
                 return Err(NoPeer::NoZone(address.ip()));
             }
@@ -118,7 +118,7 @@ impl Peer {
             });
         }
         let is_meant = |neighbour: &Neighbour| neighbour.name.eq_ignore_ascii_case(typed);
-        let around = namesakes(LOOK, NAMED_MAX, is_meant);
+        let around = namesakes(service, LOOK, NAMED_MAX, is_meant);
         let because = around.as_ref().err().map(|error| format!(" ({error})"));
         let met = || {
             let home = Home::open().ok();
@@ -130,7 +130,7 @@ impl Peer {
                 ..found.into()
             });
         }
-        let (name, port) = split(typed);
+        let (name, port) = split(typed, usual);
         let resolved = (name, port).to_socket_addrs();
         let addresses: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
         if addresses.is_empty() {
@@ -175,8 +175,8 @@ impl Peer {
     ///
     /// # Errors
     /// There is none, or more than one.
-    pub fn only() -> Result<Self, NoPeer> {
-        let mut around = neighbours(LOOK, NAMED_MAX, |_| true)
+    pub fn only(service: Service) -> Result<Self, NoPeer> {
+        let mut around = neighbours(service, LOOK, NAMED_MAX, |_| true)
             .map_err(|error| NoPeer::Nobody(format!(" ({error})")))?;
         match (around.pop(), &around[..]) {
             (Some(only), []) => Ok(only.into()),
@@ -235,11 +235,11 @@ impl From<Neighbour> for Peer {
 }
 
 /// Parses a link-local address with its interface, and a port or the default one.
-fn zoned(typed: &str) -> Option<(&str, u16)> {
+fn zoned(typed: &str, usual: u16) -> Option<(&str, u16)> {
     let (bare, port) = match typed.strip_prefix('[').and_then(|it| it.split_once(']')) {
-        Some((bare, "")) => (bare, PORT),
+        Some((bare, "")) => (bare, usual),
         Some((bare, port)) => (bare, port.strip_prefix(':')?.parse().ok()?),
-        None => (typed, PORT),
+        None => (typed, usual),
     };
     let (address, _) = bare.split_once('%')?;
     address.parse::<Ipv6Addr>().ok()?;
@@ -247,7 +247,7 @@ fn zoned(typed: &str) -> Option<(&str, u16)> {
 }
 
 /// Parses an address, with or without a port.
-fn address(typed: &str) -> Option<SocketAddr> {
+fn address(typed: &str, usual: u16) -> Option<SocketAddr> {
     if let Ok(address) = typed.parse::<SocketAddr>() {
         return Some(address);
     }
@@ -256,20 +256,21 @@ fn address(typed: &str) -> Option<SocketAddr> {
         .and_then(|typed| typed.strip_suffix(']'))
         .unwrap_or(typed);
     let address = bare.parse::<IpAddr>().ok()?;
-    Some(SocketAddr::new(address, PORT))
+    Some(SocketAddr::new(address, usual))
 }
 
 /// Splits a name from its port.
-fn split(typed: &str) -> (&str, u16) {
+fn split(typed: &str, usual: u16) -> (&str, u16) {
     let split = typed.rsplit_once(':');
     let with_port = split.and_then(|(name, port)| Some((name, port.parse().ok()?)));
-    with_port.unwrap_or((typed, PORT))
+    with_port.unwrap_or((typed, usual))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::PORT;
     use airdma_files::session::{Identity, NetworkName};
 
     /// A home that is removed with the test.
@@ -379,7 +380,7 @@ mod tests {
             ("[2001:db8::1]", "[2001:db8::1]:7479"),
             ("[2001:db8::1]:80", "[2001:db8::1]:80"),
         ] {
-            assert_eq!(address(typed), meant.parse().ok(), "{typed}");
+            assert_eq!(address(typed, PORT), meant.parse().ok(), "{typed}");
         }
         for (typed, meant) in [
             ("fe80::1%eth0", Some(("fe80::1%eth0", PORT))),
@@ -389,14 +390,17 @@ mod tests {
             ("[fe80::1%eth0]80", None),
             ("100%", None),
         ] {
-            assert_eq!(zoned(typed), meant, "{typed}");
+            assert_eq!(zoned(typed, PORT), meant, "{typed}");
         }
-        let no_zone = Peer::find("fe80::1").unwrap_err();
+        let no_zone = Peer::find(Service::Files, "fe80::1").unwrap_err();
         assert!(no_zone.to_string().contains("fe80::1%eth0"), "{no_zone}");
-        assert!(matches!(Peer::find("fe80::1%no"), Err(NoPeer::Zone(_))));
-        assert_eq!(address("anna"), None);
-        assert_eq!(split("anna:80"), ("anna", 80));
-        assert_eq!(split("anna"), ("anna", PORT));
-        assert_eq!(split("anna:x"), ("anna:x", PORT));
+        assert!(matches!(
+            Peer::find(Service::Files, "fe80::1%no"),
+            Err(NoPeer::Zone(_))
+        ));
+        assert_eq!(address("anna", PORT), None);
+        assert_eq!(split("anna:80", PORT), ("anna", 80));
+        assert_eq!(split("anna", PORT), ("anna", PORT));
+        assert_eq!(split("anna:x", PORT), ("anna:x", PORT));
     }
 }

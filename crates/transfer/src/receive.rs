@@ -4,7 +4,7 @@ use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
 use crate::doors::Doors;
 use crate::error::Error;
-use crate::handshake::admit;
+use crate::handshake::{Doorkeeper, admit};
 use crate::lobby::Lobby;
 use crate::parking::{park, waker};
 use crate::progress::{Event, Offered, Shut};
@@ -113,12 +113,12 @@ pub struct Received {
 
 /// A connection, as seen by the accepting thread.
 #[derive(Clone)]
-struct Visitor {
+pub(crate) struct Visitor {
     /// Its source address, which has answered.
-    address: IpAddr,
+    pub(crate) address: IpAddr,
     /// Whether it is past the handshake.
     is_admitted: Arc<AtomicBool>,
-    shown_out: Cancel,
+    pub(crate) shown_out: Cancel,
 }
 
 /// How a connection ended.
@@ -207,8 +207,7 @@ impl Reception<'_, '_, '_> {
             }
             self.let_in();
             while let Ok((gone, ending)) = self.endings.1.try_recv() {
-                self.visitors
-                    .retain(|visitor| !Arc::ptr_eq(&visitor.is_admitted, &gone.is_admitted));
+                self.visitors.retain(|visitor| !visitor.is_same(&gone));
                 if let Some(result) = self.judge(ending) {
                     return result;
                 }
@@ -338,7 +337,7 @@ impl Reception<'_, '_, '_> {
 }
 
 impl Visitor {
-    fn new(address: IpAddr) -> Self {
+    pub(crate) fn new(address: IpAddr) -> Self {
         Self {
             address,
             is_admitted: Arc::default(),
@@ -349,6 +348,10 @@ impl Visitor {
     fn is_admitted(&self) -> bool {
         self.is_admitted.load(Ordering::Relaxed)
     }
+
+    pub(crate) fn is_same(&self, other: &Visitor) -> bool {
+        Arc::ptr_eq(&self.is_admitted, &other.is_admitted)
+    }
 }
 
 /// Makes room for one more connection from `address`; false if there is none.
@@ -357,7 +360,7 @@ impl Visitor {
 /// leave some. If necessary, a connection before its handshake ends: the oldest of the address that
 /// has most of these, or of its own address if that has as many as it may. Connections past the
 /// handshake stay.
-fn make_room(visitors: &[Visitor], address: IpAddr) -> bool {
+pub(crate) fn make_room(visitors: &[Visitor], address: IpAddr) -> bool {
     let of_its_own = |visitor: &&Visitor| visitor.address == address;
     let threads = visitors.iter().filter(of_its_own).count();
     if threads >= THREADS_MAX.saturating_sub(visitors.len()) {

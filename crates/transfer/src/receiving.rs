@@ -3,6 +3,7 @@
 use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
 use crate::error::Error;
+use crate::handshake::Doorkeeper;
 use crate::lobby::{Lobby, LongList};
 use crate::parking::park;
 use crate::progress::{Account, Event, Progress, Wait};

@@ -262,7 +262,7 @@ pub fn contact(to: &[SocketAddr], cancel: &Cancel) -> Result<(), Error> {
 }
 
 /// Connects to the first address that answers.
-fn connect(to: &[SocketAddr], cancel: &Cancel) -> Result<(Device, Endpoint), Error> {
+pub(crate) fn connect(to: &[SocketAddr], cancel: &Cancel) -> Result<(Device, Endpoint), Error> {
     let mut refused = None;
     for &to in to {
         match connect_to(to, cancel) {
@@ -275,10 +275,20 @@ fn connect(to: &[SocketAddr], cancel: &Cancel) -> Result<(Device, Endpoint), Err
 
 fn connect_to(to: SocketAddr, cancel: &Cancel) -> Result<(Device, Endpoint), Error> {
     let device = Device::towards(to)?.sealed();
+    let endpoint = connect_by(&device, to, cancel)?;
+    Ok((device, endpoint))
+}
+
+/// Connects by a device, which seals.
+pub(crate) fn connect_by(
+    device: &Device,
+    to: SocketAddr,
+    cancel: &Cancel,
+) -> Result<Endpoint, Error> {
     let mut connecting = device.connect(to);
     loop {
         if let Some(connected) = connecting.wait_timeout(LOOK_EVERY) {
-            return Ok((device, connected?));
+            return Ok(connected?);
         }
         if cancel.is_cancelled() {
             return Err(Error::Cancelled);

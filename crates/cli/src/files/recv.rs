@@ -282,7 +282,7 @@ fn counted(count: u64) -> String {
 }
 
 /// The host's name, without its domain.
-fn host_name() -> Option<String> {
+pub fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = name.trim().split('.').next()?.to_owned();
     (!name.is_empty()).then_some(name)
@@ -407,7 +407,7 @@ const REASONS_MAX: usize = 4;
 /// Prints at which interfaces peers cannot connect.
 ///
 /// Prints one line for each reason, and a bounded number of lines for any number of interfaces.
-fn tell_shut(shut: &[Shut], show: &Show) {
+pub fn tell_shut(shut: &[Shut], show: &Show) {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for Shut { interface, why } in shut {
         show.object(&json!({"event": "shut", "interface": interface, "message": why}));
@@ -429,7 +429,7 @@ fn tell_shut(shut: &[Shut], show: &Show) {
     }
 }
 
-fn words<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> Vec<String> {
+pub fn words<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> Vec<String> {
     addresses.into_iter().map(ToString::to_string).collect()
 }
 

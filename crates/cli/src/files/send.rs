@@ -8,7 +8,7 @@ use airdma_files::session::{Code, HandshakeError, Introduction, NoCode, PublicKe
 use airdma_files::walk::{Skipped, Why};
 use airdma_files::{Limits, Walking, printable};
 use airdma_transfer::{
-    Cancel, CodeTries, Error, Event, Expected, Home, NoPeer, Peer, SendJob, Sent,
+    Cancel, CodeTries, Error, Event, Expected, Home, NoPeer, Peer, SendJob, Sent, Service,
 };
 use serde_json::json;
 use std::cell::OnceCell;
@@ -60,8 +60,15 @@ pub struct SendOptions {
     quiet: bool,
 }
 
-pub(super) fn code(typed: &str) -> Result<Code, NoCode> {
+pub fn code(typed: &str) -> Result<Code, NoCode> {
     Code::parse(typed)
+}
+
+/// The code in the environment, which other users do not see.
+pub fn code_of_environment() -> Result<Option<Code>, String> {
+    let given = std::env::var("AIRDMA_CODE").unwrap_or_default();
+    let given = (!given.is_empty()).then(|| code(&given)).transpose();
+    given.map_err(|error| format!("AIRDMA_CODE: {error}"))
 }
 
 /// Meaning of the command line.
@@ -137,7 +144,9 @@ fn send_to(
         tell(event, wanted, &home, show);
     };
     let is_ready = || ready(&walking, &wanted.peer, show, cancel);
-    let mut introduction = introduction(options, wanted, &home, cancel, is_ready)?;
+    let code = options.code.as_ref().or(wanted.code.as_ref());
+    let asking = (terminal_of(options), cancel);
+    let mut introduction = introduction(code, &wanted.peer, &home, asking, is_ready)?;
     loop {
         // A code that is asked for is a new one.
         let code_tries = CodeTries::default();
@@ -194,23 +203,22 @@ fn end_of(sent: Sent, unread: &[(String, String)]) -> End {
 ///
 /// By the given code; else by a key that is known under the name, or that the user confirms; else
 /// by a code.
-fn introduction(
-    options: &SendOptions,
-    wanted: &Wanted,
+pub fn introduction(
+    code: Option<&Code>,
+    peer: &Peer,
     home: &Home,
-    cancel: &Cancel,
+    (mut terminal, cancel): (Option<File>, &Cancel),
     is_ready: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Introduction, Error> {
-    if let Some(code) = options.code.as_ref().or(wanted.code.as_ref()) {
+    if let Some(code) = code {
         return Ok(Introduction::Code(code.clone()));
     }
-    let expected = wanted.peer.expected(home);
+    let expected = peer.expected(home);
     if let Expected::Met(keys) = expected {
         return Ok(Introduction::Known(keys));
     }
-    let mut terminal = terminal_of(options);
     if let Expected::Announced { key, met_as } = expected {
-        let name = printable(wanted.peer.name.as_bytes());
+        let name = printable(peer.name.as_bytes());
         let met_as = printable(met_as.as_bytes());
         let Some(terminal) = &mut terminal else {
             return Err(Error::OtherName { name, met_as, key });
@@ -359,9 +367,7 @@ impl Wanted {
     /// The last word is the receiver unless it is a file, or an option names the receiver. Without
     /// one, it is the only receiver that waits.
     fn read(options: &SendOptions) -> Result<Self, Senseless> {
-        let given = std::env::var("AIRDMA_CODE").unwrap_or_default();
-        let given = (!given.is_empty()).then(|| code(&given)).transpose();
-        let code = given.map_err(|error| Senseless::Usage(format!("AIRDMA_CODE: {error}")))?;
+        let code = code_of_environment().map_err(Senseless::Usage)?;
         let mut paths = options.words.clone();
         let typed = match &options.to {
             Some(to) => Some(to.clone()),
@@ -375,8 +381,8 @@ impl Wanted {
                 let message = format!("there is no {typed} here to be sent");
                 return Err(Senseless::Usage(message));
             }
-            Some(typed) => Peer::find(typed),
-            None => Peer::only(),
+            Some(typed) => Peer::find(Service::Files, typed),
+            None => Peer::only(Service::Files),
         };
         let peer = peer.map_err(Senseless::Nobody)?;
         Ok(Self { paths, peer, code })
