@@ -145,6 +145,7 @@ def documents(root: Path, where: Layout) -> None:
     for example in sorted((SOURCE / "crates/airdma-c/examples").iterdir()):
         put(example, folder / "examples" / example.name)
     put(SOURCE / "tools/wireshark/airdma.lua", root / "usr/share/airdma/airdma.lua")
+    put(SOURCE / "packaging/grafana/airdma.json", root / "usr/share/airdma/grafana.json")
 
 
 def put(source: Path, target: Path, mode: int = 0o644) -> None:

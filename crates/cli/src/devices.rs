@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::warn;
 
 mod link;
+pub mod metrics;
 
 /// Prints the devices. Without any, prints what to do and exits with 1.
 pub fn print(verbose: bool, as_json: bool) -> Result<ExitCode> {

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -113,6 +114,11 @@ enum Command {
         /// Everything, as JSON.
         #[arg(long)]
         json: bool,
+        /// Serve the counters over HTTP as OpenMetrics, at http://ADDR/metrics, until ended. Any
+        /// host that reaches another address than the loopback's can read them
+        #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = devices::metrics::ADDRESS,
+              conflicts_with_all = ["verbose", "json"])]
+        metrics: Option<SocketAddr>,
     },
     /// Check this host, and say what to change, with the command.
     #[command(after_help = doctor::HELP)]
@@ -223,7 +229,11 @@ fn main() -> ExitCode {
             };
             return run::sockets::run(&options, &started.command);
         }
-        Command::Devices { verbose, json } => devices::print(verbose, json),
+        Command::Devices {
+            metrics: Some(address),
+            ..
+        } => devices::metrics::serve(address),
+        Command::Devices { verbose, json, .. } => devices::print(verbose, json),
         Command::Doctor { json } => doctor::print(json),
         Command::Selftest => selftest::print(),
         Command::Send(options) => return files::send::send(options),
