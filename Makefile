@@ -36,7 +36,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build deb rpm release packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build deb rpm wheel release packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ deb: build dropin ## the package for Debian and Ubuntu, in target/packages
 rpm: build dropin ## the package for Fedora and its relatives, in target/packages
 	$(PYTHON) packaging/rpm.py
 
+wheel: ## wheel and source distribution of the Python package, in target/packages (python3-venv, PyPI)
+	$(PYTHON) packaging/wheel.py
+
 release: build dropin ## all packages with their checksums and a bill of materials, in target/release-files
 	$(PYTHON) packaging/release.py
 
@@ -57,7 +60,7 @@ packages: build dropin ## makes the packages, looks at what is in them and runs 
 	$(PYTHON) tests/packages/run.py $(PACKAGES_OPTIONS)
 
 packages-fresh: build dropin ## the same, then installed into fresh Debian 12 and 13 and removed (root, debootstrap, Debian's archive)
-	$(PYTHON) tests/packages/run.py --roots bookworm,trixie $(PACKAGES_OPTIONS)
+	$(PYTHON) tests/packages/run.py --wheel release --roots bookworm,trixie $(PACKAGES_OPTIONS)
 
 demo: ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute after building; no root needed)
 	@CARGO="$(CARGO)" $(PYTHON) tools/build_demo.py

@@ -1,6 +1,6 @@
 """Makes all that a release has, with checksums and a bill of materials.
 
-  python3 packaging/release.py [--built FOLDER] [--output FOLDER]
+  python3 packaging/release.py [--built FOLDER] [--output FOLDER] [--without-wheel]
 
 Packs what was built: two runs over the same binaries make the same bytes.
 """
@@ -17,6 +17,7 @@ import deb
 import rpm
 import sbom
 import stage
+import wheel
 
 OUTPUT = stage.SOURCE / "target/release-files"
 
@@ -25,15 +26,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="makes the files of a release")
     parser.add_argument("--built", type=Path, default=stage.BUILT)
     parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--without-wheel", action="store_true", help="leave the Python package out")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    print(build(options.built, options.output))
+    print(build(options.built, options.output, not options.without_wheel))
     return 0
 
 
-def build(built: Path, output: Path) -> str:
+def build(built: Path, output: Path, with_wheel: bool) -> str:
     """Makes the files, and returns the list of their checksums, which is one of them."""
     files = [deb.build(built, output), rpm.build(built, output)]
+    if with_wheel:
+        files += wheel.build(output, "release")
     bill = output / f"airdma-{stage.version()}.cdx.json"
     bill.write_text(json.dumps(sbom.document(), indent=2) + "\n", encoding="utf-8")
     files.append(bill)

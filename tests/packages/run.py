@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packaging"))
 import contents
 import deb
 import fresh
+import python_package
 import relatives
 import release_files
 import stage
@@ -32,6 +33,7 @@ from said import Failure, Skipped
 def main() -> int:
     parser = argparse.ArgumentParser(description="tests the packages")
     parser.add_argument("--built", type=Path, default=stage.BUILT, help="folder of the binaries (`make build dropin`)")
+    parser.add_argument("--wheel", metavar="PROFILE", help="make the wheel by this profile, too (release, dev)")
     parser.add_argument("--roots", default="", help="Debian releases to install into: bookworm,trixie")
     options = parser.parse_args()
     # Packed fast: how small it becomes is no question here.
@@ -41,6 +43,8 @@ def main() -> int:
         root = Path(scratch) / "root"
         passed = [run(check.__doc__, partial(check, package, root)) for check in contents.CHECKS]
         passed.append(run("The package for Fedora is right:", partial(relatives.check, options.built, root)))
+    if options.wheel:
+        passed.append(run("The wheel for Python works:", partial(python_package.check, options.wheel)))
     if options.roots:
         passed.append(run("A release is the same twice:", partial(release_files.check, options.built)))
     for release in filter(None, options.roots.split(",")):
