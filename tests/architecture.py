@@ -26,7 +26,7 @@ NORTH = "airdma"
 ONLY_FOR_TESTS = {"sim", "captures", "lab"}
 """Crates that any other may use in its tests."""
 
-FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures", "files", "transfer")
+FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures", "files", "transfer", "stream")
 
 # Paths of the machines that this project was written on mean nothing to a reader. The first letter
 # in brackets keeps this list from finding itself.
