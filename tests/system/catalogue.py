@@ -29,6 +29,7 @@ import records
 import replayed_packets
 import scenarios
 import sealed
+import streams
 import system_calls
 import traffic_class
 import wireless_link
@@ -101,6 +102,7 @@ SUITES = (
     _on(Net.FILES, planted_journal, lambda lab, tally, _: planted_journal.run(lab, tally)),
     _on(Net.FILES, replayed_packets, lambda lab, tally, _: replayed_packets.run(lab, tally)),
     _on(Net.FILES, queue_service, queue_service.run),
+    _on(Net.FILES, streams, streams.run),
     _own(benchmark, benchmark.run),
     _own(wireless_link, wireless_link.run),
     _own(controller_box, controller_box.run),

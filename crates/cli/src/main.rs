@@ -21,6 +21,7 @@ mod run;
 mod selftest;
 mod serve;
 mod sim;
+mod stream;
 mod words;
 
 /// RDMA for every network interface, in user space: no RDMA NIC, no kernel module.
@@ -142,6 +143,13 @@ enum Command {
     /// Files have their names once they are complete.
     #[command(after_long_help = files::RECV_HELP)]
     Recv(files::RecvOptions),
+    /// Frames of cameras and other devices, from one host to another.
+    ///
+    /// All devices of a sender share one RDMA connection. A frame is written straight into a block
+    /// of the receiver's memory. Connections are found, paired by a code and encrypted as those of
+    /// `airdma send` and `airdma recv` are.
+    #[command(subcommand)]
+    Stream(stream::StreamCommand),
     /// Keep a queue of files to send, for programs and for `airdma queue`.
     ///
     /// Jobs are sent one at a time, first come, first served. They survive a restart of the
@@ -238,6 +246,7 @@ fn main() -> ExitCode {
         Command::Selftest => selftest::print(),
         Command::Send(options) => return files::send::send(options),
         Command::Recv(options) => return files::recv::recv(options),
+        Command::Stream(command) => return stream::stream(command),
         Command::Serve(options) => serve::serve(&options),
         Command::Queue(options) => return queue::queue(&options),
         Command::Sim(options) => sim::sim(options),

@@ -1,0 +1,208 @@
+"""`airdma stream send` and `airdma stream recv`: frames of several devices between two hosts."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from airdma_lab import build
+from airdma_lab.lab import INTERFACE, Host, Lab
+from case import Tally
+from file_transfer import CODE, OK, PROTOCOL, UNKNOWN, Event, Side, ended
+
+WIDTH, HEIGHT = 64, 48
+FRAME_BYTES = WIDTH * HEIGHT * 3 // 2
+FRAMES = 40
+
+
+class Bench:
+    """Two users on two hosts, with a directory for what arrives."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.out = folder / "out"
+        self.out.mkdir(parents=True)
+        self._count = 0
+
+    def recv(self, *words: str) -> Side:
+        """Waits until it listens."""
+        side = self._start(self.lab.b, f"exec {_command('recv', '--code', CODE, *words)}")
+        side.wait_event("listening")
+        return side
+
+    def send(self, *words: str, code: str = CODE, before: str = "") -> Side:
+        by_code = ["--code", code] if code else []
+        command = _command("send", "--to", self.lab.b.ipv4, *by_code, *words)
+        return self._start(self.lab.a, f"{before}exec {command}")
+
+    def _start(self, host: Host, command: str) -> Side:
+        self._count += 1
+        user = self.folder / f"home-{host.namespace[-1]}"
+        environment = {"AIRDMA_HOME": str(user), "AIRDMA_CODE": ""}
+        return Side(host, self.folder / f"{self._count}.json", command, environment)
+
+
+def _command(which: str, *words: str) -> str:
+    return shlex.join([str(build.binary()), "stream", which, "--json", *words])
+
+
+def run(lab: Lab, tally: Tally, folder: Path) -> None:
+    """All of it."""
+    tests: list[tuple[str, Callable[[Bench], list[str]]]] = [
+        ("recordings of three devices, by a code and by known keys", _recordings),
+        ("a pipe to a pipe", _pipes),
+        ("frames of one length", _raw),
+        ("test patterns at a rate", _patterns),
+        ("a sender that is killed and started again", _killed),
+        ("a receiver that is killed and started again", _receiver_killed),
+        ("the link is down for a while", _down),
+        ("the wrong code", _wrong_code),
+        ("a sender of files at the port of streams", _files),
+    ]
+    for number, (name, test) in enumerate(tests):
+        started = time.monotonic()
+        try:
+            complaints = test(Bench(lab, folder / f"streams-{number}"))
+        except AssertionError as error:
+            complaints = [str(error)]
+        tally.record(f"airdma stream: {name}", complaints, time.monotonic() - started)
+
+
+def _recording(path: Path, seed: int, frames: int = FRAMES) -> Path:
+    """A recording of noise: YUV4MPEG2."""
+    noise = random.Random(seed)
+    header = f"YUV4MPEG2 W{WIDTH} H{HEIGHT} F200:1 Ip A1:1 C420jpeg\n".encode()
+    path.write_bytes(header + b"".join(b"FRAME\n" + noise.randbytes(FRAME_BYTES) for _ in range(frames)))
+    return path
+
+
+def _last(side: Side) -> Event:
+    return side.events("end")[-1]
+
+
+def _recordings(bench: Bench) -> list[str]:
+    recordings = [_recording(bench.folder / f"{device}.y4m", device) for device in range(3)]
+    complaints: list[str] = []
+    for code in (CODE, ""):
+        receiver = bench.recv("--checksums", "--blocks", "4", "--out", f"{bench.out}/{{device}}.y4m")
+        sender = bench.send(*map(str, recordings), code=code)
+        complaints += ended(sender, OK) + ended(receiver, OK)
+        if complaints:
+            return complaints
+        for device, recording in enumerate(recordings):
+            arrived = bench.out / f"{device}.y4m"
+            complaints += [] if arrived.read_bytes() == recording.read_bytes() else [f"device {device} differs"]
+            arrived.unlink()
+        devices = _last(receiver)["devices"]
+        counts = [(device["frames"], device["missing"], device["repeated"]) for device in devices]
+        complaints += [] if counts == [(FRAMES, 0, 0)] * 3 else [f"counted: {devices}"]
+        refused = _last(receiver)["refused"]
+        complaints += [f"refused: {refused}"] if any(refused.values()) else []
+    return complaints
+
+
+def _pipes(bench: Bench) -> list[str]:
+    recording = _recording(bench.folder / "in.y4m", 7)
+    out = bench.out / "out.y4m"
+    receiver = bench.recv("--out", str(out))
+    sender = bench.send("-", before=f"cat {shlex.quote(str(recording))} | ")
+    complaints = ended(sender, OK) + ended(receiver, OK)
+    return complaints or ([] if out.read_bytes() == recording.read_bytes() else ["it differs"])
+
+
+def _raw(bench: Bench) -> list[str]:
+    content = random.Random(5).randbytes(10_000 * 30)
+    (bench.folder / "raw").write_bytes(content)
+    receiver = bench.recv("--out", str(bench.out / "raw"))
+    sender = bench.send("--raw", "10000", "--rate", "0", str(bench.folder / "raw"))
+    complaints = ended(sender, OK) + ended(receiver, OK)
+    return complaints or ([] if (bench.out / "raw").read_bytes() == content else ["it differs"])
+
+
+def _patterns(bench: Bench) -> list[str]:
+    receiver = bench.recv("--check")
+    sources = ["test:160x120"] * 4
+    sender = bench.send("--frames", "50", "--rate", "25", *sources)
+    complaints = ended(sender, OK) + ended(receiver, OK)
+    if complaints:
+        return complaints
+    end = _last(receiver)
+    complaints += [] if (end["checked"], end["damaged"]) == (200, 0) else [f"compared: {end}"]
+    rates = receiver.events("rates")
+    told = [device for event in rates for device in event["devices"] if device["latency_ms"] is not None]
+    return complaints + ([] if told else ["no latency was told"])
+
+
+def _killed(bench: Bench) -> list[str]:
+    receiver = bench.recv("--check")
+    first = bench.send("--rate", "50", "test:160x120", "test:160x120")
+    receiver.wait_event("rates", 1, of="seconds")
+    first.signal(signal.SIGKILL)
+    second = bench.send("--rate", "50", "--frames", "30", "test:160x120", "test:160x120", code="")
+    complaints = ended(second, OK) + ended(receiver, OK)
+    if complaints:
+        return complaints
+    end = _last(receiver)
+    restarts = [device["restarts"] for device in end["devices"]]
+    complaints += [] if restarts == [1, 1] else [f"restarts: {restarts}"]
+    return complaints + ([f"damaged: {end}"] if end["damaged"] else [])
+
+
+def _receiver_killed(bench: Bench) -> list[str]:
+    receiver = bench.recv("--check")
+    sender = bench.send("--rate", "50", "--frames", "150", "test:160x120", "test:160x120")
+    receiver.wait_event("rates", 1, of="seconds")
+    receiver.signal(signal.SIGKILL)
+    receiver = bench.recv("--check")
+    complaints = ended(sender, OK) + ended(receiver, OK)
+    if complaints:
+        return complaints
+    end = _last(receiver)
+    missing = [device["missing"] for device in end["devices"]]
+    complaints += [f"what the first one took is told as missing: {missing}"] if any(missing) else []
+    return complaints + ([f"damaged: {end}"] if end["damaged"] else [])
+
+
+def _down(bench: Bench) -> list[str]:
+    """No frame is lost: those that were on their way are sent again."""
+    recordings = [_recording(bench.folder / f"{device}.y4m", device, 600) for device in range(2)]
+    receiver = bench.recv("--out", f"{bench.out}/{{device}}.y4m")
+    sender = bench.send(*map(str, recordings))
+    receiver.wait_event("rates", 1, of="seconds")
+    for state in ("down", "up"):
+        outcome = bench.lab.a.run(["ip", "link", "set", INTERFACE, state])
+        if outcome.returncode != 0:
+            return [outcome.explain()]
+        if state == "down":
+            sender.wait_event("lost")
+    complaints = ended(sender, OK) + ended(receiver, OK)
+    for device, recording in enumerate(recordings):
+        is_same = (bench.out / f"{device}.y4m").read_bytes() == recording.read_bytes()
+        complaints += [] if is_same else [f"device {device} differs"]
+    reconnects = _last(sender)["reconnects"] if not complaints else 1
+    return complaints + ([] if reconnects else ["it was not connected again"])
+
+
+def _wrong_code(bench: Bench) -> list[str]:
+    receiver = bench.recv()
+    complaints = ended(bench.send("test", code="lusab-babod"), UNKNOWN, "code")
+    complaints += ended(bench.send("--frames", "1", "test"), OK)
+    return complaints + ended(receiver, OK)
+
+
+def _files(bench: Bench) -> list[str]:
+    """The handshake succeeds, and then one end says something that the other does not know."""
+    receiver = bench.recv()
+    path = _recording(bench.folder / "in.y4m", 7, 1)
+    command = [str(build.binary()), "send", "--json", "--code", CODE, str(path), f"{bench.lab.b.ipv4}:7480"]
+    environment = {"AIRDMA_HOME": str(bench.folder / "home-a"), "AIRDMA_CODE": ""}
+    sender = Side(bench.lab.a, bench.folder / "files.json", f"exec {shlex.join(command)}", environment)
+    outcome = sender.end()
+    complaints = [f"exit status {outcome.returncode}"] if outcome.returncode in (OK, PROTOCOL + 100) else []
+    complaints += ended(bench.send("--frames", "1", "test", code=""), OK)
+    return complaints + ended(receiver, OK)
