@@ -19,8 +19,10 @@ HOURS ?= 1
 TARGET ?=
 SECONDS ?= 60
 
-# An own target folder: other flags would throw the ordinary build away.
-LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm -p airdma-preload -p airdma-engine -p airdma-verbs --release --test loom
+# An own target folder: other flags would throw the ordinary build away. Without link-time optimisation, which would take
+# longer than the tests.
+LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	$(CARGO) test -p airdma-shm -p airdma-preload -p airdma-engine -p airdma-verbs --release --test loom
 
 # Loom's source, as Cargo fetched it, with tests/loom/every-access.patch.
 LOOM_MENDED = target/loom-every-access
