@@ -25,6 +25,9 @@ const ASIDE_FOR: Duration = Duration::from_millis(100);
 /// Runners are cheap: make one for each wait, and drop it before other work. Several threads may
 /// have one for the same device, but then each packet wakes all of them.
 ///
+/// Replies of an event loop leave together: the first after a wait at once, the others with the
+/// next [`Runner::run`]. A thread that waits elsewhere calls [`Device::flush`] before.
+///
 /// ```
 /// # fn main() -> airdma::Result<()> {
 /// use std::task::{Context, Waker};
@@ -60,6 +63,12 @@ impl Device {
     pub fn runner(&self) -> Runner {
         Runner::new(self.hub())
     }
+
+    /// Lets messages leave that wait for the next [`Runner::run`]. Without it they do so some
+    /// milliseconds later at most.
+    pub fn flush(&self) {
+        self.hub().engine.flush();
+    }
 }
 
 impl Runner {
@@ -90,7 +99,7 @@ impl Runner {
         };
         self.hub.attend(Some(first));
         // Those of the same round.
-        while let Some(next) = self.hub.channel.take_event() {
+        while let Some(next) = self.wait.take_more() {
             self.hub.attend(Some(next));
         }
         Ok(true)

@@ -227,7 +227,9 @@ fn run(hub: &Weak<Hub>, runs: &Runs, sleeper: &mut Sleeper, signal: &Signal) {
         } else {
             sleeper.sleep_aside()
         };
-        signal.clear();
+        if !matches!(slept, Ok(Some(_))) {
+            signal.clear();
+        }
         let Some(hub) = hub.upgrade() else { return };
         match slept {
             Ok(event) => hub.attend(event),

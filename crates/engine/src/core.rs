@@ -27,6 +27,7 @@ use crate::progress::worker_lock::{
     Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Rounds, WorkerLock,
 };
 use crate::queues::async_event::{AsyncEvents, EventOwner};
+use crate::queues::gathering::Gathering;
 use crate::random::Random;
 use crate::seal::Secret;
 use crate::sharing::steering::Steering;
@@ -88,6 +89,8 @@ pub(crate) struct Core {
     pub(crate) polls: AtomicU64,
     /// What it was at the last post to a queue pair of a connection without packets in flight.
     pub(crate) posted_at: AtomicU64,
+    /// Whether requests wait for an event loop to come back.
+    pub(crate) gathering: Gathering,
     /// The port broke: its descriptors would be ready for ever.
     broken: AtomicBool,
     /// The interface is gone for good.
@@ -150,6 +153,7 @@ impl Core {
             sockets: AtomicU64::new(0),
             polls: AtomicU64::new(0),
             posted_at: AtomicU64::new(u64::MAX),
+            gathering: Gathering::new(),
             broken: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             when_gone: Mutex::default(),
@@ -278,6 +282,13 @@ impl Core {
     /// see what was posted before this call. Does nothing in a child after fork.
     pub(crate) fn try_progress(&self, work: Work) -> Option<Round> {
         self.run(CoreRounds::new(self, work))
+    }
+
+    /// Lets requests leave that wait for others to join them, or for a thread to come back.
+    pub(crate) fn flush(&self) {
+        if !self.doorbells.is_empty() {
+            self.try_progress(Work::Transmit);
+        }
     }
 
     /// As [`Core::try_progress`] with all work, for a thread that sleeps next

@@ -8,6 +8,7 @@ pub(crate) mod attached_counters;
 pub(crate) mod cm_channel;
 pub(crate) mod cq_shared;
 pub(crate) mod event_queue;
+pub(crate) mod gathering;
 pub(crate) mod qp_caps;
 pub(crate) mod qp_shared;
 pub(crate) mod qp_state;

@@ -237,6 +237,12 @@ impl Device {
         }
     }
 
+    /// Lets requests leave that wait for others to join them, or for an event loop to come back
+    /// ([`ChannelWait::of_event_loop`](crate::ChannelWait::of_event_loop)).
+    pub fn flush(&self) {
+        self.core().flush();
+    }
+
     /// Allocates a protection domain.
     ///
     /// # Errors

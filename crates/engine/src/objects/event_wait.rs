@@ -7,9 +7,11 @@
 
 use crate::progress::slice::shorten;
 use crate::progress::wait::{Descriptors, Waited, signal_restarts, timespec_of};
+use crate::queues::cq_shared::CqShared;
 use crate::queues::event_queue::is_nonblocking;
 use crate::worker::Work;
 use crate::{AsyncEvent, Channel, CmChannel, CmNews, Device, Error};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +88,9 @@ pub struct ChannelWait {
     counted: bool,
     asleep: bool,
     by: Waiter,
+    /// Events that this wait has taken together, and not returned: other threads need not be woken
+    /// for them.
+    taken: VecDeque<Arc<CqShared>>,
 }
 
 /// What waits for the events of a channel.
@@ -109,6 +114,7 @@ impl ChannelWait {
             counted: false,
             asleep: false,
             by: Waiter::Program,
+            taken: VecDeque::new(),
         }
     }
 
@@ -119,16 +125,19 @@ impl ChannelWait {
         wait
     }
 
-    /// As [`ChannelWait::out_of_sight`], for a thread that handles the events itself, and replies
-    /// soon: ACKs may wait for that.
+    /// As [`ChannelWait::out_of_sight`], for a thread that handles the events itself, replies soon,
+    /// and waits again: ACKs may wait for that, and replies for each other.
     pub fn of_event_loop(channel: &Arc<Channel>) -> Self {
         let mut wait = ChannelWait::new(channel);
         wait.by = Waiter::EventLoop;
         wait
     }
 
-    fn pop(&self) -> Option<u64> {
-        self.channel.events.pop().map(|cq| cq.fetched())
+    /// A further event after one of [`EventWait::step`], without running the worker.
+    pub fn take_more(&mut self) -> Option<u64> {
+        let taken = self.taken.pop_front();
+        let event = taken.or_else(|| self.channel.events.pop());
+        event.map(|cq| cq.fetched())
     }
 }
 
@@ -136,26 +145,28 @@ impl EventWait for ChannelWait {
     type Event = u64;
 
     fn step(&mut self) -> io::Result<Option<u64>> {
-        let core = self.channel.device.core();
+        let channel = Arc::clone(&self.channel);
+        let core = channel.device.core();
         if !core.seems_ours() {
             return Err(io::Error::from_raw_os_error(Error::Forked.errno()));
         }
         if !self.counted {
             core.note_poll();
-            if let Some(cookie) = self.pop() {
+            core.gathering.note_wait(self.by == Waiter::EventLoop);
+            if let Some(cookie) = self.take_more() {
                 return Ok(Some(cookie));
             }
             if self.by == Waiter::Program && self.channel.events.is_nonblocking() {
                 core.try_progress(Work::All);
                 let none = || io::Error::from_raw_os_error(libc::EAGAIN);
-                return self.pop().ok_or_else(none).map(Some);
+                return self.take_more().ok_or_else(none).map(Some);
             }
             shorten();
             core.progress_thread.standby.enter();
             self.counted = true;
         }
         loop {
-            let expected = self.channel.events.expect();
+            let expected = channel.events.expect();
             let round = match self.by {
                 Waiter::Program | Waiter::Own => core.progress_of_waiter(),
                 Waiter::EventLoop => core.progress_of_event_loop(),
@@ -163,10 +174,16 @@ impl EventWait for ChannelWait {
             if round.is_some() {
                 core.progress_thread.standby.note_round();
             }
-            if let Some(cq) = expected.take() {
+            let event = if self.by == Waiter::EventLoop {
+                self.taken.extend(expected.take_all());
+                self.taken.pop_front()
+            } else {
+                expected.take()
+            };
+            if let Some(cq) = event {
                 return Ok(Some(cq.fetched()));
             }
-            let (descriptors, events) = (&mut self.descriptors, self.channel.fd());
+            let (descriptors, events) = (&mut self.descriptors, channel.fd());
             if let Some(timeout) = core.fall_asleep(descriptors, events, None) {
                 self.timeout = timeout;
                 self.asleep = true;
@@ -193,6 +210,10 @@ impl Drop for ChannelWait {
         let core = self.channel.device.core();
         if self.asleep {
             core.cancel_sleep();
+        }
+        if !self.taken.is_empty() {
+            let left = std::mem::take(&mut self.taken).into();
+            self.channel.events.push_in_front(left);
         }
         if self.counted {
             core.stop_waiting();

@@ -5,8 +5,9 @@
 //! thread that receives the answer to what is in flight; so small messages are sent in batches. A
 //! datagram is not answered: the first one after a poll leaves at once, and the others wait for the
 //! next poll; if the application does not poll, each leaves at once. The same holds for requests of
-//! several queue pairs with nothing in flight, unless their program asked for an event: with
-//! thousands of queue pairs each request would otherwise be a batch of its own.
+//! several queue pairs with nothing in flight, unless their program asked for an event and is no
+//! event loop ([`crate::queues::gathering`]): with thousands of queue pairs each request would
+//! otherwise be a batch of its own.
 
 use crate::objects::multicast::NO_SEALED_GROUP;
 use crate::objects::pd::check_posted_path;
@@ -117,8 +118,15 @@ impl Drop for SendPost<'_> {
         core.doorbells.ring(shared.doorbell().get());
         let is_urgent = match shared.qp_type {
             QpType::Rc | QpType::XrcSend => {
-                let may_sleep = || self.qp.awaits_event() || core.has_sleepers();
-                (shared.urgency).of_request(&core.posted_at, &core.polls, may_sleep)
+                let awaits_event = self.qp.awaits_event();
+                let comes_back = || core.gathering.keeps(|| core.now());
+                let may_sleep = || core.has_sleepers() || awaits_event && !comes_back();
+                let turns = core.gathering.turns(awaits_event, &core.polls);
+                let is_urgent = shared.urgency.of_request(&core.posted_at, turns, may_sleep);
+                if is_urgent {
+                    core.gathering.note_leaving(|| core.now());
+                }
+                is_urgent
             }
             QpType::Ud | QpType::Uc | QpType::XrcReceive | QpType::RawPacket => shared
                 .urgency

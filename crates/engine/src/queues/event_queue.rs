@@ -35,12 +35,19 @@ impl<T> Expected<'_, T> {
     pub(crate) fn take(mut self) -> Option<T> {
         self.0.take()?.end_expecting(VecDeque::pop_front)
     }
+
+    /// As [`Expected::take`], for a thread that handles all there are.
+    pub(crate) fn take_all(mut self) -> VecDeque<T> {
+        let take = |events: &mut VecDeque<T>| Some(std::mem::take(events));
+        let all = self.0.take().map(|queue| queue.end_expecting(take));
+        all.flatten().unwrap_or_default()
+    }
 }
 
 impl<T> Drop for Expected<'_, T> {
     fn drop(&mut self) {
         if let Some(queue) = self.0.take() {
-            queue.end_expecting(|_| None);
+            queue.end_expecting(|_| None::<T>);
         }
     }
 }
@@ -134,7 +141,7 @@ impl<T> EventQueue<T> {
         Expected(Some(self))
     }
 
-    fn end_expecting(&self, take: impl FnOnce(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
+    fn end_expecting<R>(&self, take: impl FnOnce(&mut VecDeque<T>) -> Option<R>) -> Option<R> {
         let mut waiting = self.lock()?;
         waiting.takers -= 1;
         let taken = take(&mut waiting.events);
@@ -294,6 +301,21 @@ mod tests {
         assert!(readable(&queue));
         assert_eq!(expected.take(), Some(4));
         assert!(readable(&queue));
+    }
+
+    #[test]
+    fn events_that_are_all_expected_are_not_shown() {
+        let queue = EventQueue::new().unwrap();
+        let expected = queue.expect();
+        queue.push(1);
+        queue.push(2);
+        assert_eq!(expected.take_all(), [1, 2]);
+        assert!(!readable(&queue));
+        assert_eq!(queue.expect().take_all(), []);
+        queue.push(3);
+        assert!(readable(&queue), "of a later time");
+        assert_eq!(queue.expect().take_all(), [3]);
+        assert!(!readable(&queue));
     }
 
     #[test]
