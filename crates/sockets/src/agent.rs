@@ -325,6 +325,16 @@ impl Agent {
     }
 }
 
+/// Lets leave what waits for the next run of a device.
+pub fn flush() {
+    // SAFETY: null, or an agent, which is never freed.
+    if let Some(agent) = unsafe { AGENT.load(Ordering::Acquire).as_ref() }
+        && let Ok(devices) = agent.devices.try_lock()
+    {
+        devices.values().for_each(Device::flush);
+    }
+}
+
 /// A runner of each device.
 pub fn runners() -> Vec<Runner> {
     // SAFETY: null, or an agent, which is never freed.

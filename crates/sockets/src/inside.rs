@@ -6,6 +6,7 @@
 //! with `EINTR`, since the lane's lock may be held.
 
 use std::cell::{Cell, RefCell};
+use std::ptr;
 
 use crate::socket::Socket;
 
@@ -34,6 +35,13 @@ fn place() -> Place {
 #[inline]
 pub fn is_inside() -> bool {
     place() != Place::Program
+}
+
+/// A number of the calling thread, as long as it lives; 0 for one that ends.
+pub fn thread() -> usize {
+    PLACE
+        .try_with(|place| ptr::from_ref(place).addr())
+        .unwrap_or(0)
 }
 
 /// The calling thread is the shim's own.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use airdma::{Device, Endpoint, Message, Operation, Region, Result};
 
+use crate::inside;
 use crate::lane::hand_back::{Back, HandBack, Phase, Rest};
 use crate::message::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES};
 use crate::regions::pieces;
@@ -29,6 +30,9 @@ mod tests;
 const CREDITS: usize = 16;
 /// Receives for messages without credits.
 const SPARE: usize = 4;
+/// Bytes that are sent before a writer runs the device: a segmented send. What is posted behind
+/// packets in flight waits for that, and the peer would stand idle until the writer has no room.
+const RUN_EVERY: usize = 2 * MESSAGE_BYTES;
 /// Messages that are filled or wait for a credit, beside those that are sent.
 const WAITING: usize = 2;
 /// Messages that are not filled before the peer's program has read what the kernel had: the others
@@ -99,6 +103,8 @@ struct Sending {
     bytes: u64,
     left: u64,
     returned: u64,
+    /// Bytes that were sent since the device last ran.
+    unrun: usize,
     tokens: u32,
     /// Whether both ends know where the program's bytes end in the kernel's streams.
     is_switched: bool,
@@ -134,8 +140,8 @@ struct Receiving {
     /// Whether the peer knows that the program has read what the kernel had.
     drained_told: bool,
     gate_open: bool,
-    /// Whether a thread that runs the device reads next.
-    is_awaited: bool,
+    /// The thread that runs the device and reads next, by [`inside::thread`].
+    awaited_by: Option<usize>,
 }
 
 /// Where the next bytes for the program come from.
@@ -165,6 +171,7 @@ impl Lane {
                 bytes: 0,
                 left: 0,
                 returned: 0,
+                unrun: 0,
                 tokens: 0,
                 is_switched: false,
                 is_corked: false,
@@ -187,7 +194,7 @@ impl Lane {
                 drained_told: false,
                 // As a descriptor without a lane: readable with the first byte.
                 gate_open: true,
-                is_awaited: false,
+                awaited_by: None,
             },
             endpoint,
             waker,
@@ -254,7 +261,10 @@ impl Lane {
         if !self.failed {
             self.carry_back(fd);
         }
-        let is_told = self.receiving.is_awaited && self.source_is_lane() && !self.failed;
+        // What another thread takes wakes the one that waits.
+        let is_told = self.receiving.awaited_by == Some(inside::thread())
+            && self.source_is_lane()
+            && !self.failed;
         if (arrived || self.failed) && !is_told {
             self.receiving.gate_open |= self.source_is_lane();
             // An event also where bytes of the kernel are next.
@@ -275,6 +285,7 @@ impl Lane {
 
     /// As [`Lane::progress`], after running the device.
     pub fn run(&mut self, fd: i32) {
+        self.sending.unrun = 0;
         self.endpoint.run();
         self.progress(fd);
     }

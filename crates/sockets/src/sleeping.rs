@@ -143,6 +143,7 @@ unsafe fn step(question: &impl Question, slept: Option<c_int>) -> Next {
 
 /// The first step: what the kernel has comes first.
 unsafe fn begin(question: &impl Question) -> Result<Waiting, Next> {
+    turn::flush();
     // SAFETY: the caller's promise.
     let Ok(limit) = (unsafe { question.limit() }) else {
         return Err(Next::Kernel);

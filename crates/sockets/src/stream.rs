@@ -104,9 +104,12 @@ pub unsafe fn receive(
     let (mut fd, mut holder) = (fd, None);
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let before = errno::current();
+    // The sleep of a read that waits notices an end; one that does not wait asks for it.
+    let mut looks_for_end = false;
     let outcome = loop {
+        let control = control.as_deref_mut();
         // SAFETY: the caller's promise.
-        match unsafe { receive_now(socket, fd, &parts, flags, control.as_deref_mut()) } {
+        match unsafe { receive_now(socket, fd, &parts, flags, looks_for_end, control) } {
             Ok(0) => break Ok(parts.done),
             Ok(count) => {
                 parts.done += count;
@@ -121,6 +124,10 @@ pub unsafe fn receive(
                     Ok(now) => fd = now,
                     Err(error) => break Err(error),
                 }
+                looks_for_end = true;
+            }
+            Err(libc::EAGAIN) if !looks_for_end && waiting::notices_end(socket) => {
+                looks_for_end = true;
             }
             Err(error) => break Err(error),
         }
@@ -145,6 +152,7 @@ unsafe fn receive_now(
     fd: c_int,
     parts: &Parts,
     flags: c_int,
+    looks_for_end: bool,
     control: Option<&mut msghdr>,
 ) -> Step {
     // SAFETY: the caller's promise.
@@ -203,7 +211,7 @@ unsafe fn receive_now(
                     left.iter().map(slice).collect()
                 };
                 let mut count = lane.read(fd, &mut buffers, peek);
-                if count == 0 && lane.notices_end(fd) {
+                if count == 0 && looks_for_end && lane.notices_end(fd) {
                     count = lane.read(fd, &mut buffers, peek);
                 }
                 match count {

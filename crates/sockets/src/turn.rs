@@ -43,6 +43,14 @@ pub fn has_lanes() -> bool {
     LANES.load(Ordering::Relaxed) > 0
 }
 
+/// Before a thread waits: what it wrote to many lanes leaves together.
+pub fn flush() {
+    if has_lanes() {
+        let _inside = Inside::enter();
+        agent::flush();
+    }
+}
+
 /// In a child after fork.
 pub fn in_child() {
     LANES.store(0, Ordering::Relaxed);

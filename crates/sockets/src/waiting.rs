@@ -15,7 +15,7 @@ use crate::lane::Lane;
 use crate::sleeping::questions::{Poll, Time};
 use crate::sleeping::{Question, Refused};
 use crate::socket::{Socket, Stage};
-use crate::{hand_back, next, sleeping, tcp};
+use crate::{hand_back, next, sleeping, tcp, turn};
 
 /// How long a write that finds no room, and no gate, waits before the program repeats it.
 const NO_GATE_PAUSE: Duration = Duration::from_millis(1);
@@ -50,6 +50,7 @@ pub fn to_receive(socket: &'static Socket, fd: c_int, has_some: bool) -> Result<
         }
         return waited;
     }
+    turn::flush();
     let mut byte = 0u8;
     // SAFETY: one byte.
     let got = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
@@ -106,6 +107,11 @@ fn with_lane<T>(socket: &'static Socket, of: impl FnOnce(&mut Lane, c_int) -> T)
     drop(inner);
     socket.catch_up();
     found
+}
+
+/// Whether the kernel has ended a connection with a lane, or the peer's kernel its stream.
+pub fn notices_end(socket: &'static Socket) -> bool {
+    socket.stage() == Stage::Lane && with_lane(socket, Lane::notices_end) == Some(true)
 }
 
 /// Whether a connection with a lane can be read. While the thread that reads runs the device, the

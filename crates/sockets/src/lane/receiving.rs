@@ -3,6 +3,7 @@
 use airdma::Message;
 
 use super::{CREDITS, HEADER_BYTES, Kind, Lane, Source, TOKENS_MAX};
+use crate::inside;
 use crate::lane::hand_back::Phase;
 use crate::tcp;
 
@@ -58,10 +59,10 @@ impl Lane {
         }
     }
 
-    /// A thread that runs the device waits for what arrives, and reads it next: the gate stays
-    /// shut.
+    /// The calling thread runs the device and waits for what arrives, and reads it next: the gate
+    /// stays shut for what it takes itself.
     pub fn set_awaited(&mut self, is_awaited: bool) {
-        self.receiving.is_awaited = is_awaited;
+        self.receiving.awaited_by = is_awaited.then(inside::thread);
     }
 
     /// Whether nothing has come of what a read waits for.

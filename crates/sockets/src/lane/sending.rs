@@ -7,8 +7,8 @@ use airdma::Region;
 
 use super::hand_back::Phase;
 use super::{
-    ASKED_EVERY, HEADER_BYTES, Header, Kind, Lane, MESSAGE_BYTES, RESERVE, SILENT_FOR, Sent,
-    UNOPENED_MAX,
+    ASKED_EVERY, HEADER_BYTES, Header, Kind, Lane, MESSAGE_BYTES, RESERVE, RUN_EVERY, SILENT_FOR,
+    Sent, UNOPENED_MAX,
 };
 use crate::tcp;
 
@@ -148,6 +148,7 @@ impl Lane {
             let operation = self.endpoint.send(region, ..HEADER_BYTES + length);
             sending.credits -= 1;
             sending.left += length as u64;
+            sending.unrun += length;
             sending.sent.push_back(Sent {
                 operation: Some(operation),
                 region: None,
@@ -201,7 +202,8 @@ impl Lane {
         if self.sending.free.len() <= self.reserve() {
             self.run(fd);
         }
-        while !bytes.is_empty() && !self.failed {
+        // Running the device may bring the end of the lane.
+        while !bytes.is_empty() && !self.failed && self.phase() == Phase::None {
             let reserve = self.reserve();
             let sending = &mut self.sending;
             let filling = sending.filling.take();
@@ -220,6 +222,7 @@ impl Lane {
             let (now, later) = bytes.split_at(count);
             region[start..start + count].copy_from_slice(now);
             bytes = later;
+            sending.bytes += count as u64;
             let filled = (region, length + count);
             if start + count < MESSAGE_BYTES {
                 sending.filling = Some(filled);
@@ -227,16 +230,24 @@ impl Lane {
             }
             sending.waiting.push_back(filled);
             self.pump();
+            self.run_for_much(fd);
         }
         if !more && !self.sending.is_corked {
             self.pump();
+            self.run_for_much(fd);
         }
         let written = taken - bytes.len();
-        self.sending.bytes += written as u64;
-        if written < all {
+        if written < all && self.phase() == Phase::None {
             self.shut_write_gate(fd);
         }
         written
+    }
+
+    /// Runs the device if much was sent since it ran.
+    fn run_for_much(&mut self, fd: i32) {
+        if self.sending.unrun >= RUN_EVERY {
+            self.run(fd);
+        }
     }
 
     /// What was written before the lane was opened, for the kernel in its place.

@@ -101,6 +101,16 @@ impl Ends {
         assert!(got == pattern(at, bytes), "the stream is damaged");
     }
 
+    /// Reads the first `bytes` of the stream, with this end alone at work.
+    fn check_alone(&mut self, end: usize, bytes: usize) {
+        let (mut got, started) = (Vec::new(), Instant::now());
+        while got.len() < bytes {
+            got.extend(self.read(end, bytes - got.len()));
+            assert!(started.elapsed() < Duration::from_secs(10));
+        }
+        assert!(got == pattern(0, bytes), "the stream is damaged");
+    }
+
     fn progress(&mut self) {
         for end in 0..2 {
             let fd = self.fd(end);
@@ -414,6 +424,70 @@ fn a_peer_that_is_gone_before_it_answers_leaves_an_error() {
         assert!(started.elapsed() < Duration::from_secs(10));
     }
     assert!(!lane.is_back() && !lane.is_over());
+}
+
+#[test]
+fn a_write_that_finds_the_stream_handed_back_takes_nothing() {
+    let mut ends = Ends::opened(7606, 0);
+    let more = pattern(0, 2 * MUCH);
+    let written = ends.write(0, &more);
+    assert!(written < more.len());
+    // The peer's program reads some messages, which makes room, and gives the stream back.
+    ends.check_alone(1, 8 * (MESSAGE_BYTES - HEADER_BYTES));
+    let fd = ends.fd(1);
+    ends.lanes[1].ask_back(fd);
+    ends.progress_until(1, |lane| lane.phase() == Phase::Told);
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(50) {
+        ends.lanes[1].run(fd);
+    }
+    let fd = ends.fd(0);
+    let taken = ends.lanes[0].write(fd, b"more", false);
+    assert!(ends.lanes[0].is_back(), "{}", ends.lanes[0].describe());
+    assert_eq!(taken, 0);
+}
+
+#[test]
+fn a_writer_of_much_runs_the_device() {
+    let mut ends = Ends::opened(7607, 0);
+    for _ in 0..4 {
+        assert_eq!(ends.write(0, &pattern(0, 40_000)), 40_000);
+        assert!(ends.lanes[0].sending.unrun < RUN_EVERY);
+    }
+}
+
+#[test]
+fn what_another_thread_takes_wakes_a_read_that_waits() {
+    let mut ends = Ends::opened(7608, 0);
+    let fd = ends.fd(1);
+    let is_readable = || {
+        let mut entry = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
+    };
+    ends.lanes[1].settle_read_gate(fd);
+    ends.lanes[1].set_awaited(true);
+    assert_eq!(ends.write(0, b"one"), 3);
+    ends.progress_until(1, |lane| !lane.is_quiet());
+    assert!(!is_readable(), "the thread that waits takes it itself");
+    assert_eq!(ends.read(1, 3), b"one");
+    ends.lanes[1].set_awaited(true);
+    assert_eq!(ends.write(0, b"two"), 3);
+    let mut lane = std::sync::Mutex::new(ends);
+    std::thread::scope(|scope| {
+        let other = || {
+            let mut ends = lane.lock().unwrap();
+            ends.progress_until(1, |lane| !lane.is_quiet());
+        };
+        scope.spawn(other);
+    });
+    assert!(is_readable());
+    assert_eq!(lane.get_mut().unwrap().read(1, 3), b"two");
+    assert!(!is_readable());
 }
 
 /// splitmix64.
