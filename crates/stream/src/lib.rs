@@ -16,7 +16,7 @@
 //! change while a program reads it, whatever the peer does. A frame that is kept keeps its block
 //! and no other.
 //!
-//! ```ignore
+//! ```
 //! # fn main() -> Result<(), airdma_stream::Error> {
 //! use airdma_stream::{Description, Incoming, Pool, Receiver, Sender, SenderConfig, Source};
 //! use std::time::Duration;

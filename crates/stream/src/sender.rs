@@ -400,7 +400,11 @@ impl Sender {
     /// As [`Sender::poll`].
     pub fn flush(&mut self, limit: Duration) -> Result<bool> {
         let done = parking::wait(limit, |waker| {
-            self.poll(waker)?;
+            self.collect(waker);
+            // A receiver that has all may have gone.
+            if !self.is_idle() {
+                self.poll(waker)?;
+            }
             Ok::<_, Error>(self.is_idle().then_some(()))
         })?;
         Ok(done.is_some())
