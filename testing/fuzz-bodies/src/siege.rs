@@ -47,6 +47,8 @@ const PROBES_MAX: usize = 40;
 /// Timers that a retry stands for at most (IBTA 9.7.6.1.3), and timers that spend none as they come
 /// late.
 const TIMERS_MAX: usize = 4;
+/// The same for a peer with which selective repeat is agreed on.
+const TIMERS_MAX_AGREED: usize = 16;
 const LATE_TIMERS_MAX: usize = 32;
 
 /// A queue pair, its host, and the attacker's view of them.

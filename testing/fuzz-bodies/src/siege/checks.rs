@@ -5,7 +5,9 @@ use std::time::Duration;
 use airdma_transport::{AttrMask, QpAttributes, QpState, QueuePair};
 use airdma_wire::Transport;
 
-use super::{AHEAD_MAX, LATE_TIMERS_MAX, PROBES_MAX, REORDER_BYTES, Siege, TIMERS_MAX};
+use super::{
+    AHEAD_MAX, LATE_TIMERS_MAX, PROBES_MAX, REORDER_BYTES, Siege, TIMERS_MAX, TIMERS_MAX_AGREED,
+};
 use crate::input::Input;
 
 impl Siege {
@@ -73,10 +75,11 @@ impl Siege {
         }
         // For each retry, and for the one that finds none left, as many timers as a retry stands
         // for; and one for a peer that was not ready.
-        let mut timeouts_max = TIMERS_MAX * (usize::from(attributes.retry_count) + 1) + 1;
-        if self.reorder.is_some() {
-            timeouts_max += PROBES_MAX + LATE_TIMERS_MAX;
-        }
+        let (timers_max, others) = match self.reorder {
+            Some(_) => (TIMERS_MAX_AGREED, PROBES_MAX + LATE_TIMERS_MAX),
+            None => (TIMERS_MAX, 0),
+        };
+        let timeouts_max = timers_max * (usize::from(attributes.retry_count) + 1) + 1 + others;
         let mut timeouts = 0;
         self.poll(20, u32::MAX);
         while let Some(due) = self.queue_pair.poll_timeout() {
