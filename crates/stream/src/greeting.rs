@@ -18,6 +18,8 @@ const HELLO: [u8; 4] = *b"aiSH";
 const WELCOME: [u8; 4] = *b"aiSW";
 const HELLO_BYTES: usize = 16 + Remote::BYTES;
 const WELCOME_BYTES: usize = 16;
+/// Flag of the welcome: frames carry checksums.
+const SUMS: u8 = 1;
 /// Room for a message of a peer that speaks something else, which then is no error of memory.
 const ROOM: usize = 64 << 10;
 
@@ -49,7 +51,7 @@ impl Hello {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Hello> {
-        check(bytes, HELLO, HELLO_BYTES)?;
+        check(bytes, HELLO, HELLO_BYTES, 0)?;
         let credits = Remote::from_bytes(&bytes[16..]);
         let credits = credits.map_err(|_| Error::Protocol("the key of its credits is none"))?;
         if credits.len() < (credit::CREDITS * credit::CREDIT_BYTES) as u64 {
@@ -73,9 +75,9 @@ impl Welcome {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Welcome> {
-        check(bytes, WELCOME, WELCOME_BYTES)?;
+        check(bytes, WELCOME, WELCOME_BYTES, SUMS)?;
         let this = Welcome {
-            sums: bytes[5] & 1 != 0,
+            sums: bytes[5] & SUMS != 0,
             blocks: read_u32(bytes, 8),
             block_bytes: read_u32(bytes, 12),
         };
@@ -89,11 +91,13 @@ impl Welcome {
     }
 }
 
-fn check(bytes: &[u8], magic: [u8; 4], length: usize) -> Result<()> {
+/// Checks what both messages begin with. `flags` are those that are known.
+fn check(bytes: &[u8], magic: [u8; 4], length: usize, flags: u8) -> Result<()> {
     if bytes.len() < 5 || bytes[..4] != magic {
         return Err(Error::Protocol("its first message is not one of a stream"));
     }
-    match bytes[4] == VERSION && bytes.len() == length {
+    let is_known = |bytes: &[u8]| bytes[5] & !flags == 0 && bytes[6..8] == [0; 2];
+    match bytes[4] == VERSION && bytes.len() == length && is_known(bytes) {
         true => Ok(()),
         false => Err(Error::Protocol("it has another version: update both ends")),
     }
@@ -157,6 +161,11 @@ mod tests {
             },
         ] {
             assert!(Welcome::decode(&wrong.encode()).is_err(), "{wrong:?}");
+        }
+        for at in 5..8 {
+            let mut unknown = bytes.clone();
+            unknown[at] |= 2;
+            assert!(Welcome::decode(&unknown).is_err());
         }
         for length in 0..bytes.len() {
             assert!(Welcome::decode(&bytes[..length]).is_err());

@@ -55,6 +55,9 @@ mod error;
 mod frame;
 mod greeting;
 mod header;
+#[doc(hidden)]
+pub mod hostile; // for the crate `fuzz-bodies`
+mod judge;
 mod parking;
 mod pool;
 mod receiver;
@@ -65,9 +68,10 @@ pub use block::Block;
 pub use error::{Error, Result};
 pub use frame::Frame;
 pub use header::{Flags, now_ns};
+pub use judge::Refused;
 pub use parking::waker as thread_waker;
 pub use pool::Pool;
-pub use receiver::{Incoming, Receiver, Refused};
+pub use receiver::{Incoming, Receiver};
 pub use sender::{Counts, Description, Policy, Sender, SenderConfig, Source};
 pub use sequence::{Received, Sequences};
 

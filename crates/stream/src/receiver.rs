@@ -1,14 +1,13 @@
 //! The receiving end.
 
-use crate::FORMAT_BYTES_MAX;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::greeting::{self, Hello, Welcome};
-use crate::header::{Header, Kind, Wrong, now_ns};
+use crate::header::now_ns;
+use crate::judge::{Judge, Judged, Refused};
 use crate::pool::{Blocks, Pool};
-use crate::sequence::{Sequences, Verdict};
+use crate::sequence::Sequences;
 use airdma::{Device, Endpoint, Operation, Region};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,27 +18,9 @@ use std::time::{Duration, Instant};
 pub struct Receiver {
     blocks: Arc<Blocks>,
     endpoint: Arc<Endpoint>,
-    epoch: u32,
     /// A wait for the next write.
     written: Option<Operation<u64>>,
-    formats: BTreeMap<u32, (u32, Arc<str>)>,
-    sequences: Sequences,
-    refused: Refused,
-}
-
-/// Blocks that held no frame of the protocol, by reason. They were freed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refused {
-    /// No header of this version, or one of another run of the sender.
-    pub header: u64,
-    /// A length beyond the block.
-    pub length: u64,
-    /// A checksum that differs.
-    pub checksum: u64,
-    /// A device that was not announced, or one too many.
-    pub device: u64,
-    /// A format that is no text, or too long.
-    pub format: u64,
+    judge: Judge,
 }
 
 /// A sender that has connected, and waits for blocks.
@@ -89,11 +70,8 @@ impl Receiver {
         Ok(Receiver {
             blocks: Arc::clone(&pool.0),
             endpoint,
-            epoch,
             written: None,
-            formats: BTreeMap::new(),
-            sequences: Sequences::default(),
-            refused: Refused::default(),
+            judge: Judge::new(epoch, pool.0.sums()),
         })
     }
 
@@ -109,19 +87,19 @@ impl Receiver {
         self.blocks.take_back(&self.endpoint);
         let (endpoint, epoch) = sender.answer(&pool.0)?;
         self.blocks = Arc::clone(&pool.0);
-        (self.endpoint, self.epoch) = (endpoint, epoch);
-        self.formats.clear();
+        self.endpoint = endpoint;
+        self.judge.begin(epoch, pool.0.sums());
         Ok(())
     }
 
     /// What arrived of each device.
     pub fn sequences(&self) -> &Sequences {
-        &self.sequences
+        self.judge.sequences()
     }
 
     /// What was not a frame.
     pub fn refused(&self) -> Refused {
-        self.refused
+        self.judge.refused()
     }
 
     /// The next frame, in the order in which they were sent; waits for it at most for `limit`. The
@@ -175,7 +153,7 @@ impl Receiver {
     /// The next frame, if it is there.
     fn take(&mut self) -> Result<Option<Frame>> {
         while let Some(block) = self.blocks.take(&self.endpoint)? {
-            if let Some(frame) = self.judge(block) {
+            if let Some(frame) = self.lend(block) {
                 return Ok(Some(frame));
             }
         }
@@ -183,62 +161,20 @@ impl Receiver {
     }
 
     /// Makes a frame of a block, or frees it.
-    fn judge(&mut self, block: Region) -> Option<Frame> {
-        let count = match Header::of(&block) {
-            Err(Wrong::Header) => &mut self.refused.header,
-            Err(Wrong::Length) => &mut self.refused.length,
-            Err(Wrong::Sum) => &mut self.refused.checksum,
-            Ok((header, _)) if header.epoch != self.epoch => &mut self.refused.header,
-            Ok((header, payload)) => match header.kind {
-                Kind::Format => {
-                    self.take_format(&header, &block[payload]);
-                    self.blocks.release(block);
-                    return None;
-                }
-                Kind::Frame => {
-                    let arrived = now_ns();
-                    let is_late = header.deadline != 0 && header.deadline < arrived;
-                    let about = (header.is_data(), payload.len(), is_late);
-                    let (device, epoch) = (header.device, header.epoch);
-                    match (self.sequences).arrived(device, epoch, header.sequence, about) {
-                        Verdict::Next(missing) => {
-                            let format = self.formats.get(&device);
-                            let format = format.filter(|(number, _)| *number == header.format);
-                            let format = format.map(|(_, text)| Arc::clone(text));
-                            let at = (header, payload);
-                            let frame =
-                                Frame::new(&self.blocks, block, at, format, missing, arrived);
-                            return Some(frame);
-                        }
-                        Verdict::Repeated => {
-                            self.blocks.release(block);
-                            return None;
-                        }
-                        Verdict::Unknown => &mut self.refused.device,
-                    }
-                }
-            },
-        };
-        *count += 1;
-        self.blocks.release(block);
-        None
-    }
-
-    /// A device is announced, with its format.
-    fn take_format(&mut self, header: &Header, text: &[u8]) {
-        let text = match str::from_utf8(text) {
-            Ok(text) if text.len() <= FORMAT_BYTES_MAX => text,
-            Ok(_) | Err(_) => {
-                self.refused.format += 1;
-                return;
+    fn lend(&mut self, block: Region) -> Option<Frame> {
+        let arrived = now_ns();
+        match self.judge.block(&block, arrived) {
+            Judged::Frame(frame) => {
+                let format = self.judge.format_of(&frame.header);
+                let at = (frame.header, frame.payload);
+                let frame = Frame::new(&self.blocks, block, at, format, frame.missing, arrived);
+                Some(frame)
             }
-        };
-        let (device, epoch) = (header.device, header.epoch);
-        if !(self.sequences).announce(device, epoch, header.sequence) {
-            self.refused.device += 1;
-            return;
+            Judged::Nothing => {
+                self.blocks.release(block);
+                None
+            }
         }
-        self.formats.insert(device, (header.format, text.into()));
     }
 }
 

@@ -28,6 +28,7 @@ pub mod requester;
 pub mod responder;
 pub mod selective;
 pub mod siege;
+pub mod stream_block;
 pub mod values;
 pub mod work_request;
 pub mod world;
@@ -57,5 +58,6 @@ pub const TARGETS: &[Target] = &[
     ("queue_request", queue_request::run),
     ("queue_journal", queue_journal::run),
     ("known_peers", known_peers::run),
+    ("stream_block", stream_block::run),
     ("world", world::run),
 ];

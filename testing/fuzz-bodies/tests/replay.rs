@@ -100,5 +100,6 @@ replays!(
     queue_request,
     queue_journal,
     known_peers,
+    stream_block,
     world
 );
