@@ -348,34 +348,30 @@ fn a_sender_that_is_started_again_is_told_from_the_one_before() {
 }
 
 #[test]
-fn frames_in_flight_when_the_receiver_ends_are_sent_to_the_next_one() {
-    isolated(
-        "frames_in_flight_when_the_receiver_ends_are_sent_to_the_next_one",
-        "",
-        || {
-            let world = World::new();
-            let pool = world.pool(4, 256);
-            let mut sender = world.sender(8, 256, 1);
-            sender.add(1, Source::default()).unwrap();
-            let mut receiver = world.open(&mut sender, &pool);
-            send(&mut sender, 1, 0, 100);
-            assert_eq!(exchange(&mut sender, &mut receiver).sequence(), 0);
-            drop(receiver);
-            // The sender has not noticed, and has credits: these are written, and fail.
-            for sequence in 1..4 {
-                let mut block = sender.block(1, 100).unwrap().unwrap();
-                block.copy_from_slice(&content(1, sequence, 100));
-                sender.send(block, Description::now());
-            }
-            let mut receiver = world.open(&mut sender, &pool);
-            for sequence in 1..4 {
-                let frame = exchange(&mut sender, &mut receiver);
-                assert_eq!(frame.sequence(), sequence);
-                assert!(is_intact(&frame));
-            }
-            assert_eq!(received(&receiver, 1).missing, 0);
-        },
-    );
+fn unconfirmed_frames_go_to_the_next_receiver() {
+    isolated("unconfirmed_frames_go_to_the_next_receiver", "", || {
+        let world = World::new();
+        let pool = world.pool(4, 256);
+        let mut sender = world.sender(8, 256, 1);
+        sender.add(1, Source::default()).unwrap();
+        let mut receiver = world.open(&mut sender, &pool);
+        send(&mut sender, 1, 0, 100);
+        assert_eq!(exchange(&mut sender, &mut receiver).sequence(), 0);
+        drop(receiver);
+        // The sender has not noticed, and has credits: these are written, and fail.
+        for sequence in 1..4 {
+            let mut block = sender.block(1, 100).unwrap().unwrap();
+            block.copy_from_slice(&content(1, sequence, 100));
+            sender.send(block, Description::now());
+        }
+        let mut receiver = world.open(&mut sender, &pool);
+        for sequence in 1..4 {
+            let frame = exchange(&mut sender, &mut receiver);
+            assert_eq!(frame.sequence(), sequence);
+            assert!(is_intact(&frame));
+        }
+        assert_eq!(received(&receiver, 1).missing, 0);
+    });
 }
 
 #[test]

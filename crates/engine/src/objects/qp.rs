@@ -287,10 +287,14 @@ impl Qp {
     /// is armed. Arm the queue afterwards, and then read [`Qp::writes_placed`]: a WRITE that the
     /// count lacks raises the event.
     pub fn await_writes(&self, are_awaited: bool) {
-        match are_awaited {
-            true => self.shared.writes.wait(),
-            false => self.shared.writes.leave(),
+        let writes = &self.shared.writes;
+        if !are_awaited {
+            return writes.leave();
         }
+        if !writes.is_watched() {
+            self.core().control(|_, _| writes.watch());
+        }
+        writes.wait();
     }
 
     /// Reports the bytes that wait in a buffer of the program, which the peer fills through this

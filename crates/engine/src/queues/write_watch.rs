@@ -3,11 +3,15 @@
 //!
 //! A WRITE completes nothing at its target. A program that waits for one declares it, arms its
 //! completion queue, and reads the count; the worker counts, and then reads whether that is
-//! awaited. With a SeqCst fence between on both sides, one of them sees the other.
+//! awaited. With a SeqCst fence between on both sides, one of them sees the other. The worker pays
+//! the fence for queue pairs with which a program has waited once.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
 pub(crate) struct WriteWatch {
+    /// A program waits for WRITEs now and then. Set under the worker's lock, so that all later
+    /// rounds see it.
+    is_watched: AtomicBool,
     is_awaited: AtomicBool,
     /// Number of WRITEs that are placed.
     placed: AtomicU64,
@@ -16,6 +20,7 @@ pub(crate) struct WriteWatch {
 impl WriteWatch {
     pub(crate) fn new() -> Self {
         WriteWatch {
+            is_watched: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
             placed: AtomicU64::new(0),
         }
@@ -27,7 +32,18 @@ impl WriteWatch {
         self.placed.load(Ordering::Acquire)
     }
 
-    /// Declares that a thread waits for a WRITE. It reads the number afterwards.
+    /// Whether [`WriteWatch::watch`] was called.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Acquire)
+    }
+
+    /// Declares, on the worker, that threads will wait for WRITEs.
+    pub(crate) fn watch(&self) {
+        self.is_watched.store(true, Ordering::Release);
+    }
+
+    /// Declares that a thread waits for a WRITE, once WRITEs are watched. It reads the number
+    /// afterwards.
     pub(crate) fn wait(&self) {
         self.is_awaited.store(true, Ordering::Relaxed);
         // Pairs with the fence in `count`.
@@ -44,6 +60,9 @@ impl WriteWatch {
     pub(crate) fn count(&self) -> bool {
         let placed = self.placed.load(Ordering::Relaxed) + 1;
         self.placed.store(placed, Ordering::Release);
+        if !self.is_watched.load(Ordering::Relaxed) {
+            return false;
+        }
         // Pairs with the fence in `wait`.
         fence(Ordering::SeqCst);
         self.is_awaited.load(Ordering::Relaxed)
