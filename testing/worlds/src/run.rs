@@ -15,9 +15,9 @@ const PROGRAM_BYTES: u64 = 2400;
 /// Virtual time in which everything must complete once nothing new is posted and the network is
 /// whole.
 ///
-/// It covers 16 requests, each with 9 times the longest timeout of worlds, and as much again for
-/// queues.
-const QUIET_MAX: Duration = Duration::from_secs(4);
+/// It covers 16 requests, each with 9 times the longest timeout of worlds, a peer that is gone
+/// ([`GIVEN_UP_AFTER_AGREED`]), and queues.
+const QUIET_MAX: Duration = Duration::from_secs(8);
 
 /// Longest time for packets in flight, waits for a receiver, and retries, at the end of a world.
 const SETTLING_MAX: Duration = Duration::from_millis(20);
@@ -29,6 +29,9 @@ const SPARSE_MAX: Duration = Duration::from_millis(100);
 /// Silence after which a peer counts as unreachable, if its timers and retries amount to as much or
 /// more (`airdma_transport`).
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
+
+/// The same between hosts that may agree on selective repeat.
+const GIVEN_UP_AFTER_AGREED: Duration = Duration::from_secs(6);
 
 /// Time that packets of a sealed connection wait for its keys if nothing reports their loss later.
 const UNRELIABLE_WAIT: Duration = Duration::from_millis(100);
@@ -209,15 +212,17 @@ impl World {
     fn check_retries(&self, start: Duration) -> Result<(), String> {
         for end in self.living() {
             let connection = self.plan.connections[end / 2];
-            let mut timeout = timeout(&connection);
-            if self.offers_air() {
-                timeout = timeout.max(SPARSE_MAX);
-            }
+            let own = timeout(&connection);
             let tries = u32::from(connection.retry_count) + 1;
-            // Each try takes four timers, unless all together would take too long for that; the
-            // last timer is a whole one.
-            let mut retries = timeout * 4 * tries;
-            retries = retries.min((timeout * tries).max(GIVEN_UP_AFTER)) + timeout;
+            // Each try takes four timers, or 16 between hosts that agreed, unless all together
+            // would take too long for that; the last timer is a whole one.
+            let (timeout, of_a_try, all) = if self.offers_air() {
+                let timeout = own.max(SPARSE_MAX);
+                (timeout, (timeout * 4).max(own * 16), GIVEN_UP_AFTER_AGREED)
+            } else {
+                (own, own * 4, GIVEN_UP_AFTER)
+            };
+            let mut retries = (of_a_try * tries).min((timeout * tries).max(all)) + timeout;
             if self.plan.sealed {
                 // Requests first wait for the keys: one timeout, or 100 ms without
                 // acknowledgements.
