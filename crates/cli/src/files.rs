@@ -134,9 +134,12 @@ fn conclude(show: &Show, result: Result<show::End, Error>) -> ExitCode {
             show.end(&end);
             arrived(&end)
         }
-        Err(error) => {
-            show.error(word(&error), status(&error), &error.to_string());
-            ExitCode::from(status(&error))
-        }
+        Err(error) => failed(show, &error),
     }
+}
+
+/// Prints an error, and returns its exit status.
+pub fn failed(show: &Show, error: &Error) -> ExitCode {
+    show.error(word(error), status(error), &error.to_string());
+    ExitCode::from(status(error))
 }

@@ -8,10 +8,13 @@ use crate::discovery::{Announcement, NoMulticast, Service};
 use crate::error::Error;
 use crate::progress::{Event, Shut};
 use crate::receive::ReceiveJob;
+use crate::send::interface_of;
 use airdma::{Changes, Device, Endpoint, Listener, Operation};
 use airdma_files::session::PublicKey;
 use std::fmt;
 use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Interval between attempts to open a door, and between checks for interfaces if the kernel does
@@ -83,21 +86,16 @@ impl OpenDoor {
     }
 
     /// Whether the door rests.
-    pub fn rests(&self) -> bool {
+    fn rests(&self) -> bool {
         self.rests.is_some_and(|until| Instant::now() < until)
     }
 
     /// Lets the door rest after a failed accept. Returns what to report: each reason once.
-    pub fn rest(&mut self, error: &airdma::Error) -> Option<String> {
+    fn rest(&mut self, error: &airdma::Error) -> Option<String> {
         self.rests = Some(Instant::now() + REST);
         let why = error.to_string();
         let is_new = self.complaint.as_ref() != Some(&why);
         is_new.then(|| self.complaint.insert(why).clone())
-    }
-
-    /// Notes that the door has accepted a connection.
-    pub fn serves(&mut self) {
-        self.complaint = None;
     }
 
     /// Whether peers can still connect through it.
@@ -188,6 +186,36 @@ impl Doors {
 }
 
 impl Doors {
+    /// Accepts what has come: connections, and doors that could not accept one. Each reason is
+    /// reported once.
+    pub(crate) fn accept(&mut self, waker: &Waker) -> Vec<Result<(Device, Endpoint), Shut>> {
+        let mut came = Vec::new();
+        for door in self.open.iter_mut().filter(|door| !door.rests()) {
+            let polled = Pin::new(&mut door.accepting).poll(&mut Context::from_waker(waker));
+            let Poll::Ready(accepted) = polled else {
+                continue;
+            };
+            door.accepting = door.listener.accept();
+            match accepted {
+                Ok(endpoint) => {
+                    // Again, so that the next one is noticed.
+                    waker.wake_by_ref();
+                    door.complaint = None;
+                    came.push(Ok((door.device.clone(), endpoint)));
+                }
+                Err(error) => {
+                    let interface = interface_of(&door.device);
+                    let is_gone = door.device.is_gone();
+                    // The next check removes the door of an interface that is gone.
+                    if let Some(why) = door.rest(&error).filter(|_| !is_gone) {
+                        came.push(Err(Shut { interface, why }));
+                    }
+                }
+            }
+        }
+        came
+    }
+
     fn addresses(&self) -> Vec<IpAddr> {
         let devices = self.open.iter().map(|door| &door.device);
         devices.flat_map(Device::addresses).collect()

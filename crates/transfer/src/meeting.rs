@@ -11,16 +11,15 @@ use crate::doors::{DoorConfig, Doors};
 use crate::error::Error;
 use crate::handshake::{Doorkeeper, admit, initiate};
 use crate::parking::{park, waker};
-use crate::progress::{Event, Shut};
+use crate::progress::Event;
 use crate::receive::{Visitor, make_room};
 use crate::send::{connect, connect_by, interface_of};
 use airdma::{Device, Endpoint};
 use airdma_files::session::{Code, Door, Identity, Introduction, PublicKey};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::thread;
 
 /// A connection to a peer, whose key is proven.
@@ -193,33 +192,14 @@ impl Entrance {
     }
 
     fn let_in(&mut self, watch: &dyn Fn(Event)) {
-        for at in 0..self.doors.open.len() {
-            let door = &mut self.doors.open[at];
-            if door.rests() {
-                continue;
-            }
-            let polled = Pin::new(&mut door.accepting).poll(&mut Context::from_waker(&self.waker));
-            let Poll::Ready(accepted) = polled else {
-                continue;
-            };
-            door.accepting = door.listener.accept();
-            match accepted {
-                Ok(endpoint) => {
-                    // Again, so that the next one is noticed.
-                    self.waker.wake_by_ref();
-                    door.serves();
-                    let device = door.device.clone();
+        for came in self.doors.accept(&self.waker) {
+            match came {
+                Ok((device, endpoint)) => {
                     if make_room(&self.visitors, endpoint.peer()) {
                         self.serve(device, endpoint, watch);
                     }
                 }
-                Err(error) => {
-                    let interface = interface_of(&door.device);
-                    let is_gone = door.device.is_gone();
-                    if let Some(why) = door.rest(&error).filter(|_| !is_gone) {
-                        watch(Event::Hindered(Shut { interface, why }));
-                    }
-                }
+                Err(shut) => watch(Event::Hindered(shut)),
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::handshake::{Doorkeeper, admit};
 use crate::lobby::Lobby;
 use crate::parking::{park, waker};
-use crate::progress::{Event, Offered, Shut};
+use crate::progress::{Event, Offered};
 use crate::receiving::{Outcome, Receiving};
 use crate::send::interface_of;
 use crate::target::Stream;
@@ -18,11 +18,10 @@ use airdma_files::session::{Code, HandshakeError, Identity, PublicKey};
 use airdma_files::{Flaw, Manifest, Options, Unkept, printable};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -225,34 +224,14 @@ impl Reception<'_, '_, '_> {
     }
 
     fn let_in(&mut self) {
-        for at in 0..self.doors.open.len() {
-            let door = &mut self.doors.open[at];
-            if door.rests() {
-                continue;
-            }
-            let polled = Pin::new(&mut door.accepting).poll(&mut Context::from_waker(&self.waker));
-            let Poll::Ready(accepted) = polled else {
-                continue;
-            };
-            door.accepting = door.listener.accept();
-            match accepted {
-                Ok(endpoint) => {
-                    // Again, so that the next one is noticed.
-                    self.waker.wake_by_ref();
-                    door.serves();
-                    let device = door.device.clone();
+        for came in self.doors.accept(&self.waker) {
+            match came {
+                Ok((device, endpoint)) => {
                     if make_room(&self.visitors, endpoint.peer()) {
                         self.serve(device, endpoint);
                     }
                 }
-                Err(error) => {
-                    let interface = interface_of(&door.device);
-                    let is_gone = door.device.is_gone();
-                    // The next check removes the door of an interface that is gone.
-                    if let Some(why) = door.rest(&error).filter(|_| !is_gone) {
-                        self.lobby.tell(Event::Hindered(Shut { interface, why }));
-                    }
-                }
+                Err(shut) => self.lobby.tell(Event::Hindered(shut)),
             }
         }
     }

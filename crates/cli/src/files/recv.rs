@@ -2,7 +2,7 @@
 
 use super::show::{End, Show, Side, files};
 use super::stdout::Output;
-use super::{conclude, status, stop, terminal, word};
+use super::{conclude, failed, stop, terminal};
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, Pin, Place, Role};
 use airdma_files::{Clash, Options, Permissions, Symlinks, Unkept, printable};
@@ -238,7 +238,7 @@ fn receive(
         match airdma_transfer::receive_at(doors, &job, &ask, &watch, cancel).map(end_of) {
             Ok(end) if options.keep => show.end(&end),
             Err(error) if options.keep && is_of_one_offer(&error) => {
-                show.error(word(&error), status(&error), &error.to_string());
+                failed(show, &error);
             }
             result => return result,
         }

@@ -79,14 +79,7 @@ pub fn send(options: &Options) -> ExitCode {
     let result = result.and_then(|()| run(options, &show, &cancel));
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            show.error(
-                files::word(&error),
-                files::status(&error),
-                &error.to_string(),
-            );
-            ExitCode::from(files::status(&error))
-        }
+        Err(error) => files::failed(&show, &error),
     }
 }
 
