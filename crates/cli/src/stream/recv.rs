@@ -9,7 +9,7 @@ use crate::files::show::{Show, Side};
 use crate::files::{self, stop, take_descriptors};
 use airdma_files::session::{Code, Pin, Place, PublicKey, Role};
 use airdma_stream::{Flags, Frame, Incoming, Pool, Receiver};
-use airdma_transfer::{Cancel, DoorConfig, Entrance, Error, Event, Home, Met, Service};
+use airdma_transfer::{Cancel, Device, DoorConfig, Entrance, Error, Event, Home, Met, Service};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -85,14 +85,7 @@ pub fn recv(options: &Options) -> ExitCode {
     let result = stop::on_signals(&cancel).map_err(Error::from);
     match result.and_then(|()| run(options, &show, &cancel)) {
         Ok(code) => code,
-        Err(error) => {
-            show.error(
-                files::word(&error),
-                files::status(&error),
-                &error.to_string(),
-            );
-            ExitCode::from(files::status(&error))
-        }
+        Err(error) => files::failed(&show, &error),
     }
 }
 
@@ -230,7 +223,8 @@ struct Reception<'a> {
     options: &'a Options,
     show: &'a Show,
     receiver: Option<Receiver>,
-    pool: Option<(String, usize, Pool)>,
+    /// Blocks for frames of a length, on the device of the last connection.
+    pool: Option<(Device, usize, Pool)>,
     /// Key of the sender that is connected.
     sender: Option<PublicKey>,
     sink: Sink,
@@ -283,28 +277,16 @@ impl Reception<'_> {
         // What has arrived over the former connection comes first.
         while self.sender.is_some() && self.next(Duration::ZERO)? {}
         self.sender = None;
-        let (peer, name) = (met.peer, met.device.name().to_owned());
-        let device = met.device;
-        match Incoming::hear(&device, met.endpoint) {
-            Ok(sender) => {
-                let bytes = sender.frame_bytes();
-                match self.open(&device, &name, bytes, sender) {
-                    Ok(()) => self.sender = Some(peer),
-                    Err(error) => self.show.turned(&error.to_string()),
-                }
-            }
+        let opened = Incoming::hear(&met.device, met.endpoint).map_err(of_stream);
+        match opened.and_then(|sender| self.open(met.device, sender)) {
+            Ok(()) => self.sender = Some(met.peer),
             Err(error) => self.show.turned(&error.to_string()),
         }
         Ok(())
     }
 
-    fn open(
-        &mut self,
-        device: &airdma_transfer::Device,
-        name: &str,
-        bytes: usize,
-        sender: Incoming,
-    ) -> Result<(), Error> {
+    fn open(&mut self, device: Device, sender: Incoming) -> Result<(), Error> {
+        let bytes = sender.frame_bytes();
         let most = (self.options.memory as usize) << 20;
         if bytes.saturating_mul(self.options.blocks as usize) > most {
             let message = format!(
@@ -313,14 +295,16 @@ impl Reception<'_> {
             );
             return Err(std::io::Error::other(message).into());
         }
-        let fits = |(of, length, _): &(String, usize, Pool)| of == name && *length >= bytes;
+        // An interface that was gone is another device under the same name.
+        let is_same = |of: &Device| of.name() == device.name() && !of.is_gone();
+        let fits = |(of, length, _): &(Device, usize, Pool)| is_same(of) && *length >= bytes;
         if !self.pool.as_ref().is_some_and(fits) {
-            let pool = Pool::new(device, self.options.blocks, bytes);
+            let pool = Pool::new(&device, self.options.blocks, bytes);
             let pool = match self.options.checksums {
                 true => pool.and_then(Pool::with_checksums),
                 false => pool,
             };
-            self.pool = Some((name.to_owned(), bytes, pool.map_err(of_stream)?));
+            self.pool = Some((device, bytes, pool.map_err(of_stream)?));
         }
         let Some((_, _, pool)) = &self.pool else {
             return Ok(());

@@ -25,6 +25,10 @@ impl Format {
     /// Parses the line of a stream.
     pub fn parse(line: &str) -> Result<Format, String> {
         let mut words = line.split(' ').filter(|word| !word.is_empty());
+        // A line of a peer is written to a file, and must be one.
+        if line.contains(char::is_control) {
+            return Err("its line has control characters".to_owned());
+        }
         if words.next() != Some(MAGIC) {
             return Err(format!("it does not begin with {MAGIC}"));
         }
@@ -155,6 +159,7 @@ mod tests {
             "YUV4MPEG2 W99999999 H4",
             "YUV4MPEG2 W4 H4 Cxyz",
             "YUV4MPEG2 W4 H4 C420p7",
+            "YUV4MPEG2 W4 H4 Xa\nFRAME",
         ] {
             assert!(Format::parse(line).is_err(), "{line}");
         }
