@@ -7,6 +7,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from airdma_lab import build
@@ -207,7 +208,7 @@ def _interface_again(bench: Bench) -> list[str]:
             outcome = host.run(command)
             if outcome.returncode != 0:
                 return [outcome.explain()]
-        _wait_for(lambda number=number: _reaches(receiver, far) >= number)
+        _wait_for(partial(_has_told, receiver, far, number))
         complaints += ended(bench.send("--frames", "5", "test", code=code, to=far), OK)
         a.run(["ip", "link", "delete", "again"])
         _wait_for(lambda: far not in receiver.events("addresses")[-1]["addresses"])
@@ -216,9 +217,9 @@ def _interface_again(bench: Bench) -> list[str]:
     return complaints + ([] if (end["checked"], end["damaged"]) == (10, 0) else [f"compared: {end}"])
 
 
-def _reaches(receiver: Side, address: str) -> int:
-    """How often the receiver has told that it listens there."""
-    return sum(address in event["addresses"] for event in receiver.events("addresses"))
+def _has_told(receiver: Side, address: str, times: int) -> bool:
+    """Whether the receiver has told so often that it listens there."""
+    return sum(address in event["addresses"] for event in receiver.events("addresses")) >= times
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

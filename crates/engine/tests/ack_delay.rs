@@ -3,11 +3,8 @@
 
 mod common;
 
-use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
-use airdma_port::sim::{Carrier, carried};
 use common::*;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// Lengths of an ACK, plain and between hosts that agreed on SACK, and of a SEND of 64 bytes, BTH
@@ -18,18 +15,6 @@ const SEND: usize = 80;
 
 /// The longest that an ACK waits.
 const WAIT: Duration = Duration::from_micros(25);
-
-struct Host {
-    device: Simulated,
-    carrier: Carrier,
-}
-
-fn host(name: &str, address: [u8; 4]) -> Host {
-    let address = IpAddr::from(address);
-    let (port, carrier) = carried(&[address]).unwrap();
-    let device = Simulated::open(info(name, address), Box::new(port), 7).unwrap();
-    Host { device, carrier }
-}
 
 /// Two connected hosts, which have had enough exchanges for a reply to be expected.
 struct PingPong {

@@ -3,11 +3,8 @@
 
 mod common;
 
-use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
-use airdma_port::sim::{Carrier, carried};
 use common::*;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,18 +12,6 @@ const CONNECTIONS: usize = 3;
 /// Bytes of a message, and of its packet without the ICRC.
 const MESSAGE: usize = 64;
 const SEND: usize = 12 + MESSAGE;
-
-struct Host {
-    device: Simulated,
-    carrier: Carrier,
-}
-
-fn host(name: &str, address: [u8; 4]) -> Host {
-    let address = IpAddr::from(address);
-    let (port, carrier) = carried(&[address]).unwrap();
-    let device = Simulated::open(info(name, address), Box::new(port), 7).unwrap();
-    Host { device, carrier }
-}
 
 /// Delivers all packets; how many of them are messages.
 fn carry(from: &Host, to: &Host) -> usize {

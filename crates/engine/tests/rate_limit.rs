@@ -3,27 +3,12 @@
 
 mod common;
 
-use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
-use airdma_port::sim::{Carrier, carried};
 use common::*;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// Bytes behind each packet that do not count: the ICRC.
 const ICRC: usize = 4;
-
-struct Host {
-    device: Simulated,
-    carrier: Carrier,
-}
-
-fn host(name: &str, address: [u8; 4]) -> Host {
-    let address = IpAddr::from(address);
-    let (port, carrier) = carried(&[address]).unwrap();
-    let device = Simulated::open(info(name, address), Box::new(port), 7).unwrap();
-    Host { device, carrier }
-}
 
 struct Net {
     a: Host,

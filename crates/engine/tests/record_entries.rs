@@ -3,12 +3,9 @@
 
 mod common;
 
-use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
-use airdma_port::sim::{Carrier, carried};
 use common::*;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,18 +14,6 @@ const SLOT: usize = 8192;
 /// Requests that are posted and not completed.
 const AHEAD: u32 = 32;
 const STEP: Duration = Duration::from_micros(5);
-
-struct Host {
-    device: Simulated,
-    carrier: Carrier,
-}
-
-fn host(name: &str, address: [u8; 4]) -> Host {
-    let address = IpAddr::from(address);
-    let (port, carrier) = carried(&[address]).unwrap();
-    let device = Simulated::open(info(name, address), Box::new(port), 7).unwrap();
-    Host { device, carrier }
-}
 
 /// A source and a target whose program is slower.
 struct World {

@@ -27,6 +27,19 @@ pub fn info(name: &str, address: IpAddr) -> DeviceInfo {
     simulated::interface(name, 1, address)
 }
 
+/// A device in virtual time, whose packets the test carries.
+pub struct Host {
+    pub device: simulated::Simulated,
+    pub carrier: sim::Carrier,
+}
+
+pub fn host(name: &str, address: [u8; 4]) -> Host {
+    let address = IpAddr::from(address);
+    let (port, carrier) = sim::carried(&[address]).unwrap();
+    let device = simulated::Simulated::open(info(name, address), Box::new(port), 7).unwrap();
+    Host { device, carrier }
+}
+
 /// Two devices on the ends of a wire in memory.
 pub fn wired() -> (Arc<Device>, Arc<Device>) {
     let (left, right) = (IpAddr::from(LEFT), IpAddr::from(RIGHT));

@@ -22,5 +22,6 @@ mod run;
 mod sack;
 mod selective;
 mod shared_receives;
+mod silence;
 mod tags;
 mod unreliable;
