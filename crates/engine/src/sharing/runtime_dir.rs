@@ -277,7 +277,7 @@ pub fn map(file: &File, bytes: usize) -> io::Result<NonNull<u8>> {
 pub struct Locked(pub File);
 
 impl Locked {
-    /// Waits for the lock, at most 0.1 s.
+    /// Waits for the lock, at most 1 s: its holder may be starved of its processor.
     ///
     /// # Errors
     /// `WouldBlock` if another process was stopped while holding it; errors of `flock(2)`.
@@ -304,7 +304,7 @@ impl Drop for Locked {
     }
 }
 
-const LOCK_TRIES: u32 = 100;
+const LOCK_TRIES: u32 = 1000;
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
 fn effective_user() -> u32 {
