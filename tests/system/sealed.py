@@ -84,7 +84,7 @@ def _record(tally: Tally, name: str, check: Callable[[], list[str]]) -> None:
 
 def _is_sealed(lab: Lab, one: Run, secret: dict[str, str]) -> list[str]:
     capture = lab.a.start(["python3", "-c", CAPTURE])
-    if not capture.wait_idle(10):
+    if not capture.wait_capturing(10):
         return [capture.stop().explain()]
     before = devices.counters(lab.a)
     ended = _both(lab, one, secret, secret, 30)

@@ -20,7 +20,6 @@ try:
     wire.setsockopt(1, 33, 32 << 20)
 except PermissionError:
     pass  # Root may have more than net.core.rmem_max.
-wire.bind(("{INTERFACE}", 0))
 seen = set()
 def look(frame, where):
     ip = frame[14:]
@@ -37,6 +36,7 @@ def end(*_):
     global ended
     ended = True
 signal.signal(signal.SIGTERM, end)
+wire.bind(("{INTERFACE}", 0))
 # On a busy machine packets wait here when the programs have ended.
 wire.settimeout(0.1)
 while True:
@@ -102,7 +102,7 @@ def run(lab: Lab, tally: Tally) -> None:
 
 def _carried(lab: Lab, asked: Asked, family: int) -> list[str]:
     capture = lab.a.start(["python3", "-c", CAPTURE])
-    if not capture.wait_idle(10):
+    if not capture.wait_capturing(10):
         return [capture.stop().explain()]
     environment = dict(asked.environment)
     server = lab.b.start(_server(lab.b, asked, family), environment)

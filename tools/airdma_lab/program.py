@@ -97,6 +97,17 @@ class Program:
             time.sleep(_POLL_S)
         return False
 
+    def wait_capturing(self, timeout_s: float) -> bool:
+        """Waits for a packet socket in the program's namespace, which has none else; false if it
+        ends or the time is up first. A program that starts on a busy machine may seem idle before.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and not self._has_exited(0):
+            if _in_namespace(self.pid, self._namespace) and _captures(self.pid):
+                return True
+            time.sleep(_POLL_S)
+        return False
+
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits until all threads of the program have slept for a tenth of a second, without using
         the CPU; false if it ends or the time is up first.
@@ -104,7 +115,8 @@ class Program:
         deadline = time.monotonic() + timeout_s
         idle_since, used = time.monotonic(), -1
         while time.monotonic() < deadline and not self._has_exited(0):
-            now_used = _cpu_ticks_if_asleep(self.pid)
+            is_there = _in_namespace(self.pid, self._namespace)
+            now_used = _cpu_ticks_if_asleep(self.pid) if is_there else None
             if now_used is None or now_used != used:
                 idle_since, used = time.monotonic(), -1 if now_used is None else now_used
             elif time.monotonic() - idle_since > _IDLE_S:
@@ -173,6 +185,15 @@ def _cpu_ticks_if_asleep(pid: int) -> int | None:
     # After the name, which may hold anything: the state, ten other things, user time, system time.
     fields = [stat.rpartition(")")[2].split() for stat in stats]
     return sum(int(of[11]) + int(of[12]) for of in fields) if all(of[0] == "S" for of in fields) else None
+
+
+def _captures(pid: int) -> bool:
+    try:
+        rows = Path(f"/proc/{pid}/net/packet").read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return False
+    # The interface, 0 before bind(2).
+    return any(row.split()[4] != "0" for row in rows)
 
 
 def _is_bound(pid: int, port: int, protocol: str) -> bool:
