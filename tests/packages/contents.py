@@ -175,4 +175,17 @@ def completions(_package: Path, root: Path) -> str:
     return ""
 
 
-CHECKS: tuple[Callable[[Path, Path], str], ...] = (names, policy, verbs, c_library, manuals, completions)
+def setup(package: Path, _root: Path) -> str:
+    """The script for CI installs nothing from the network, or of another checksum, as root."""
+    script = stage.SOURCE / "packaging/action/setup.sh"
+    for words, complaint in (
+        (["https://192.0.2.1/airdma.deb"], "give its SHA-256"),
+        ([package, "0" * 64], "it is not installed"),
+    ):
+        printed = said(["bash", script, *words], status=2)
+        if complaint not in printed:
+            raise Failure(printed)
+    return ""
+
+
+CHECKS: tuple[Callable[[Path, Path], str], ...] = (names, policy, verbs, c_library, manuals, completions, setup)

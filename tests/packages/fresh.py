@@ -62,6 +62,7 @@ STEPS = """
 ip link set lo up
 started=$(date +%s)
 export GITHUB_ENV=/github-env GITHUB_ACTION_PATH=/action PACKAGE=airdma.deb
+export SHA256=$(sha256sum </airdma.deb | cut -d ' ' -f 1)
 cat >/setup <<'STEP'
 {run}
 STEP
