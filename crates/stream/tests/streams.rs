@@ -357,6 +357,7 @@ fn unconfirmed_frames_go_to_the_next_receiver() {
         let mut receiver = world.open(&mut sender, &pool);
         send(&mut sender, 1, 0, 100);
         assert_eq!(exchange(&mut sender, &mut receiver).sequence(), 0);
+        assert!(sender.flush(PATIENCE).unwrap());
         drop(receiver);
         // The sender has not noticed, and has credits: these are written, and fail.
         for sequence in 1..4 {
