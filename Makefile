@@ -68,7 +68,7 @@ demo: ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute 
 	@CARGO="$(CARGO)" $(PYTHON) tools/build_demo.py
 	$(PYTHON) tools/demo.py
 
-test: ## everything below: lints, unit tests, model checks, system tests; how long each took is said at the end
+test: ## everything below: lints, unit tests, model checks, system tests; the end has the seconds of each
 	@$(PYTHON) tests/suites.py $(SUITES)
 
 lint: ## formatting, clippy with warnings denied, ruff and mypy, crate dependencies, the English of comments, the book's pages and links, MATRIX.md and the tables in docs up to date
