@@ -89,6 +89,16 @@ impl Seal {
         }
     }
 
+    /// The seal of a queue pair whose peer is itself: nothing is exchanged, and its own offers would
+    /// count as those of a host that sends them back.
+    pub(crate) fn with_itself(now: Time, random: &mut Random) -> Self {
+        Seal {
+            private: None,
+            session: Session::with_itself(random).map(Box::new),
+            ..Seal::passive(now, random)
+        }
+    }
+
     /// Starts to ask the peer, unless it was asked.
     fn ask(&mut self, now: Time) {
         if self.session.is_none() && self.again_at.is_none() && self.offers == 0 {

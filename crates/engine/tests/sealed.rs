@@ -90,7 +90,9 @@ impl Wire {
             for from in 0..2 {
                 while let Some(frame) = self.hosts[from].carrier.take() {
                     for frame in middle(from, frame) {
-                        self.hosts[1 - from].carrier.give(frame);
+                        let is_own = frame.source == frame.destination;
+                        let to = if is_own { from } else { 1 - from };
+                        self.hosts[to].carrier.give(frame);
                     }
                     moved = true;
                 }
@@ -594,6 +596,35 @@ fn datagrams_are_sealed_and_the_first_one_arrives() {
     wire.pass(5 * MS);
     ends[0].ok();
     ends[1].ok();
+}
+
+#[test]
+fn a_queue_pair_reaches_itself() {
+    let (mut wire, [end, _]) = datagrams([Some(SECRET); 2]);
+    for round in 0..3 {
+        end.recv(round, 0, 200);
+        datagram(&end, &end, 8000, b"to itself");
+        wire.pass(1_500 * MS);
+        assert_eq!(end.ok().opcode, CompletionOpcode::Send);
+        assert_eq!(end.ok().src_qpn, end.qp.number());
+        assert_eq!(end.memory.bytes(40, 9), b"to itself");
+    }
+    let mut wire = Wire::new();
+    let [end, _] = wire.ends(4096);
+    end.qp.seal().unwrap();
+    end.connect(&end);
+    end.memory.fill(0, b"to itself");
+    end.recv(1, 1000, 9);
+    end.send(Operation::Send, 0, 9);
+    let mut is_readable = false;
+    wire.pass_through(5 * MS, &mut |_, frame| {
+        is_readable |= frame.bytes.windows(9).any(|some| some == b"to itself");
+        vec![frame]
+    });
+    assert!(!is_readable);
+    let opcodes = [end.ok().opcode, end.ok().opcode];
+    assert!(opcodes.contains(&CompletionOpcode::Send));
+    assert_eq!(end.memory.bytes(1000, 9), b"to itself");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! | the peer of a sealed datagram | its counter has the number of the sender's queue pair in the upper 24 bits; with the source address that names the peer |
 //! | the time of the key exchange | before the first datagram to a peer, which waits for it |
 //! | a peer that was restarted under its old number | asks with another key, or is asked: again after a second without a packet of it |
+//! | a queue pair that sends to itself | has a key that it does not exchange |
 //! | replacing a peer | an offer that names a public key which was drawn for that: no earlier offer does |
 
 use super::session::Session;
@@ -81,11 +82,18 @@ impl DatagramSeals {
         now: Time,
         random: &mut Random,
     ) -> (Readiness, Option<Time>) {
+        let is_itself = self.is_itself(name);
+        let first = self.first_counter();
         let peer = self.peer(name, to, now, random);
         peer.to = to;
         peer.used_at = now;
         if peer.seal.has_keys() {
-            peer.renew(now, random);
+            if !is_itself {
+                peer.renew(now, random);
+            } else if peer.is_used_up() {
+                let before = std::mem::replace(&mut peer.seal, of_itself(first, now, random));
+                peer.previous = before.into_session();
+            }
             let due = peer.next.as_ref().and_then(|next| next.due(now));
             return (Readiness::Leaves, due);
         }
@@ -110,14 +118,29 @@ impl DatagramSeals {
                 self.peers.remove(&oldest);
             }
         }
+        let (is_itself, first) = (self.is_itself(name), self.first_counter());
         self.peers.entry(name).or_insert_with(|| Peer {
             to,
-            seal: Seal::passive(now, random),
+            seal: if is_itself {
+                of_itself(first, now, random)
+            } else {
+                Seal::passive(now, random)
+            },
             next: None,
             previous: None,
             heard_at: now,
             used_at: now,
         })
+    }
+
+    /// Whether that is this queue pair.
+    fn is_itself(&self, name: Name) -> bool {
+        name.number == self.own && name.remote == name.local
+    }
+
+    /// Counter of the first datagram under new keys.
+    fn first_counter(&self) -> u64 {
+        u64::from(self.own.get()) << COUNTER_BITS
     }
 
     /// The session that seals datagrams to this peer.
@@ -166,10 +189,10 @@ impl DatagramSeals {
         now: Time,
         random: &mut Random,
     ) -> Option<bool> {
-        if !offer.asks && !self.peers.contains_key(&name) {
+        if self.is_itself(name) || !offer.asks && !self.peers.contains_key(&name) {
             return None;
         }
-        let first = u64::from(self.own.get()) << COUNTER_BITS;
+        let first = self.first_counter();
         self.peer(name, to, now, random)
             .take(offer, secret, first, now, random)
     }
@@ -212,9 +235,12 @@ impl Peer {
             return;
         }
         let is_silent = now >= self.heard_at + RENEW_AFTER;
+        self.next = (is_silent || self.is_used_up()).then(|| Box::new(Seal::new(now, random)));
+    }
+
+    fn is_used_up(&mut self) -> bool {
         let counter = self.seal.session().map_or(0, |session| session.counter());
-        let is_used_up = counter & ((1 << COUNTER_BITS) - 1) >= RENEW_DATAGRAMS;
-        self.next = (is_silent || is_used_up).then(|| Box::new(Seal::new(now, random)));
+        counter & ((1 << COUNTER_BITS) - 1) >= RENEW_DATAGRAMS
     }
 
     fn take(
@@ -248,6 +274,14 @@ impl Peer {
         }
         Some(is_new)
     }
+}
+
+fn of_itself(first: u64, now: Time, random: &mut Random) -> Seal {
+    let mut seal = Seal::with_itself(now, random);
+    if let Some(session) = seal.session() {
+        session.count_from(first);
+    }
+    seal
 }
 
 const _: () = assert!(OFFER_AGAIN.len() > 1, "a lost offer is repeated");

@@ -20,7 +20,14 @@ impl WorkerState {
     pub(crate) fn begin_keying(&mut self, index: QpIndex, now: Time) {
         let slot = self.qps.slot(index);
         if let Some(slot) = slot.filter(|slot| slot.seals && slot.connection.is_some()) {
-            slot.seal = Some(Box::new(Seal::new(now, &mut self.random)));
+            let is_itself = slot.connection.is_some_and(|at| at.local == at.remote)
+                && slot.qp.attributes().dest_qpn == slot.qp.qpn();
+            let seal = if is_itself {
+                Seal::with_itself(now, &mut self.random)
+            } else {
+                Seal::new(now, &mut self.random)
+            };
+            slot.seal = Some(Box::new(seal));
             if let Some(connection) = &mut slot.connection {
                 connection.source_port = NO_PORT;
             }
