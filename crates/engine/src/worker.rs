@@ -9,6 +9,7 @@ mod posted;
 mod rate_limit;
 mod raw_frames;
 mod receive;
+mod record_echoes;
 mod record_rate;
 mod record_reads;
 mod records;

@@ -1,5 +1,5 @@
-//! The rate of Write-Records: what leaves now, by the window to each host that they go to, and the
-//! answers that open it ([`crate::tables::record_peers`]).
+//! The rate of Write-Records: what leaves now, by the window to each host that they go to
+//! ([`crate::tables::record_peers`]), which answers open ([`super::record_echoes`]).
 //!
 //! A queue pair has many destinations. In its turn it sends the requests whose destinations have
 //! room, in the order in which they were posted; it waits for the windows of the others.
@@ -8,7 +8,7 @@
 //! pacer. In a turn all go to one such process, and the queue pair waits for one pacer at a time:
 //! that of the first datagram that has room.
 
-use super::receive::Receiving;
+use super::record_echoes::question;
 use super::state::WorkerState;
 use super::transmit::{Admitted, Sent, TurnEnd, seal_packet};
 use crate::air::Weight;
@@ -21,24 +21,14 @@ use crate::seal::datagrams::{Name, Readiness};
 use crate::tables::destination::destination;
 use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::QpSlot;
-use crate::tables::record_peers::{Query, Question, RecordPeerIndex, SentRecord, Way};
+use crate::tables::record_peers::{Question, RecordPeerIndex, SentRecord, Way};
 use crate::tables::record_targets::Asker;
-use airdma_port::{Destination, Port, Received, TransmitBatch};
-use airdma_transport::{Counter, NextDatagram, Path, QueuePair, RecordForm, SentDatagram, Time};
-use airdma_wire::{Psn, Qpn, RecordEcho, RecordPacket};
+use airdma_port::{Destination, TransmitBatch};
+use airdma_transport::{NextDatagram, Path, QueuePair, RecordForm, SentDatagram, Time};
+use airdma_wire::Psn;
 
 /// Requests that one turn looks at, most of which may have no room.
 const LOOKS_MAX: usize = 256;
-/// Answers that wait to be sent; they leave in the round that asked for them.
-const ANSWERS_MAX: usize = 256;
-
-/// An answer to send, or a question of which no packet is sent now.
-pub(super) struct Answer {
-    /// The queue pair that sends it.
-    from: QpIndex,
-    way: Way,
-    echo: RecordEcho,
-}
 
 /// How far a turn has looked for datagrams that may leave.
 #[derive(Default)]
@@ -281,7 +271,7 @@ impl WorkerState {
     }
 
     /// Puts queue pairs in line whose targets have entries.
-    fn join_released(&mut self) {
+    pub(super) fn join_released(&mut self) {
         while let Some(index) = self.record_peers.pop_released() {
             self.scheduler.join(&mut self.qps, index);
         }
@@ -452,113 +442,6 @@ impl WorkerState {
         Some((clear, Some(len)))
     }
 
-    /// Notes that the sender of a packet gets an answer, which takes the place of an earlier one to
-    /// the same queue pair.
-    pub(super) fn owe_echo(
-        &mut self,
-        from: QpIndex,
-        received: &Received<'_>,
-        packet: &RecordPacket<'_>,
-    ) {
-        let headers = &packet.headers;
-        let way = Way {
-            local: received.destination,
-            remote: received.source,
-        };
-        let echo = RecordEcho {
-            dest_qpn: headers.deth.src_qpn,
-            instance: headers.bth.psn,
-            qkey: headers.deth.qkey,
-            src_qpn: headers.bth.dest_qpn,
-            id: headers.rceth.id,
-            offset: headers.rceth.offset,
-            socket_bytes: 0,
-            socket_bytes_max: 0,
-            entries: None,
-            asks: false,
-        };
-        self.owe(Answer { from, way, echo });
-    }
-
-    /// Owes an answer, in place of an earlier one to the same queue pair.
-    fn owe(&mut self, answer: Answer) {
-        let ends = |answer: &Answer| {
-            let echo = &answer.echo;
-            (
-                answer.way,
-                answer.from,
-                echo.dest_qpn,
-                echo.instance,
-                echo.asks,
-            )
-        };
-        let answers = &mut self.record_answers;
-        match answers
-            .iter()
-            .position(|known| ends(known) == ends(&answer))
-        {
-            Some(at) => answers[at] = answer,
-            None if answers.len() < ANSWERS_MAX => answers.push(answer),
-            // It asks again.
-            None => {}
-        }
-    }
-
-    /// Writes the next answer into `out`.
-    pub(super) fn poll_echo(
-        &mut self,
-        port: &mut dyn Port,
-        now: Time,
-        out: &mut [u8],
-    ) -> Option<(usize, Destination)> {
-        while let Some(Answer {
-            from,
-            way,
-            mut echo,
-        }) = self.record_answers.pop()
-        {
-            let rows = &self.device.rows;
-            let row = rows.iter().position(|&row| row == Some(way.local));
-            let (Some(row), Some(slot)) = (row, self.qps.slot(from)) else {
-                continue;
-            };
-            let to = Destination {
-                address: way.remote,
-                source_index: row as u8,
-                tos: 0,
-                hop_limit: 0,
-                flow_label: 0,
-                bundles: false,
-            };
-            if !echo.asks {
-                if let Some(queue) = port.receive_queue(to.source_index) {
-                    let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-                    echo.socket_bytes = bytes(queue.bytes);
-                    echo.socket_bytes_max = bytes(queue.capacity.unwrap_or(0));
-                }
-                let records = slot.records.as_ref();
-                echo.entries = records.map(|records| records.lock().room_for(way.remote, now));
-            }
-            let bytes = echo.to_bytes();
-            out[..bytes.len()].copy_from_slice(&bytes);
-            let mut len = bytes.len();
-            if slot.datagrams.is_some() {
-                let name = Name {
-                    local: way.local,
-                    remote: way.remote,
-                    number: echo.dest_qpn,
-                };
-                let sealed = seal_packet(&mut None, &mut slot.datagrams, Some(name), out, len);
-                let Some(sealed) = sealed else {
-                    continue;
-                };
-                len = sealed;
-            }
-            return Some((len, to));
-        }
-        None
-    }
-
     /// Gives up Write-Records that were not answered in time.
     #[cold]
     pub(super) fn expire_record_peers(&mut self, now: Time) {
@@ -581,32 +464,6 @@ impl WorkerState {
     }
 }
 
-/// The question of a queue pair that waits for entries of a target.
-fn question(query: &Query) -> Answer {
-    let Query {
-        way,
-        asker,
-        question,
-    } = *query;
-    let (id, offset) = question.part;
-    Answer {
-        from: asker.index,
-        way,
-        echo: RecordEcho {
-            dest_qpn: question.to,
-            instance: question.instance,
-            qkey: asker.qkey,
-            src_qpn: question.from,
-            id,
-            offset,
-            socket_bytes: 0,
-            socket_bytes_max: 0,
-            entries: None,
-            asks: true,
-        },
-    }
-}
-
 /// The next datagram of a queue pair that takes from the window of its host: posted ones and
 /// answers to reads take turns.
 fn next_windowed(qp: &QueuePair, look: &Look) -> Option<(Which, NextDatagram)> {
@@ -623,90 +480,5 @@ fn next_windowed(qp: &QueuePair, look: &Look) -> Option<(Which, NextDatagram)> {
         posted().or_else(read)
     } else {
         read().or_else(posted)
-    }
-}
-
-impl Receiving<'_> {
-    /// Takes the answer to a packet of a Write-Record, in the clear.
-    #[inline(never)] // other packets save no registers for it
-    pub(super) fn receive_record_echo(&mut self, received: &Received<'_>) {
-        let echo = match RecordEcho::parse(received.bytes) {
-            Ok(echo) => echo,
-            Err(error) => return self.drop_malformed(error),
-        };
-        if let Some(index) = self.taker_in_clear(received, echo.dest_qpn) {
-            self.take_record_echo(index, received, &echo);
-        }
-    }
-
-    /// Takes one that was sealed by the queue pair of this number.
-    pub(super) fn receive_sealed_echo(
-        &mut self,
-        index: QpIndex,
-        received: &Received<'_>,
-        sender: Qpn,
-    ) {
-        let slot = self.state.qps.slot(index);
-        let number = slot.map(|slot| slot.qp.qpn());
-        match RecordEcho::parse(received.bytes) {
-            Ok(echo) if echo.src_qpn == sender && Some(echo.dest_qpn) == number => {
-                self.take_record_echo(index, received, &echo)
-            }
-            Ok(_) => self.state.counters.count(EngineCounter::DropUnsealed),
-            Err(error) => self.drop_malformed(error),
-        }
-    }
-
-    fn take_record_echo(&mut self, index: QpIndex, received: &Received<'_>, echo: &RecordEcho) {
-        if echo.asks {
-            return self.take_record_question(index, received, echo);
-        }
-        let state = &mut *self.state;
-        let way = Way {
-            local: received.destination,
-            remote: received.source,
-        };
-        let windows = &mut state.scheduler.peers;
-        let taken = (state.record_peers).take_answer(way, echo, self.now, windows);
-        let Some((window, is_smaller)) = taken else {
-            return state.counters.count_transport(Counter::DropGhost);
-        };
-        if is_smaller {
-            state.counters.count(EngineCounter::WindowDecreases);
-        }
-        state.scheduler.unblock(&mut state.qps, window);
-        state.join_released();
-    }
-
-    /// Answers a sender that waits for entries.
-    fn take_record_question(
-        &mut self,
-        index: QpIndex,
-        received: &Received<'_>,
-        asked: &RecordEcho,
-    ) {
-        let slot = self.state.qps.slot(index);
-        let takes = |slot: &QpSlot| slot.records.is_some() && slot.qp.is_receiving();
-        let Some(slot) = slot.filter(|slot| takes(slot)) else {
-            return self.state.counters.count(EngineCounter::DropUnknownOpcode);
-        };
-        if slot.qp.attributes().qkey != asked.qkey {
-            return (self.state.counters).count_transport(Counter::DropBadQkey);
-        }
-        let echo = RecordEcho {
-            dest_qpn: asked.src_qpn,
-            src_qpn: asked.dest_qpn,
-            asks: false,
-            ..*asked
-        };
-        let way = Way {
-            local: received.destination,
-            remote: received.source,
-        };
-        self.state.owe(Answer {
-            from: index,
-            way,
-            echo,
-        });
     }
 }

@@ -10,7 +10,7 @@
 
 use super::gsi::Gsi;
 use super::raw_frames::RawFrames;
-use super::record_rate::Answer;
+use super::record_echoes::Answer;
 use super::scheduler::Scheduler;
 use super::source_port::Candidate;
 use crate::air::Air;
