@@ -6,10 +6,15 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 
-enum { CONNECTIONS = 3, LARGEST = 200000, STEP_BYTES_MAX = 1 << 20, DATAGRAMS = 8 };
+enum { CONNECTIONS = 3, DATAGRAM_SOCKET = CONNECTIONS, ALL = (1 << (CONNECTIONS + 1)) - 1 };
+enum { LARGEST = 200000, STEP_BYTES_MAX = 1 << 20, DATAGRAM_ROUNDS = 6, BURST = 4 };
+enum { WARM_BYTES = 4000, WARM_DATAGRAMS = 20, WARM_US = 2000 };
 
 struct state {
     uint64_t step;
+    /* Connections, and behind them the datagram socket, that are made anew before the next step:
+       the kernel has got them, and lanes are tested. */
+    unsigned stale;
     int fds[CONNECTIONS];
     int datagrams;
     /* How far each stream is, from the server and from the client. */
@@ -337,29 +342,56 @@ static int passed(int fd)
 
 static void other_descriptor(int c, bool here)
 {
-    int kind = (int)draw(3), fd = now.fds[c];
+    int kind = (int)draw(3);
+    bool is_datagram = draw(4) == 0;
+    int *place = is_datagram ? &now.datagrams : &now.fds[c], fd = *place;
     static const char *const names[] = {"dup", "dup2", "SCM_RIGHTS"};
-    say("step %llu: connection %d, %s at the %s", (unsigned long long)now.step, c, names[kind],
-        here == is_server ? "server" : "client");
+    say("step %llu: %s %d, %s at the %s", (unsigned long long)now.step, is_datagram ? "datagrams beside" : "connection", c,
+        names[kind], here == is_server ? "server" : "client");
+    if (kind == 2) now.stale |= 1u << (is_datagram ? DATAGRAM_SOCKET : c);
     if (!here) return;
-    if (kind == 2) now.fds[c] = passed(fd);
+    if (kind == 2) *place = passed(fd);
     else {
-        now.fds[c] = kind == 0 ? (int)MUST(dup(fd)) : (int)MUST(dup2(fd, 100 + (int)(now.step % 100) * CONNECTIONS + c));
+        *place = kind == 0 ? (int)MUST(dup(fd)) : (int)MUST(dup2(fd, 100 + (int)(now.step % 100) * CONNECTIONS + c));
         MUST(close(fd));
     }
 }
 
 static int meeting(void)
 {
-    if (!is_server) {
-        hear("listening");
-        return dial();
+    return is_server ? joined_server() : joined_client();
+}
+
+static void meet_datagrams(void)
+{
+    static const char data[WARM_BYTES];
+    char got[WARM_BYTES];
+    struct sockaddr_in me = address_of(own, port + 2 - is_server), to = address_of(peer, port + 1 + is_server);
+    now.datagrams = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    MUST(bind(now.datagrams, (struct sockaddr *)&me, sizeof me));
+    MUST(connect(now.datagrams, (struct sockaddr *)&to, sizeof to));
+    meet("bound");
+    for (int turn = 0; turn < 2 * WARM_DATAGRAMS; turn++) {
+        if (is_server == (turn % 2 == 0)) MUST(send(now.datagrams, data, sizeof data, 0));
+        else if (recv(now.datagrams, got, sizeof got, 0) != sizeof got) fail("the datagrams do not work");
+        usleep(WARM_US);
     }
-    int at = listener();
-    tell("listening");
-    int connection = MUST(accept(at, NULL, NULL));
-    MUST(close(at));
-    return connection;
+}
+
+static void renew(void)
+{
+    for (int c = 0; c < CONNECTIONS; c++) {
+        if (!(now.stale & 1u << c)) continue;
+        MUST(close(now.fds[c]));
+        now.fds[c] = meeting();
+        now.from[0][c] = now.from[1][c] = 0;
+    }
+    if (now.stale & 1u << DATAGRAM_SOCKET) {
+        MUST(close(now.datagrams));
+        meet("closed");
+        meet_datagrams();
+    }
+    now.stale = 0;
 }
 
 static void reconnected(int c)
@@ -397,6 +429,7 @@ static void in_child(int c)
 {
     bool here = draw(2) == is_server, from_server = draw(2);
     size_t bytes = draw_bytes();
+    now.stale = ALL;
     say("step %llu: connection %d, in a child of the %s", (unsigned long long)now.step, c, here == is_server ? "server" : "client");
     if (!here) {
         transfer(c, from_server, bytes);
@@ -413,26 +446,130 @@ static void in_child(int c)
     now.from[!from_server][c] += bytes;
 }
 
+/* -- datagrams: some at once, each of its own length; both ends know all of them -- */
+
+static const char *const DATAGRAM_SENDS[] = {"send", "write", "writev", "sendmsg", "sendto", "sendmmsg"};
+static const char *const DATAGRAM_RECEIVES[] = {"recv",  "read",  "readv",   "recvmsg",      "recvfrom",
+                                                "recvmmsg", "PEEK", "MSG_TRUNC", "FIONREAD"};
+static const char *const DATAGRAM_WAITS[] = {"blocks", "poll", "select", "epoll", "RCVTIMEO", "no wait"};
+enum { DATAGRAM_SEND_KINDS = 6, DATAGRAM_RECEIVE_KINDS = 9, DATAGRAM_WAIT_KINDS = 6 };
+
+static ssize_t send_datagram(int kind, uint8_t *data, size_t bytes)
+{
+    struct sockaddr_in to = address_of(peer, port + 1 + is_server);
+    struct iovec parts[2] = {{data, bytes / 3}, {data + bytes / 3, bytes - bytes / 3}};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}};
+    int fd = now.datagrams;
+    switch (kind) {
+    case 0: return send(fd, data, bytes, MSG_DONTWAIT);
+    case 1: return write(fd, data, bytes);
+    case 2: return writev(fd, parts, 2);
+    case 3: return sendmsg(fd, &message.msg_hdr, MSG_NOSIGNAL);
+    case 4: return sendto(fd, data, bytes, 0, (struct sockaddr *)&to, sizeof to);
+    default: return sendmmsg(fd, &message, 1, 0) == 1 ? (ssize_t)message.msg_len : -1;
+    }
+}
+
+static ssize_t receive_datagram(int kind, uint8_t *data, size_t room, size_t expected)
+{
+    static uint8_t peeked[65536];
+    struct sockaddr_in from = {0}, sender = address_of(peer, port + 1 + is_server);
+    socklen_t length = sizeof from;
+    struct iovec parts[2] = {{data, 100}, {data + 100, room - 100}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}}};
+    int fd = now.datagrams, waiting = -1;
+    ssize_t got;
+    switch (kind) {
+    case 0: return recv(fd, data, room, 0);
+    case 1: return read(fd, data, room);
+    case 2: return readv(fd, parts, 2);
+    case 3: return recvmsg(fd, &messages[0].msg_hdr, 0);
+    case 4:
+        got = recvfrom(fd, data, room, 0, (struct sockaddr *)&from, &length);
+        if (got >= 0 && (length != sizeof from || from.sin_port != sender.sin_port ||
+                         from.sin_addr.s_addr != sender.sin_addr.s_addr))
+            fail("a datagram of another sender");
+        return got;
+    case 5: return recvmmsg(fd, messages, 1, 0, NULL) == 1 ? (ssize_t)messages[0].msg_len : -1;
+    case 6:
+        got = recv(fd, peeked, sizeof peeked, MSG_PEEK);
+        if (recv(fd, data, room, 0) != got || memcmp(data, peeked, (size_t)got) != 0) fail("PEEK and recv differ");
+        return got;
+    case 7:
+        /* The length of all of it, where there is room for half. */
+        if (recv(fd, data, expected / 2, MSG_PEEK | MSG_TRUNC) != (ssize_t)expected) fail("another length with MSG_TRUNC");
+        return recv(fd, data, room, MSG_TRUNC);
+    default:
+        /* Without a datagram there are 0 bytes, too. */
+        if (wait_mask(fd, POLLIN, POLLIN) < 0) fail("no datagram");
+        MUST(ioctl(fd, FIONREAD, &waiting));
+        if ((size_t)waiting != expected) fail("another length by FIONREAD");
+        return recv(fd, data, room, 0);
+    }
+}
+
+static void await_datagram(int kind, int epoll)
+{
+    struct timeval limit = {WAIT_MS / 1000, 0};
+    struct epoll_event event;
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(now.datagrams, &in);
+    int ready = 1;
+    if (kind == 1) ready = wait_mask(now.datagrams, POLLIN, POLLIN) & POLLIN;
+    else if (kind == 2) ready = select(now.datagrams + 1, &in, NULL, NULL, &limit);
+    else if (kind == 3) ready = epoll_wait(epoll, &event, 1, WAIT_MS);
+    if (ready != 1) fail("no datagram");
+}
+
+static void take_datagrams(int kind, int wait, const size_t *lengths, int count)
+{
+    static uint8_t data[65536];
+    struct timeval limit = {0, 20000}, none = {0, 0};
+    int fd = now.datagrams, epoll = MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN};
+    MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+    if (wait == 4) MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    if (wait == 5) MUST(fcntl(fd, F_SETFL, O_NONBLOCK));
+    int64_t deadline = now_ms() + WAIT_MS;
+    for (int at = 0; at < count;) {
+        await_datagram(wait, epoll);
+        ssize_t got = receive_datagram(kind, data, sizeof data, lengths[at]);
+        if (got < 0 && errno == EAGAIN && wait >= 4 && now_ms() < deadline) continue;
+        if (got != (ssize_t)lengths[at]) fail("a datagram of another length");
+        check(data, at, lengths[at], (size_t)got);
+        at++;
+    }
+    if (recv(fd, data, sizeof data, MSG_DONTWAIT) >= 0) fail("a datagram too many");
+    if (wait == 4) MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none));
+    if (wait == 5) MUST(fcntl(fd, F_SETFL, 0));
+    MUST(close(epoll));
+}
+
 static void datagrams(void)
 {
     bool from_server = draw(2);
-    int count = 1 + (int)draw(DATAGRAMS);
-    say("step %llu: %d datagrams %s", (unsigned long long)now.step, count, from_server ? "down" : "up");
-    static uint8_t data[65536];
-    for (int turn = 0; turn < count; turn++) {
-        size_t bytes = draw(3) == 0 ? draw(30000) : draw(1400);
-        int flags = draw(2) ? MSG_DONTWAIT : 0;
-        if (from_server == is_server) {
-            fill(data, turn, bytes, bytes);
-            if (send(now.datagrams, data, bytes, flags) != (ssize_t)bytes) fail("datagram");
-            hear("datagram");
+    int rounds = 1 + (int)draw(DATAGRAM_ROUNDS);
+    for (int round = 0; round < rounds; round++) {
+        static uint8_t data[65536];
+        int sends = (int)draw(DATAGRAM_SEND_KINDS), receives = (int)draw(DATAGRAM_RECEIVE_KINDS);
+        int wait = (int)draw(DATAGRAM_WAIT_KINDS), count = 1 + (int)draw(BURST);
+        /* Two calls for one datagram do not both find it. */
+        if (receives >= 6 && wait >= 4) wait = 1;
+        size_t lengths[BURST];
+        for (int at = 0; at < count; at++) lengths[at] = draw(2) ? draw(30000) : draw(1400);
+        say("step %llu: %d datagrams %s, %s to %s, %s", (unsigned long long)now.step, count, from_server ? "down" : "up",
+            DATAGRAM_SENDS[sends], DATAGRAM_RECEIVES[receives], DATAGRAM_WAITS[wait]);
+        if (from_server != is_server) {
+            take_datagrams(receives, wait, lengths, count);
+            tell("datagrams");
             continue;
         }
-        if (wait_mask(now.datagrams, POLLIN, POLLIN) < 0) fail("no datagram");
-        ssize_t got = recv(now.datagrams, data, sizeof data, flags);
-        if (got != (ssize_t)bytes) fail("a datagram of another length");
-        check(data, turn, bytes, bytes);
-        tell("datagram");
+        for (int at = 0; at < count; at++) {
+            fill(data, at, lengths[at], lengths[at]);
+            if (send_datagram(sends, data, lengths[at]) != (ssize_t)lengths[at]) fail("datagram");
+        }
+        hear("datagrams");
     }
 }
 
@@ -441,6 +578,7 @@ static void datagrams(void)
 static void replaced(void)
 {
     bool here = draw(2) == is_server;
+    now.stale = ALL;
     say("step %llu: exec at the %s", (unsigned long long)now.step, here == is_server ? "server" : "client");
     if (!here) return;
     int kept = MUST(memfd_create("state", 0));
@@ -477,8 +615,8 @@ static void step(void)
     case 4: case 5: other_descriptor(c, draw(2) == is_server); break;
     case 6: reconnected(c); break;
     case 7: in_child(c); break;
-    case 8: datagrams(); break;
-    case 9: replaced(); break;
+    case 8: case 9: datagrams(); break;
+    case 10: replaced(); break;
     default: {
         bool from_server = draw(2);
         transfer(c, from_server, draw_bytes());
@@ -492,6 +630,7 @@ static void go_on(void)
     /* From within a new image, the step of the exec is over for the other end. */
     for (; now.step < steps; now.step++) {
         meet("step");
+        renew();
         step();
         meet("moved");
         probe();
@@ -511,10 +650,7 @@ static void begin(void)
 {
     set_up();
     for (int c = 0; c < CONNECTIONS; c++) now.fds[c] = meeting();
-    now.datagrams = MUST(socket(AF_INET, SOCK_DGRAM, 0));
-    struct sockaddr_in me = address_of(own, port + 2 - is_server), to = address_of(peer, port + 1 + is_server);
-    MUST(bind(now.datagrams, (struct sockaddr *)&me, sizeof me));
-    MUST(connect(now.datagrams, (struct sockaddr *)&to, sizeof to));
+    meet_datagrams();
     go_on();
 }
 
