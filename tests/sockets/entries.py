@@ -5,34 +5,11 @@ worked.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-
-@dataclass(frozen=True)
-class Entry:
-    """In commands, which a shell runs, `{server}` and `{client}` are the hosts' IPv4 addresses,
-    `{server6}` the server's IPv6 address, `{home}` a folder of the entry, and `{files}` the folder
-    of the files `served` and `small`.
-    """
-
-    name: str
-    needs: tuple[str, ...]
-    """Programs without which it is skipped."""
-    servers: tuple[tuple[str, str], ...]
-    """Command, and where it listens: a TCP port, or "udp" and a port. Started in this order."""
-    client: str
-    says: tuple[str, ...] = ()
-    """Patterns that must be in the client's output."""
-    never: tuple[str, ...] = ()
-    """Patterns that must not."""
-    same: bool = False
-    """The client's standard output is the same in each run."""
-    before: Callable[[Path], None] | None = None
-    """Puts files into the entry's folder."""
-    timeout_s: float = 30
-
+from entry import Entry
+from media import MEDIA
+from runtimes import RUNTIMES
 
 NGINX = """\
 daemon off; worker_processes 2; pid {home}/nginx.pid; error_log {home}/error.log; user root;
@@ -280,4 +257,6 @@ ENTRIES = (
         "cd {home} && sipp -sn uac {server}:5060 -i {client} -t tn -r 20 -m 20 -nostdin -max_socket 1000",
         (r"Successful call +\| +\d+ +\| +20 ",),
     ),
+    *RUNTIMES,
+    *MEDIA,
 )

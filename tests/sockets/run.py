@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="programs with the shim at each end alone, not in turns")
     parser.add_argument("--seed", type=int, help="first seed of the state machine")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    parser.add_argument("--record", action="store_true", help="write what was seen of programs to docs/programs.md")
     parser.add_argument("--steps", type=int, default=machine.STEPS, help="length of a sequence")
     arguments = parser.parse_args()
     only = set(arguments.only.split(",") if arguments.only else SHORT if arguments.short else SUITES)
@@ -71,7 +72,9 @@ def main() -> int:
         if "programs" in only:
             with tally.part("programs"):
                 match, full, short = arguments.match, arguments.full, arguments.short
-                unmodified.run(lab, tally, folder, match, full=full, short=short)
+                outcomes = unmodified.run(lab, tally, folder, match, full=full, short=short)
+                if arguments.record:
+                    outcomes.write()
         if "policy" in only:
             with tally.part("policy"):
                 policy.run(lab, tally, folder, arguments.match)

@@ -14,6 +14,8 @@ from programs.table import BY_HAND, DOES_NOT_RUN, LINES, lines
 
 SEEN = Path(__file__).resolve().with_name("seen.json")
 """Name of the line -> the version of its package when it last passed."""
+SOCKETS_SEEN = build.ROOT / "tests" / "sockets" / "seen.json"
+"""The same of socket programs, which tests/sockets/run.py --record writes."""
 DOCUMENT = build.ROOT / "docs" / "programs.md"
 
 
@@ -60,6 +62,13 @@ def render() -> str:
     ]
     for title, group in LINES.items():
         parts += [f"## {title}", _table(group, seen)]
+    parts += [
+        "## Socket programs",
+        "Written by `tests/sockets/run.py --only programs --record`. Under `airdma sockets --udp` between the same two namespaces, "
+        "with the library at both ends, at one, and at none: the client's output is what it must be, and the same where it does not "
+        "depend on time. *Lanes*: which of its protocols used RDMA with the library at both ends. `HOME` and `FILES` are folders.",
+        _sockets(),
+    ]
     parts += ["## Run by hand", "Under `airdma run` between the same two namespaces, on 25 November 2026.", _by_hand()]
     parts += ["## What does not run", _does_not_run()]
     return "\n\n".join(parts) + "\n"
@@ -86,6 +95,27 @@ def _table(group: list[Line], seen: dict[str, str]) -> str:
             "passed" if found else "failed",
         ]
         rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def _sockets() -> str:
+    rows = [
+        "| program | version | on the server | on the client | library at | lanes | result |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    seen = json.loads(SOCKETS_SEEN.read_text(encoding="utf-8")) if SOCKETS_SEEN.exists() else {}
+    for name, found in seen.items():
+        cells = [
+            name,
+            found["package"],
+            "; ".join(f"`{_readable(command)}`" for command in found["servers"]),
+            f"`{_readable(found['client'])}`",
+            ", ".join(found["ends"]),
+            ", ".join(found["lanes"]) or "none",
+            "passed" if found["passed"] else "failed",
+        ]
+        cells = [cell.replace("|", "&#124;").replace("\n", "\\n") for cell in cells]
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
