@@ -89,7 +89,7 @@ impl Seal {
         }
     }
 
-    /// The seal of a queue pair whose peer is itself: nothing is exchanged, and its own offers would
+    /// The seal of a queue pair whose peer is itself. Nothing is exchanged: its own offers would
     /// count as those of a host that sends them back.
     pub(crate) fn with_itself(now: Time, random: &mut Random) -> Self {
         Seal {
