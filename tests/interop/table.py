@@ -88,6 +88,10 @@ DATA = [
         for mode in ("uc", "shared", "many", "patient", "inline", "refusals")
         for gid in ("gid", "gid6")
     ),
+    *(
+        Scenario(_verbs(f"verbs_services -d {{device}} -g {{{gid}}} records", "^[0-9]+ good"), quick=gid == "gid")
+        for gid in ("gid", "gid6")
+    ),
 ]
 """Every byte is compared at both ends."""
 

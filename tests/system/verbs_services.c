@@ -11,12 +11,14 @@
  *   patient   messages wait until receives are posted, as often as it takes (RNR)
  *   inline    inline data of every length that both ends take, from memory that changes at once
  *   refusals  what a peer must refuse, and what both ends are told then
+ *   records   Write-Records, which rxe does not know, to its datagram queue pair: nothing happens
  *   atomic    WRITE, and ATOMIC_WRITE behind it, also refused (rxe of Linux 6.2 and newer)
  *
  * Exit status: 0 all good, 1 a check failed, 2 it could not be set up.
  */
 #define NAME "verbs_services"
 #include "verbs_pair.h"
+#include "../../crates/verbs/include/airdma/verbs_record.h"
 #include <errno.h>
 
 #define QPS_MAX 64
@@ -26,6 +28,7 @@
 #define UNTOUCHED 0xa5
 #define DEPTH 64
 #define INLINE_WANTED 256
+#define QKEY 0x11111111u
 #define ALL_RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
 struct end { union ibv_gid gid; uint64_t address; uint32_t rkey, bare_rkey, inline_max, qpns[QPS_MAX]; };
@@ -459,11 +462,89 @@ static int atomic_writes(void)
     return 2 * ROUNDS + 2;
 }
 
+/* A UD queue pair in RTS, and how the peer's is reached. */
+static struct ibv_ah *datagrams(void)
+{
+    struct ibv_qp_init_attr init = { .send_cq = send_cq, .recv_cq = receive_cq, .qp_type = IBV_QPT_UD,
+        .cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
+    SETUP(qps[0] = ibv_create_qp(pd, &init), "ibv_create_qp: %m");
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
+    int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+    SETUP(ibv_modify_qp(qps[0], &attr, mask) == 0, "to INIT");
+    attr.qp_state = IBV_QPS_RTR;
+    SETUP(ibv_modify_qp(qps[0], &attr, IBV_QP_STATE) == 0, "to RTR");
+    attr.qp_state = IBV_QPS_RTS;
+    SETUP(ibv_modify_qp(qps[0], &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0, "to RTS");
+    mine.qpns[0] = qps[0]->qp_num;
+    mine.address = (uintptr_t)buffer;
+    mine.rkey = mr->rkey;
+    tell(&mine, sizeof mine);
+    hear(&theirs, sizeof theirs);
+    struct ibv_ah_attr ah = { .is_global = 1, .port_num = 1,
+        .grh = { .dgid = theirs.gid, .sgid_index = gid_index, .hop_limit = 64 } };
+    struct ibv_ah *to = ibv_create_ah(pd, &ah);
+    SETUP(to, "ibv_create_ah: %m");
+    return to;
+}
+
+/* Posts a Write-Record over memory that the peer has registered, and waits for its completion. */
+static void record(struct ibv_ah *to, int id, uint32_t flags, enum ibv_wc_status status)
+{
+    struct ibv_sge sge = { (uintptr_t)slot(0), 10000, mr->lkey };
+    struct airdma_record_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED, .ah = to,
+        .remote_qpn = theirs.qpns[0], .remote_qkey = QKEY, .remote_addr = theirs.address + 2 * SLOT,
+        .rkey = theirs.rkey, .flags = flags };
+    int error = airdma_record_post(qps[0], &wr);
+    CHECK(error == 0, "airdma_record_post: %s", strerror(error));
+    struct ibv_wc wc = completion(send_cq, "record");
+    CHECK(wc.status == status, "record %d: %s", id, ibv_wc_status_str(wc.status));
+}
+
+/* Without them at the client's end, the datagrams alone. */
+static int records(void)
+{
+    enum { RECORDS = 20, GRH = 40, LENGTH = 64 };
+    struct ibv_ah *to = datagrams();
+    bool sends_records = client && airdma_record_post;
+    int sent = 0;
+    for (int round = 0; round < 2; round++) {
+        if (!client)
+            receive(0, 1, GRH + LENGTH);
+        barrier();
+        if (client) {
+            fill(slot(0), LENGTH, round);
+            if (sends_records && round == 0) {
+                for (; sent < RECORDS; sent++)
+                    record(to, sent, 0, IBV_WC_SUCCESS);
+                CHECK(airdma_rd_enable(qps[0], NULL) == 0, "airdma_rd_enable: %m");
+                record(to, sent++, AIRDMA_RECORD_RELIABLE, IBV_WC_RETRY_EXC_ERR);
+            }
+            struct ibv_sge sge = { (uintptr_t)slot(0), LENGTH, mr->lkey };
+            struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+                .wr.ud = { to, theirs.qpns[0], QKEY } }, *bad;
+            posted(ibv_post_send(qps[0], &wr, &bad));
+            success(send_cq, "datagram");
+        } else {
+            struct ibv_wc wc = success(receive_cq, "receive");
+            CHECK(wc.byte_len == GRH + LENGTH, "%u bytes", wc.byte_len);
+            check(slot(1) + GRH, LENGTH, round, "datagram");
+            for (int other = 2; other < SLOTS; other++)
+                untouched(other, 0);
+            struct ibv_wc more;
+            CHECK(ibv_poll_cq(receive_cq, 1, &more) == 0, "something else arrived: opcode %d", more.opcode);
+        }
+        barrier();
+    }
+    CHECK(ibv_destroy_ah(to) == 0, "ibv_destroy_ah: %m");
+    CHECK(ibv_destroy_qp(qps[0]) == 0, "ibv_destroy_qp: %m");
+    return sent + 2;
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; int (*run)(void); } modes[] = { { "uc", unreliable }, { "shared", shared },
         { "many", many }, { "patient", patient }, { "inline", inlined }, { "refusals", refused },
-        { "atomic", atomic_writes } };
+        { "records", records }, { "atomic", atomic_writes } };
     for (int option; (option = getopt(argc, argv, "d:g:")) != -1;)
         switch (option) {
         case 'd': device = optarg; break;
@@ -478,6 +559,6 @@ int main(int argc, char **argv)
             printf("%d good\n", modes[i].run());
             return 0;
         }
-    fprintf(stderr, "usage: " NAME " [-d DEVICE] [-g GID_INDEX] uc|shared|many|patient|inline|refusals|atomic [HOST]\n");
+    fprintf(stderr, "usage: " NAME " [-d DEVICE] [-g GID_INDEX] uc|shared|many|patient|inline|refusals|records|atomic [HOST]\n");
     return 2;
 }
