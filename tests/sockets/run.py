@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
 import cut
 import datagrams
+import frozen
 import machine
 import policy
 import traps
@@ -34,8 +35,8 @@ from airdma_lab.lab import Lab
 from case import Tally
 from ends import BOTH, SHIMMED
 
-SHORT = ("traps", "machine", "programs", "policy")
-SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "faults")
+SHORT = ("traps", "machine", "programs", "policy", "frozen")
+SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "frozen", "faults")
 
 
 def main() -> int:
@@ -84,6 +85,9 @@ def main() -> int:
         if "cut" in only:
             with tally.part("cut"):
                 cut.run(lab, tally, folder)
+        if "frozen" in only:
+            with tally.part("frozen"):
+                frozen.run(lab, tally, folder)
         if "faults" in only:
             with tally.part("faults"):
                 traps.run_faults(lab, tally, folder, chosen)

@@ -23,6 +23,10 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks at a hand-back, at first.
 pub const PAUSE: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// How late a thread that sleeps wakes as a rule, at most.
+const LATENESS: Duration = Duration::from_millis(2);
+/// How many times as long a starved process waits, at most.
+const STARVED: u32 = 5;
 /// Between two attempts to write what the kernel's queue has no room for: while they succeed, and
 /// at most.
 const TEND_EVERY: Duration = Duration::from_millis(2);
@@ -89,24 +93,54 @@ fn wait(
 ) -> bool {
     let before = airdma_preload::errno::current();
     let _inside = Inside::enter();
-    let start = Instant::now();
+    let mut patience = Patience::new(limit);
     let mut left: Vec<(&'static Socket, u64)> = sockets
         .filter(|socket| !matches!(socket.stage(), Stage::Kernel | Stage::Lost))
         .map(|socket| (socket, socket.generation()))
         .collect();
     let mut pause = PAUSE;
     loop {
-        let is_late = start.elapsed() > limit;
+        let is_late = patience.is_over();
         let is_end = is_late && cannot_go_on;
         left.retain(|(socket, generation)| !look(socket, *generation, need, is_end));
         if left.is_empty() || is_late {
             break;
         }
-        std::thread::sleep(pause);
+        patience.sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
     }
     airdma_preload::errno::set(before);
     left.is_empty()
+}
+
+/// How long a call waits. Where this thread gets the processor late, or its process is frozen, the
+/// peer's may be no better off: that time hardly counts.
+struct Patience {
+    limit: Duration,
+    start: Instant,
+    /// How much of the time since then does not count.
+    lost: Duration,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Patience {
+        Patience {
+            limit,
+            start: Instant::now(),
+            lost: Duration::ZERO,
+        }
+    }
+
+    fn sleep(&mut self, pause: Duration) {
+        let before = Instant::now();
+        std::thread::sleep(pause);
+        self.lost += before.elapsed().saturating_sub(pause + LATENESS);
+    }
+
+    fn is_over(&self) -> bool {
+        let passed = self.start.elapsed();
+        passed.saturating_sub(self.lost) > self.limit || passed > self.limit * STARVED
+    }
 }
 
 /// Asks for the stream; whether the kernel has it. One that `is_late` ends.
@@ -267,4 +301,23 @@ pub fn in_child() {
 /// Whether a lane must not be opened now.
 pub fn is_forking() -> bool {
     FORKS.load(Ordering::SeqCst) > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_the_thread_gets_no_processor_hardly_counts() {
+        let patience = |passed_ms, lost_ms| Patience {
+            limit: Duration::from_secs(2),
+            start: Instant::now() - Duration::from_millis(passed_ms),
+            lost: Duration::from_millis(lost_ms),
+        };
+        assert!(!patience(1900, 0).is_over());
+        assert!(patience(2100, 0).is_over());
+        assert!(!patience(5000, 3100).is_over());
+        assert!(patience(5000, 2900).is_over());
+        assert!(patience(10_100, 10_000).is_over(), "at last");
+    }
 }
