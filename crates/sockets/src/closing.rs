@@ -100,15 +100,12 @@ fn leave(socket: &'static Socket, fd: c_int) -> bool {
     true
 }
 
-/// Numbers that epoll sets of a program have.
-const EPOLL_SETS_BELOW: libc::rlim_t = 4096;
-
 /// Takes a descriptor out of all epoll sets of the process.
 fn leave_epoll_sets(fd: c_int) {
-    for set in 0..descriptors::limit().min(EPOLL_SETS_BELOW) as c_int {
-        // SAFETY: plain integers. The kernel refuses it for what is no epoll set.
-        unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
-    }
+    descriptors::epoll_sets(|set| {
+        // SAFETY: plain integers. The kernel refuses it for a number that is no set any more.
+        unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+    });
 }
 
 /// Before the kernel ends a connection, which its descriptors outlast.

@@ -25,6 +25,8 @@ struct Set([AtomicU64; DESCRIPTORS / 64]);
 /// Descriptors of the shim, and those of them that hold connections which the program has closed.
 static OWN: Set = Set::new();
 static LEFT: Set = Set::new();
+/// Numbers of epoll sets that the program has had members in.
+static EPOLL_SETS: Set = Set::new();
 
 impl Set {
     const fn new() -> Set {
@@ -51,6 +53,16 @@ impl Set {
     fn remove(&self, fd: c_int) {
         if let Some((word, bit)) = self.bit(fd) {
             word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    fn each(&self, mut of: impl FnMut(c_int)) {
+        for (index, word) in self.0.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != 0 {
+                of((index * 64) as c_int + bits.trailing_zeros() as c_int);
+                bits &= bits - 1;
+            }
         }
     }
 }
@@ -124,13 +136,27 @@ pub fn settle() {
 /// program has closed end with the parent's descriptors.
 pub fn in_child() {
     OPENING.store(0, Ordering::SeqCst);
-    for (index, word) in LEFT.0.iter().enumerate() {
-        let mut bits = word.load(Ordering::Relaxed);
-        while bits != 0 {
-            close_left((index * 64) as c_int + bits.trailing_zeros() as c_int);
-            bits &= bits - 1;
-        }
+    LEFT.each(close_left);
+}
+
+/// The program changes the members of an epoll set.
+#[inline]
+pub fn note_epoll_set(set: c_int) {
+    if !EPOLL_SETS.has(set) {
+        EPOLL_SETS.add(set);
     }
+}
+
+/// A descriptor leads to the same file as another one.
+pub fn duplicated(fd: c_int, to: c_int) {
+    if EPOLL_SETS.has(fd) {
+        EPOLL_SETS.add(to);
+    }
+}
+
+/// Calls `of` with each number that may be an epoll set.
+pub fn epoll_sets(of: impl FnMut(c_int)) {
+    EPOLL_SETS.each(of);
 }
 
 /// The lowest number that a descriptor of the shim should have.

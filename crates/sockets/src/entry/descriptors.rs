@@ -32,6 +32,9 @@ fn closes(fd: c_int) {
 
 /// After a call of the program made `to` from `fd`.
 fn duplicated(fd: c_int, to: c_int) -> c_int {
+    if to >= 0 {
+        descriptors::duplicated(fd, to);
+    }
     if to < 0 || to == fd || known(fd).is_none() || is_inside() {
         return to;
     }
@@ -80,6 +83,12 @@ hooks! {
     /// `epoll_create1(2)`.
     fn epoll_create1(flags: c_int) -> c_int {
         opened(|| next::epoll_create1(flags))
+    }
+
+    /// `epoll_ctl(2)`.
+    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
+        descriptors::note_epoll_set(set);
+        next::epoll_ctl(set, operation, fd, event)
     }
 
     /// `timerfd_create(2)`.
@@ -289,6 +298,7 @@ hooks! {
             libc::SYS_recvmmsg if is_ours => {
                 data::recvmmsg(fd, b as *mut _, c as c_uint, d as c_int, e as *mut _) as isize
             }
+            libc::SYS_epoll_ctl => epoll_ctl(fd, b as c_int, c as c_int, d as *mut _) as isize,
             libc::SYS_shutdown if is_ours => shutdown(fd, b as c_int) as isize,
             libc::SYS_accept4 => accepted(next::syscall(number, a, b, c, d, e, f) as c_int) as isize,
             _ => next::syscall(number, a, b, c, d, e, f),
