@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
+import counted
 import cut
 import datagrams
 import frozen
@@ -35,8 +36,8 @@ from airdma_lab.lab import Lab
 from case import Tally
 from ends import BOTH, SHIMMED
 
-SHORT = ("traps", "machine", "programs", "policy", "frozen")
-SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "frozen", "faults")
+SHORT = ("traps", "machine", "programs", "policy", "frozen", "counted")
+SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "frozen", "counted", "faults")
 
 
 def main() -> int:
@@ -88,6 +89,9 @@ def main() -> int:
         if "frozen" in only:
             with tally.part("frozen"):
                 frozen.run(lab, tally, folder)
+        if "counted" in only:
+            with tally.part("counted"):
+                counted.run(lab, tally)
         if "faults" in only:
             with tally.part("faults"):
                 traps.run_faults(lab, tally, folder, chosen)

@@ -261,6 +261,12 @@ impl Device {
         self.hub.engine.is_gone()
     }
 
+    /// Adds to a counter of the library for socket programs.
+    #[doc(hidden)]
+    pub fn count_sockets(&self, counter: engine::SocketCounter, amount: u64) {
+        self.hub.engine.count_sockets(counter, amount);
+    }
+
     /// Starts the thread that wakes tasks, which the first task would start otherwise.
     ///
     /// A lack of resources then shows now.

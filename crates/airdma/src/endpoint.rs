@@ -5,7 +5,7 @@ use crate::error::Cause;
 use crate::operation::Pending;
 use crate::work::{Buffer, Request, Work};
 use crate::{Error, Operation, Region, Remote, Result};
-use airdma_engine::LIMITS;
+use airdma_engine::{LIMITS, SocketCounter};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::{Deref, Range, RangeBounds};
@@ -210,6 +210,12 @@ impl Endpoint {
     /// Runs the device once: what it brings is entered.
     pub fn run(&self) {
         self.connection.arm_and_progress();
+    }
+
+    /// Adds to a counter of the library for socket programs, of this connection's device.
+    #[doc(hidden)]
+    pub fn count_sockets(&self, counter: SocketCounter, amount: u64) {
+        self.connection.hub.engine.count_sockets(counter, amount);
     }
 
     /// Closes the connection after the operations before it.

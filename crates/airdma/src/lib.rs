@@ -96,6 +96,9 @@ pub use region::{Region, Rights, Shared};
 pub use remote::Remote;
 pub use runner::Runner;
 
+#[doc(hidden)]
+pub use airdma_engine::SocketCounter;
+
 /// Tests the code of the book.
 pub mod config {
     pub use airdma_engine::{

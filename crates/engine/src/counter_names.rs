@@ -6,16 +6,56 @@ use airdma_transport::Counter;
 use std::sync::OnceLock;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// Why the engine itself dropped a packet, or what else it counts.
+    (
+        $(#[$about:meta])* $visibility:vis enum $counter:ident, $names:ident;
+        $($(#[$doc:meta])* $variant:ident = $name:literal,)*
+    ) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum EngineCounter { $($(#[$doc])* $variant,)* }
+        $visibility enum $counter { $($(#[$doc])* $variant,)* }
 
-        const ENGINE_NAMES: &[&str] = &[$($name,)*];
+        const $names: &[&str] = &[$($name,)*];
     };
 }
 
 counters! {
+    /// What the library for socket programs counts.
+    pub enum SocketCounter, SOCKET_NAMES;
+    /// Connections that got a lane.
+    Lanes = "socket_lanes",
+    /// Peers that failed to prove that they hold the connection.
+    Forged = "socket_peers_unproved",
+    /// Bytes sent by lanes.
+    Sent = "socket_tx_bytes",
+    /// Bytes received by lanes.
+    Received = "socket_rx_bytes",
+    /// Lanes that ended because the peer or the path was gone.
+    Lost = "socket_lanes_lost",
+    /// Connections that were handed back to the kernel because the peer needed it.
+    BackForPeer = "socket_back_for_peer",
+    /// The same for a fork.
+    BackForFork = "socket_back_for_fork",
+    /// The same before a descriptor was closed.
+    BackForClose = "socket_back_for_close",
+    /// The same before one direction was shut.
+    BackForShutdown = "socket_back_for_shutdown",
+    /// The same at the end of a process, or before it executed another program.
+    BackForExit = "socket_back_for_exit",
+    /// The same for a call or an option that a lane does not have.
+    BackForKernel = "socket_back_for_kernel",
+    /// Lanes of datagrams, at each end.
+    DatagramLanes = "socket_datagram_lanes",
+    /// Datagrams sent by lanes.
+    DatagramsSent = "socket_tx_datagrams",
+    /// Datagrams received by lanes.
+    DatagramsReceived = "socket_rx_datagrams",
+    /// Notes whose datagrams did not come.
+    DatagramsLost = "socket_datagrams_lost",
+}
+
+counters! {
+    /// Why the engine itself dropped a packet, or what else it counts.
+    pub(crate) enum EngineCounter, ENGINE_NAMES;
     /// Packets that end within a header.
     DropTruncated = "drop_truncated",
     /// Packets with an opcode of no supported service.
@@ -64,8 +104,9 @@ pub(crate) const CM_START: usize = TRANSPORT_START + Counter::ALL.len();
 pub(crate) const PORT_START: usize = CM_START + cm::Counter::ALL.len();
 /// The port's counters are a struct of nothing but `u64`.
 const PORT_COUNT: usize = size_of::<PortCounters>() / size_of::<u64>();
+pub(crate) const SOCKET_START: usize = PORT_START + PORT_COUNT;
 /// How many counters there are.
-pub(crate) const COUNT: usize = PORT_START + PORT_COUNT;
+pub(crate) const COUNT: usize = SOCKET_START + SOCKET_NAMES.len();
 const _: () = assert!(COUNT <= u128::BITS as usize, "one bit for each");
 
 /// Names of all counters, in the order of their values, which is also that of the counters file. A
@@ -83,6 +124,7 @@ pub(crate) fn names() -> &'static [&'static str] {
             .chain(transport)
             .chain(cm::Counter::ALL.iter().map(|counter| counter.name()))
             .chain(port)
+            .chain(SOCKET_NAMES.iter().copied())
             .collect()
     })
 }

@@ -52,6 +52,7 @@ pub use airdma_wire::{Feth, Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow};
 #[doc(hidden)]
 pub use control::check_control_bytes;
+pub use counter_names::SocketCounter;
 pub use error::Error;
 pub use host::devices::DeviceInfo;
 pub use host::gids::GidEntry;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use airdma::{Blame, Device, Runner};
 
+use crate::counters::Counter;
 use crate::descriptors;
 use crate::entry::options;
 use crate::hosts::Hosts;
@@ -317,7 +318,13 @@ impl Agent {
         if let Some(device) = devices.get(&own).filter(|device| !device.is_gone()) {
             return Some(device.clone());
         }
-        let device = descriptors::opening(|| Device::open(&own.to_string())).ok()?;
+        let device = descriptors::opening(|| {
+            let device = Device::open(&own.to_string())?;
+            // The first call opens the counters file.
+            device.count_sockets(Counter::Lanes, 0);
+            airdma::Result::Ok(device)
+        });
+        let device = device.ok()?;
         // The kernel's connection beside a lane tells whether its host lives.
         let device = device.patient();
         devices.insert(own, device.clone());

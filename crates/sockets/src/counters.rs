@@ -1,47 +1,104 @@
-//! What the shim did, for the line at exit.
+//! What the shim did: for the line at exit, and, of all processes together, for
+//! `airdma devices -v`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
-    /// Connections that got a lane.
-    Lanes,
-    /// Peers that failed to prove that they hold the connection.
-    Forged,
-    /// Bytes sent by lanes.
-    Sent,
-    /// Bytes received by lanes.
-    Received,
-    /// Lanes that ended because the peer or the path was gone.
-    Failed,
-    /// Connections that were handed back to the kernel.
-    HandedBack,
-    /// Lanes of datagrams, at each end.
-    DatagramLanes,
-    /// Datagrams sent by lanes.
-    DatagramsSent,
-    /// Datagrams received by lanes.
-    DatagramsReceived,
-    /// Notes whose datagrams did not come.
-    DatagramsLost,
+pub use airdma::SocketCounter as Counter;
+use airdma::{Device, Endpoint};
+
+use crate::hand_back::Need;
+
+const COUNTERS: usize = Counter::DatagramsLost as usize + 1;
+static HERE: [AtomicU64; COUNTERS] = [const { AtomicU64::new(0) }; COUNTERS];
+
+/// Connections that were handed back, by reason.
+const BACK: [(Counter, &str); 6] = [
+    (Counter::BackForPeer, "for the peer"),
+    (Counter::BackForFork, "for a fork"),
+    (Counter::BackForClose, "to close"),
+    (Counter::BackForShutdown, "to shut"),
+    (Counter::BackForExit, "at the end"),
+    (Counter::BackForKernel, "for calls of the kernel's"),
+];
+
+/// What counts for all processes.
+pub trait Counting {
+    /// Adds to a counter of the device.
+    fn count(&self, counter: Counter, amount: u64);
 }
 
-static COUNTERS: [AtomicU64; 10] = [const { AtomicU64::new(0) }; 10];
-
-/// Adds to a counter.
-pub fn add(counter: Counter, count: u64) {
-    COUNTERS[counter as usize].fetch_add(count, Ordering::Relaxed);
+impl Counting for Device {
+    fn count(&self, counter: Counter, amount: u64) {
+        self.count_sockets(counter, amount);
+    }
 }
 
-/// The value of a counter.
+impl Counting for Endpoint {
+    fn count(&self, counter: Counter, amount: u64) {
+        self.count_sockets(counter, amount);
+    }
+}
+
+/// Adds to a counter of a device and of this process.
+pub fn add(of: &impl Counting, counter: Counter, amount: u64) {
+    of.count(counter, amount);
+    add_here(counter, amount);
+}
+
+/// Adds to a counter of this process alone: it has no device.
+pub fn add_here(counter: Counter, amount: u64) {
+    HERE[counter as usize].fetch_add(amount, Ordering::Relaxed);
+}
+
+/// The value of a counter of this process.
 pub fn value(counter: Counter) -> u64 {
-    COUNTERS[counter as usize].load(Ordering::Relaxed)
+    HERE[counter as usize].load(Ordering::Relaxed)
+}
+
+/// The counter of connections that are handed back for a need of this end, or of the peer.
+pub fn of_need(need: Option<Need>) -> Counter {
+    match need {
+        None => Counter::BackForPeer,
+        Some(Need::Fork) => Counter::BackForFork,
+        Some(Need::End) => Counter::BackForClose,
+        Some(Need::Shutdown) => Counter::BackForShutdown,
+        Some(Need::Exit) => Counter::BackForExit,
+        Some(Need::All) => Counter::BackForKernel,
+    }
+}
+
+/// How many connections of this process were handed back, and why: "3 (2 for the peer, 1 to
+/// close)".
+pub fn handed_back() -> String {
+    let reasons = BACK.map(|(counter, why)| (value(counter), why));
+    let all: u64 = reasons.iter().map(|(count, _)| count).sum();
+    let some = reasons.iter().filter(|(count, _)| *count > 0);
+    let each: Vec<String> = some.map(|(count, why)| format!("{count} {why}")).collect();
+    if each.is_empty() {
+        return all.to_string();
+    }
+    format!("{all} ({})", each.join(", "))
 }
 
 /// In a child after fork.
 pub fn reset() {
-    for counter in &COUNTERS {
+    for counter in &HERE {
         counter.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_were_handed_back_are_told_by_reason() {
+        assert_eq!(handed_back(), "0");
+        for (need, times) in [(None, 2), (Some(Need::End), 1)] {
+            add_here(of_need(need), times);
+        }
+        assert_eq!(handed_back(), "3 (2 for the peer, 1 to close)");
+        reset();
+        assert_eq!(handed_back(), "0");
     }
 }

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::agent;
-use crate::counters::{self, Counter};
 use crate::datagram;
 use crate::inside::Inside;
 use crate::lane::Lane;
@@ -174,7 +173,7 @@ pub fn look(socket: &'static Socket, generation: u64, need: Need, is_late: bool)
     if !matches!(need, Need::Shutdown | Need::End) && lane.rest_bytes() > 0 {
         tcp::widen_send_queue(fd);
     }
-    lane.ask_back(fd);
+    lane.ask_back(fd, need);
     let is_back = match need {
         Need::Shutdown | Need::End | Need::Exit => {
             lane.is_given() && (lane.tokens_due() == 0 || lane.has_kept())
@@ -208,10 +207,7 @@ fn retire(socket: &Socket, inner: &mut Inner) -> Option<Box<Lane>> {
     socket.settle(Stage::Kernel);
     let lane = inner.lane.take();
     if let Some(lane) = &lane {
-        let (sent, received) = lane.bytes();
-        counters::add(Counter::Sent, sent);
-        counters::add(Counter::Received, received);
-        counters::add(Counter::HandedBack, 1);
+        lane.count_end();
     }
     lane
 }
@@ -221,9 +217,12 @@ fn abandon(socket: &Socket, inner: &mut Inner) -> Option<Box<Lane>> {
     let why = inner.lane.as_ref().map(|lane| lane.describe());
     crate::process::note(|| format!("a hand-back fails: {why:?}"));
     tcp::abort(inner.fd);
-    counters::add(Counter::Failed, 1);
     socket.settle(Stage::Kernel);
-    inner.lane.take()
+    let lane = inner.lane.take();
+    if let Some(lane) = &lane {
+        lane.count_loss();
+    }
+    lane
 }
 
 /// After each event of the lane: whether the kernel's socket is all there is, and then the lane;

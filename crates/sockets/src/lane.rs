@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use airdma::{Device, Endpoint, Message, Operation, Region, Result};
 
+use crate::counters::{self, Counter};
 use crate::inside;
 use crate::lane::hand_back::{Back, HandBack, Phase, Rest};
 use crate::message::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES};
@@ -367,9 +368,22 @@ impl Lane {
         format!("{:?}, {rest} bytes and {due} tokens left", self.hand_back)
     }
 
-    /// Bytes that went and came by the lane.
-    pub fn bytes(&self) -> (u64, u64) {
-        (self.sending.bytes, self.receiving.bytes)
+    /// Counts its end: the kernel has the stream.
+    pub fn count_end(&self) {
+        let (sent, received) = (self.sending.bytes, self.receiving.bytes);
+        let need = counters::of_need(self.hand_back.need());
+        for (counter, amount) in [
+            (Counter::Sent, sent),
+            (Counter::Received, received),
+            (need, 1),
+        ] {
+            counters::add(&self.endpoint, counter, amount);
+        }
+    }
+
+    /// Counts its end: the peer or the path is gone.
+    pub fn count_loss(&self) {
+        counters::add(&self.endpoint, Counter::Lost, 1);
     }
 }
 

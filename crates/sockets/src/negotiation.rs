@@ -68,13 +68,13 @@ impl Connection {
         let outcome = match proof {
             Some(Some(true)) => self.switch(lane).await,
             Some(Some(false)) => {
-                counters::add(Counter::Forged, 1);
+                counters::add(device, Counter::Forged, 1);
                 Outcome::Forged
             }
             Some(None) | None => Outcome::Refused,
         };
         if outcome == Outcome::Lane {
-            counters::add(Counter::Lanes, 1);
+            counters::add(device, Counter::Lanes, 1);
             liveness::watch();
         } else if socket.generation() == self.generation {
             socket.step(Stage::Negotiating, Stage::Kernel);

@@ -79,9 +79,9 @@ fn report() {
         value(Counter::Lanes),
         value(Counter::Sent),
         value(Counter::Received),
-        value(Counter::HandedBack),
+        counters::handed_back(),
         value(Counter::Forged),
-        value(Counter::Failed),
+        value(Counter::Lost),
     );
     if datagram::is_on() {
         eprintln!(

@@ -6,6 +6,7 @@ use crate::PathMtu;
 use crate::clock::Clock;
 use crate::control::{Beside, Control, NewCompletionQueue, QueueControl, Reply, WRONG_REPLY};
 use crate::core::Core;
+use crate::counter_names::{SOCKET_START, SocketCounter};
 use crate::environment::Snapshot;
 use crate::host::interface::InterfaceQuery;
 use crate::host::neighbour;
@@ -16,6 +17,7 @@ use crate::queues::cq_shared::ChannelEvents;
 use crate::queues::cq_shared::CqOptions;
 use crate::random::Random;
 use crate::seal::Secret;
+use crate::sharing::counters_file::CountersFile;
 use crate::{
     AsyncEvent, AsyncWait, Channel, CompletionCounter, CounterUnit, Cq, DeviceConfig, DeviceInfo,
     Dm, Error, EventWait, LIMITS, Limits, Path, Pd, Xrcd,
@@ -27,7 +29,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 /// An address on an Ethernet link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,8 @@ struct SharedCore {
     pds: AtomicU32,
     completion_counters: AtomicU32,
     ahs: AtomicU32,
+    /// The counters file, for what the library for socket programs counts.
+    counters: OnceLock<Option<CountersFile>>,
 }
 
 impl Device {
@@ -175,6 +179,15 @@ impl Device {
             events,
             async_fd,
         }))
+    }
+
+    /// Adds to a counter of the library for socket programs, which all processes on this device
+    /// share. The first call opens their file.
+    pub fn count_sockets(&self, counter: SocketCounter, amount: u64) {
+        let open = || CountersFile::open(&self.info().interface).ok();
+        if let Some(file) = self.shared.counters.get_or_init(open) {
+            file.add(SOCKET_START + counter as usize, amount);
+        }
     }
 
     /// Whether this end asks its peers for air mode: on a wireless interface, or because the
@@ -508,6 +521,7 @@ impl SharedCore {
             pds: AtomicU32::new(0),
             completion_counters: AtomicU32::new(0),
             ahs: AtomicU32::new(0),
+            counters: OnceLock::new(),
         }
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct CountersFile {
 
 // SAFETY: the mapping belongs to the value, and is only touched through atomics.
 unsafe impl Send for CountersFile {}
+// SAFETY: as above.
+unsafe impl Sync for CountersFile {}
 
 impl CountersFile {
     /// Opens the file of the device on an interface; makes it if it does not exist.

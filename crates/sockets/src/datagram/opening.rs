@@ -117,7 +117,7 @@ async fn accept(
     );
     drop(inner);
     socket.catch_up();
-    counters::add(Counter::DatagramLanes, 1);
+    counters::add(device, Counter::DatagramLanes, 1);
     Some(())
 }
 
@@ -152,9 +152,9 @@ pub fn connect(socket: &'static Socket, to: SocketAddr) {
         let is_open = is_open(socket, generation);
         if let Some(way) = datagrams.way(to).filter(|_| is_open) {
             way.is_trying = false;
-            if lane.is_some() {
-                counters::add(Counter::DatagramLanes, 1);
-                way.lane = lane;
+            if let Some(lane) = lane {
+                lane.count(Counter::DatagramLanes);
+                way.lane = Some(lane);
             }
         }
     });
@@ -185,7 +185,7 @@ async fn try_to(agent: &'static Agent, to: SocketAddr) -> Option<Sending> {
     lane.hello(&hello);
     agent.within(ANSWER, lane.welcomed()).await?.then_some(())?;
     if !proved(agent, &proofs, to, &hello.nonce).await {
-        counters::add(Counter::Forged, 1);
+        counters::add(&device, Counter::Forged, 1);
         return None;
     }
     Some(lane)

@@ -209,17 +209,17 @@ unsafe fn payload(
     } else {
         lane_of(socket, generation, note)
     };
-    let has = lane.is_some_and(|lane| {
-        // SAFETY: the caller's promise.
-        unsafe { lock(&lane).read(note, parts, is_peek) }
-    });
-    let counter = if has {
-        Counter::DatagramsReceived
-    } else {
-        Counter::DatagramsLost
+    let Some(lane) = lane else {
+        counters::add_here(Counter::DatagramsLost, 1);
+        return false;
     };
-    if !has || !is_peek {
-        counters::add(counter, 1);
+    let mut lane = lock(&lane);
+    // SAFETY: the caller's promise.
+    let has = unsafe { lane.read(note, parts, is_peek) };
+    if !has {
+        lane.count(Counter::DatagramsLost);
+    } else if !is_peek {
+        lane.count(Counter::DatagramsReceived);
     }
     has
 }

@@ -8,6 +8,7 @@ use libc::iovec;
 
 use super::words::{self, CONTROL_BYTES, Consumed, HEADER_BYTES, Hello, Note, Welcome};
 use super::{BUFFER_BYTES, WINDOW, wait};
+use crate::counters::{self, Counter};
 use crate::regions::pieces;
 
 /// Receives beyond the window: the peer's first message, and one that breaks the rules.
@@ -79,6 +80,11 @@ impl Receiving {
             window: WINDOW as u64,
         };
         self.tell(&welcome.bytes());
+    }
+
+    /// Counts one.
+    pub fn count(&self, counter: Counter) {
+        counters::add(&self.endpoint, counter, 1);
     }
 
     /// Whether it has nothing any more, and gets nothing.

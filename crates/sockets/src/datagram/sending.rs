@@ -11,6 +11,7 @@ use libc::iovec;
 
 use super::words::{CONTROL_BYTES, Consumed, HEADER_BYTES, Hello, Note, Welcome};
 use super::{BUFFER_BYTES, LONGEST, WINDOW, wait};
+use crate::counters::{self, Counter};
 use crate::regions::pieces;
 
 /// Receives for the peer's counts.
@@ -86,6 +87,11 @@ impl Sending {
             self.window = welcome.window.min(WINDOW as u64);
         }
         welcome.is_some()
+    }
+
+    /// Counts one.
+    pub fn count(&self, counter: Counter) {
+        counters::add(&self.endpoint, counter, 1);
     }
 
     fn post(&mut self, message: Message) {

@@ -9,7 +9,7 @@ use libc::{iovec, mmsghdr, sockaddr, socklen_t};
 use super::words::Note;
 use super::{FRAME, LONGEST, TRY_AT, hand_back, is_open, opening, total};
 use crate::address;
-use crate::counters::{self, Counter};
+use crate::counters::Counter;
 use crate::inside::{Inside, is_inside};
 use crate::next;
 use crate::socket::{Socket, lock};
@@ -97,6 +97,7 @@ unsafe fn send_by_lane(
     // The payload first, so that the note seldom waits for it.
     // SAFETY: the caller's promise.
     let note = unsafe { lane.send(parts, length)? };
+    lane.count(Counter::DatagramsSent);
     // SAFETY: as above.
     let mut told = unsafe { tell(fd, &note, flags | libc::MSG_DONTWAIT, name) };
     let is_full = told < 0 && errno::current() == libc::EAGAIN;
@@ -109,7 +110,6 @@ unsafe fn send_by_lane(
     if told < 0 {
         return Some(-1);
     }
-    counters::add(Counter::DatagramsSent, 1);
     errno::set(before);
     Some(length as isize)
 }

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use airdma::Region;
 
 use super::{HEADER_BYTES, Kind, LOST_FOR, Lane};
+use crate::hand_back::Need;
 use crate::tcp;
 
 /// Unread bytes that an answering end does not keep: there is room for them in the kernel's queues.
@@ -48,8 +49,8 @@ pub struct Back {
 /// The hand-back of one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandBack {
-    /// Whether this end's program needs the kernel's socket.
-    is_asked: bool,
+    /// For what this end's program needs the kernel's socket.
+    need: Option<Need>,
     is_told: bool,
     heard: Option<Back>,
 }
@@ -60,14 +61,19 @@ impl HandBack {
         match (self.is_told, self.heard) {
             (true, Some(_)) => Phase::Done,
             (true, None) => Phase::Told,
-            (false, None) if !self.is_asked => Phase::None,
+            (false, None) if self.need.is_none() => Phase::None,
             (false, _) => Phase::Stopping,
         }
     }
 
     /// This end's program needs the kernel's socket.
-    pub fn ask(&mut self) {
-        self.is_asked = true;
+    pub fn ask(&mut self, need: Need) {
+        self.need.get_or_insert(need);
+    }
+
+    /// For what it needed it first; `None` if the peer began.
+    pub fn need(&self) -> Option<Need> {
+        self.need
     }
 
     /// The peer's `Back` has come. Whether it may.
@@ -84,7 +90,7 @@ impl HandBack {
         let is_small = received - read <= SMALL as u64;
         // What is kept makes the descriptor readable by a token.
         let has_token = self.heard.is_some_and(|back| back.tokens > 0);
-        if self.is_asked || is_small || !has_token {
+        if self.need.is_some() || is_small || !has_token {
             read
         } else {
             received
@@ -125,8 +131,8 @@ impl Rest {
 
 impl Lane {
     /// This end's program needs the kernel's socket.
-    pub fn ask_back(&mut self, fd: i32) {
-        self.hand_back.ask();
+    pub fn ask_back(&mut self, fd: i32, need: Need) {
+        self.hand_back.ask(need);
         self.run(fd);
     }
 
@@ -363,8 +369,8 @@ mod tests {
     fn an_end_that_asks_keeps_nothing_unread() {
         let mut end = HandBack::default();
         assert_eq!(end.phase(), Phase::None);
-        end.ask();
-        end.ask();
+        end.ask(Need::All);
+        end.ask(Need::All);
         assert_eq!(end.phase(), Phase::Stopping);
         assert_eq!(end.tell(10, 1 << 20), 10);
         assert_eq!(end.phase(), Phase::Told);
@@ -396,7 +402,7 @@ mod tests {
     #[test]
     fn ends_that_ask_at_once_answer_each_other() {
         let mut end = HandBack::default();
-        end.ask();
+        end.ask(Need::All);
         assert!(end.hear(BACK));
         assert_eq!(end.phase(), Phase::Stopping);
         // An answer to the peer, and yet nothing is kept.

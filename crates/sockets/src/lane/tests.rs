@@ -4,6 +4,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::hand_back::Need;
 use crate::next;
 
 /// Both lanes of a connection, and its sockets: first those of the end that connected.
@@ -223,7 +224,7 @@ fn a_lane_that_is_handed_back_loses_nothing_at_either_end() {
         ends.check(1, 0, 200);
         for end in asks {
             let fd = ends.fd(*end);
-            ends.lanes[*end].ask_back(fd);
+            ends.lanes[*end].ask_back(fd, Need::All);
         }
         ends.all_until(|lanes| lanes.iter().all(Lane::is_back));
         // An end that asked reads from the kernel alone.
@@ -248,7 +249,7 @@ fn tokens_of_the_write_gate_do_not_reach_the_program() {
     let written = ends.write(0, &more);
     assert!(written < more.len() && ends.lanes[0].sending.tokens == 2);
     let fd = ends.fd(1);
-    ends.lanes[1].ask_back(fd);
+    ends.lanes[1].ask_back(fd, Need::All);
     let started = Instant::now();
     ends.all_until(|lanes| lanes[1].is_over());
     assert!(started.elapsed() < Duration::from_millis(150));
@@ -271,7 +272,7 @@ fn bytes_that_were_the_kernels_are_read_before() {
     assert_eq!(ends.write(1, &pattern(5000, 10)), 10);
     let fd = ends.fd(0);
     ends.check(0, 0, 5010);
-    ends.lanes[0].ask_back(fd);
+    ends.lanes[0].ask_back(fd, Need::All);
     ends.all_until(|lanes| lanes[0].is_over());
     // The end that answers has not read them, and then the lane's.
     ends.check(1, 0, 5000 + SOME);
@@ -283,7 +284,7 @@ fn bytes_that_were_the_kernels_need_not_be_read_before() {
     let mut ends = Ends::opened(7641, 5000);
     assert_eq!(ends.write(0, &pattern(5000, SOME)), SOME);
     let fd = ends.fd(1);
-    ends.lanes[1].ask_back(fd);
+    ends.lanes[1].ask_back(fd, Need::All);
     ends.all_until(|lanes| lanes[1].is_over());
     let (mut got, started) = (Vec::<u8>::new(), Instant::now());
     while got.len() < 5000 + SOME {
@@ -304,7 +305,7 @@ fn ends_that_ask_at_once_need_not_read_what_was_the_kernels() {
     }
     for end in 0..2 {
         let fd = ends.fd(end);
-        ends.lanes[end].ask_back(fd);
+        ends.lanes[end].ask_back(fd, Need::All);
     }
     ends.all_until(|lanes| lanes.iter().all(Lane::is_over));
     for end in 0..2 {
@@ -318,7 +319,7 @@ fn an_end_without_a_token_keeps_nothing() {
     assert_eq!(ends.write(0, &pattern(5000, SOME)), SOME);
     ends.progress_until(1, |lane| lane.readable() == SOME);
     let fd = ends.fd(0);
-    ends.lanes[0].ask_back(fd);
+    ends.lanes[0].ask_back(fd, Need::All);
     ends.all_until(|lanes| lanes[1].is_back());
     assert_eq!(ends.lanes[1].readable(), 0);
     ends.check(1, 0, 5000 + SOME);
@@ -372,7 +373,7 @@ fn a_direction_is_shut_behind_what_was_written() {
     let mut ends = Ends::opened(7648, 0);
     assert_eq!(ends.write(0, &pattern(0, MUCH)), MUCH);
     let fd = ends.fd(0);
-    ends.lanes[0].ask_back(fd);
+    ends.lanes[0].ask_back(fd, Need::All);
     ends.lanes[0].shut_later(fd, libc::SHUT_WR);
     assert!(ends.lanes[0].is_shut_for_writing());
     ends.check(1, 0, MUCH);
@@ -418,7 +419,7 @@ fn a_peer_that_is_gone_before_it_answers_leaves_an_error() {
     let [mut lane, other] = lanes;
     drop(other);
     let (fd, started) = (sockets[0].as_raw_fd(), Instant::now());
-    lane.ask_back(fd);
+    lane.ask_back(fd, Need::All);
     while !lane.failed {
         lane.progress(fd);
         assert!(started.elapsed() < Duration::from_secs(10));
@@ -435,7 +436,7 @@ fn a_write_that_finds_the_stream_handed_back_takes_nothing() {
     // The peer's program reads some messages, which makes room, and gives the stream back.
     ends.check_alone(1, 8 * (MESSAGE_BYTES - HEADER_BYTES));
     let fd = ends.fd(1);
-    ends.lanes[1].ask_back(fd);
+    ends.lanes[1].ask_back(fd, Need::All);
     ends.progress_until(1, |lane| lane.phase() == Phase::Told);
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(50) {
@@ -526,7 +527,7 @@ fn random_calls_and_a_hand_back_lose_nothing() {
                 }
                 _ => {
                     let fd = ends.fd(end);
-                    ends.lanes[end].ask_back(fd);
+                    ends.lanes[end].ask_back(fd, Need::All);
                 }
             }
         }
@@ -535,7 +536,7 @@ fn random_calls_and_a_hand_back_lose_nothing() {
             ends.check(end, at, left);
         }
         let fd = ends.fd(0);
-        ends.lanes[0].ask_back(fd);
+        ends.lanes[0].ask_back(fd, Need::All);
         ends.all_until(|lanes| lanes.iter().all(Lane::is_over));
     }
 }
