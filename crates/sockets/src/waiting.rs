@@ -10,11 +10,11 @@ use std::time::Duration;
 use airdma_preload::errno;
 
 use crate::holding::Holder;
-use crate::inside::Inside;
+use crate::inside::{Inside, is_inside};
 use crate::lane::Lane;
 use crate::sleeping::questions::{Poll, Time};
 use crate::sleeping::{Question, Refused};
-use crate::socket::{Socket, Stage};
+use crate::socket::{self, Socket, Stage};
 use crate::{hand_back, next, sleeping, tcp, turn};
 
 /// How long a write that finds no room, and no gate, waits before the program repeats it.
@@ -79,11 +79,78 @@ pub fn pause_while_ready(socket: &'static Socket) {
     }
 }
 
+/// Waits until a blocking read of a UDP socket with lanes should look again: the thread runs the
+/// devices meanwhile.
+pub fn to_receive_datagram(fd: c_int) -> Result<(), c_int> {
+    until_ready(fd, libc::POLLIN, libc::SO_RCVTIMEO, false)
+}
+
+/// After a read of a UDP socket that did not wait and failed: waits if it should have; what the
+/// call returns, or `None` to repeat it. No value here has a destructor: the thread may be
+/// cancelled in the waits.
+///
+/// # Safety
+/// None beyond that of the call.
+pub unsafe fn for_datagram(fd: c_int, flags: c_int) -> Option<isize> {
+    const AT_ONCE: c_int = libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE;
+    if errno::current() != libc::EAGAIN || flags & AT_ONCE != 0 || is_inside() {
+        return Some(-1);
+    }
+    let Some(socket) = socket::of(fd).filter(|socket| socket.is_datagram()) else {
+        return Some(-1);
+    };
+    if tcp::is_nonblocking(fd) {
+        errno::set(libc::EAGAIN);
+        return Some(-1);
+    }
+    if is_shut_for_reading(fd) {
+        return Some(0);
+    }
+    let generation = socket.generation();
+    let waited = if socket.stage() == Stage::Lane && turn::has_lanes() {
+        to_receive_datagram(fd)
+    } else {
+        turn::flush();
+        let mut byte = 0u8;
+        // SAFETY: one byte.
+        match unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
+            0.. => Ok(()),
+            _ => Err(errno::current()),
+        }
+    };
+    let is_it = |now: &Socket| ptr::eq(now, socket) && socket.generation() == generation;
+    let error = match waited {
+        Ok(()) if socket::of(fd).is_some_and(is_it) => return None,
+        // Another thread has closed it.
+        Ok(()) => libc::EBADF,
+        Err(error) => error,
+    };
+    errno::set(error);
+    Some(-1)
+}
+
+/// Whether a UDP socket is shut for reading: a read that does not wait says nothing of that.
+fn is_shut_for_reading(fd: c_int) -> bool {
+    let mut entry = entry(fd, libc::POLLRDHUP);
+    // SAFETY: one entry.
+    let ready = unsafe { next::poll(&raw mut entry, 1, 0) };
+    ready == 1 && entry.revents & libc::POLLRDHUP != 0
+}
+
 /// Waits until a blocking write should look again.
 pub fn to_send(fd: c_int, has_some: bool) -> Result<(), c_int> {
-    let mut entry = entry(fd, libc::POLLOUT);
+    until_ready(fd, libc::POLLOUT, libc::SO_SNDTIMEO, has_some)
+}
+
+fn until_ready(
+    fd: c_int,
+    events: libc::c_short,
+    timeout: c_int,
+    has_some: bool,
+) -> Result<(), c_int> {
+    let mut entry = entry(fd, events);
     let entries = &raw mut entry;
-    until(fd, libc::SO_SNDTIMEO, has_some, |time| Poll {
+    until(fd, timeout, has_some, |time| Poll {
         entries,
         count: 1,
         time,

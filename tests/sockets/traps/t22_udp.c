@@ -179,4 +179,9 @@ void client(void)
     MUST(refused_mask(refused));
     TRY(send(refused, "x", 1, 0));
     TRY(sendto(socket(AF_INET, SOCK_DGRAM, 0), "x", 1, 0, NULL, 0));
+    int shut = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    MUST(connect(shut, (struct sockaddr *)&closed, sizeof closed));
+    TRY(shutdown(shut, SHUT_RD));
+    TRY(recv(shut, data, 1, 0));
+    TRY(read(shut, data, 1));
 }

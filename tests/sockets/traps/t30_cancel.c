@@ -91,6 +91,12 @@ void server(void)
     sigaction(SIGUSR1, &(struct sigaction){.sa_handler = wakes}, NULL);
     cancelled("read of a pipe", ends[0], reads);
     cancelled("recvmsg of a pair", pair[0], receives);
+    int datagrams = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    struct sockaddr_in me = address_of(own, port + 1);
+    MUST(bind(datagrams, (struct sockaddr *)&me, sizeof me));
+    cancelled("read of a UDP socket", datagrams, reads);
+    cancelled("recvmsg of a UDP socket", datagrams, receives);
+    MUST(close(datagrams));
     cancelled("accept", at, accepts);
     cancelled("open", ends[1], opens);
     MUST(close(at));

@@ -14,8 +14,8 @@ use super::{FRAME, TRY_AT, is_open, opening, total};
 use crate::address;
 use crate::counters::{self, Counter};
 use crate::inside::{Inside, is_inside};
-use crate::next;
 use crate::socket::{Socket, Stage, lock};
+use crate::{next, tcp, waiting};
 
 /// Datagrams of any length after which a socket takes lanes; a long one counts as eight. Where IP
 /// fragments are lost, no long one comes.
@@ -131,6 +131,7 @@ pub unsafe fn receive(
     let room = total(parts);
     // SAFETY: all zeros is a value of the structure.
     let mut from: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let (mut fd, mut holder) = (fd, None);
     loop {
         let mut spill = [0; NOTE_BYTES];
         let all = Parts::new(parts, &mut spill);
@@ -141,10 +142,24 @@ pub unsafe fn receive(
             received.msg_name = (&raw mut from).cast();
             received.msg_namelen = size_of_val(&from) as socklen_t;
         }
+        // A read that waits runs the devices of lanes.
+        let runs = socket.stage() == Stage::Lane && flags & libc::MSG_DONTWAIT == 0 && !is_inside();
+        let now = if runs { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the caller's promise.
-        let got = unsafe { next::recvmsg(fd, &raw mut received, flags | libc::MSG_TRUNC) };
+        let got = unsafe { next::recvmsg(fd, &raw mut received, flags | now | libc::MSG_TRUNC) };
         let Ok(got) = usize::try_from(got) else {
-            return -1;
+            if !runs || errno::current() != libc::EAGAIN || tcp::is_nonblocking(fd) {
+                return -1;
+            }
+            let wait = || waiting::to_receive_datagram(fd);
+            match waiting::keeping(socket, fd, &mut holder, wait) {
+                Ok(goes_on_by) => fd = goes_on_by,
+                Err(error) => {
+                    errno::set(error);
+                    return -1;
+                }
+            }
+            continue;
         };
         // SAFETY: the kernel has written there.
         let note = unsafe { all.note(got) };

@@ -10,6 +10,7 @@ use super::words::{self, CONTROL_BYTES, Consumed, HEADER_BYTES, Hello, Note, Wel
 use super::{BUFFER_BYTES, WINDOW, wait};
 use crate::counters::{self, Counter};
 use crate::regions::pieces;
+use crate::turn::Counted;
 
 /// Receives beyond the window: the peer's first message, and one that breaks the rules.
 const SPARE: usize = 2;
@@ -36,6 +37,7 @@ pub struct Receiving {
     control_free: Vec<Region>,
     /// The peer or the path is gone.
     failed: bool,
+    _counted: Counted,
 }
 
 struct Arrived {
@@ -61,6 +63,7 @@ impl Receiving {
             control: VecDeque::new(),
             control_free: pieces(device, CONTROLS, CONTROL_BYTES)?,
             failed: false,
+            _counted: Counted::new(),
             endpoint,
         })
     }

@@ -13,6 +13,7 @@ use super::words::{CONTROL_BYTES, Consumed, HEADER_BYTES, Hello, Note, Welcome};
 use super::{BUFFER_BYTES, LONGEST, WINDOW, wait};
 use crate::counters::{self, Counter};
 use crate::regions::pieces;
+use crate::turn::Counted;
 
 /// Receives for the peer's counts.
 const ANSWERS: usize = 8;
@@ -38,6 +39,7 @@ pub struct Sending {
     answers: VecDeque<Operation<Message>>,
     /// The peer or the path is gone.
     pub failed: bool,
+    _counted: Counted,
 }
 
 impl Sending {
@@ -57,6 +59,7 @@ impl Sending {
                 .map(|region| endpoint.recv(region, ..))
                 .collect(),
             failed: false,
+            _counted: Counted::new(),
             endpoint,
         })
     }
@@ -165,6 +168,10 @@ impl Sending {
         }
         let operation = self.endpoint.send(region, ..at);
         self.sent.push_back((Instant::now(), operation));
+        if self.sent.len() > 1 {
+            // Behind packets in flight it would wait for the next run of the device.
+            self.endpoint.run();
+        }
         let note = Note {
             lane: self.lane,
             sequence: self.next,

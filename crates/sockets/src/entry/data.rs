@@ -10,6 +10,7 @@ use crate::datagram::{reading, writing};
 use crate::inside::is_inside;
 use crate::socket::{self, Stage};
 use crate::stream::{self, is_special, part, parts_of};
+use crate::waiting::for_datagram;
 use crate::{copying, hand_back};
 use crate::{next, socket::Socket};
 
@@ -27,6 +28,16 @@ fn connection(fd: c_int) -> Option<&'static Socket> {
     streamed(fd).filter(|socket| !socket.is_datagram())
 }
 
+/// Flags of a read that does not wait: [`for_datagram`] does, where the thread may be cancelled. A
+/// signal handler that interrupted the shim leaves it to the kernel.
+fn at_once(flags: c_int) -> c_int {
+    if is_inside() {
+        flags
+    } else {
+        flags | libc::MSG_DONTWAIT
+    }
+}
+
 /// Whether a message of a program passes no descriptors.
 unsafe fn passes_nothing(message: *const msghdr) -> bool {
     // SAFETY: null, or the program's.
@@ -36,12 +47,12 @@ unsafe fn passes_nothing(message: *const msghdr) -> bool {
 hooks! {
     /// `read(2)`.
     fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::read(fd, to, length)) {
+    where kernel(streamed(fd).is_none() => next::read(fd, to, length)), waits(for_datagram(fd, 0)) {
         match streamed(fd) {
             Some(socket) if length > 0 => {
                 let part = part(to, length);
                 if socket.is_datagram() {
-                    return reading::receive_from(socket, fd, &part, 0, null_mut(), null_mut());
+                    return reading::receive_from(socket, fd, &part, at_once(0), null_mut(), null_mut());
                 }
                 stream::receive(socket, fd, &part, 0, None)
             }
@@ -59,12 +70,12 @@ hooks! {
 
     /// `readv(2)`.
     fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::readv(fd, to, count)) {
+    where kernel(streamed(fd).is_none() => next::readv(fd, to, count)), waits(for_datagram(fd, 0)) {
         match streamed(fd) {
             Some(socket) if count > 0 => {
                 let parts = parts_of(to, count.unsigned_abs() as usize);
                 if socket.is_datagram() {
-                    return reading::receive_from(socket, fd, parts, 0, null_mut(), null_mut());
+                    return reading::receive_from(socket, fd, parts, at_once(0), null_mut(), null_mut());
                 }
                 stream::receive(socket, fd, parts, 0, None)
             }
@@ -74,10 +85,11 @@ hooks! {
 
     /// `recv(2)`.
     fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::recv(fd, to, length, flags)) {
+    where kernel(streamed(fd).is_none() => next::recv(fd, to, length, flags)), waits(for_datagram(fd, flags)) {
         match streamed(fd) {
             Some(socket) if socket.is_datagram() => {
-                reading::receive_from(socket, fd, &part(to, length), flags, null_mut(), null_mut())
+                let part = part(to, length);
+                reading::receive_from(socket, fd, &part, at_once(flags), null_mut(), null_mut())
             }
             Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
                 stream::receive(socket, fd, &part(to, length), flags, None)
@@ -96,10 +108,10 @@ hooks! {
 
     /// `recvfrom(2)`.
     fn recvfrom(fd: c_int, to: *mut c_void, length: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::recvfrom(fd, to, length, flags, from, from_length)) {
+    where kernel(streamed(fd).is_none() => next::recvfrom(fd, to, length, flags, from, from_length)), waits(for_datagram(fd, flags)) {
         match streamed(fd) {
             Some(socket) if socket.is_datagram() && from.is_null() == from_length.is_null() => {
-                reading::receive_from(socket, fd, &part(to, length), flags, from, from_length)
+                reading::receive_from(socket, fd, &part(to, length), at_once(flags), from, from_length)
             }
             Some(socket) if socket.is_datagram() => {
                 next::recvfrom(fd, to, length, flags, from, from_length)
@@ -126,11 +138,11 @@ hooks! {
 
     /// `recvmsg(2)`.
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::recvmsg(fd, message, flags)) {
+    where kernel(streamed(fd).is_none() => next::recvmsg(fd, message, flags)), waits(for_datagram(fd, flags)) {
         match (streamed(fd), message.as_mut()) {
             (Some(socket), Some(message)) if socket.is_datagram() => {
                 let parts = parts_of(message.msg_iov, message.msg_iovlen);
-                reading::receive(socket, fd, parts, flags, message)
+                reading::receive(socket, fd, parts, at_once(flags), message)
             }
             (Some(socket), Some(message)) if !is_special(flags) || socket.stage() == Stage::Lane => {
                 let parts = parts_of(message.msg_iov, message.msg_iovlen);
