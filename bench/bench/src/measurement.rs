@@ -36,6 +36,10 @@ pub enum Figure {
     Get,
     /// Thousands of SETs a second.
     Set,
+    /// Microseconds from a call of SIPp to its first answer.
+    Response,
+    /// Bytes of both ends for each of SIPp's clients, by their number.
+    ClientMemory,
 }
 
 impl Figure {
@@ -56,6 +60,8 @@ impl Figure {
             Figure::Web => "web",
             Figure::Get => "get",
             Figure::Set => "set",
+            Figure::Response => "response",
+            Figure::ClientMemory => "client-memory",
         }
     }
 
@@ -78,6 +84,8 @@ impl Figure {
             Figure::Web => "Objects from nginx, thousands a second",
             Figure::Get => "GETs of redis, thousands a second",
             Figure::Set => "SETs of redis, thousands a second",
+            Figure::Response => "SIPp's time from INVITE to the first answer, us",
+            Figure::ClientMemory => "Memory of both ends for each of SIPp's clients, bytes",
         }
     }
 
@@ -92,7 +100,7 @@ impl Figure {
             Figure::Sources | Figure::SourceMemory => "sources",
             Figure::Survivors => "destinations",
             Figure::Web => "object",
-            Figure::Get | Figure::Set => "clients",
+            Figure::Get | Figure::Set | Figure::Response | Figure::ClientMemory => "clients",
             Figure::QueuePairs | Figure::IdleMemory => "queue pairs",
             Figure::Connections => "connections",
         }
@@ -114,6 +122,8 @@ impl Figure {
             | Figure::SourceMemory
             | Figure::Get
             | Figure::Set
+            | Figure::Response
+            | Figure::ClientMemory
             | Figure::Survivors => crate::units::thousands(x),
         }
     }
@@ -122,7 +132,7 @@ impl Figure {
     pub fn has_p99(self) -> bool {
         matches!(
             self,
-            Figure::Latency | Figure::Web | Figure::Get | Figure::Set
+            Figure::Latency | Figure::Web | Figure::Get | Figure::Set | Figure::Response
         )
     }
 
@@ -139,7 +149,12 @@ impl Figure {
             | Figure::Get
             | Figure::Set
             | Figure::Survivors => true,
-            Figure::Latency | Figure::Cpu | Figure::IdleMemory | Figure::SourceMemory => false,
+            Figure::Latency
+            | Figure::Cpu
+            | Figure::IdleMemory
+            | Figure::SourceMemory
+            | Figure::Response
+            | Figure::ClientMemory => false,
         }
     }
 }

@@ -14,6 +14,7 @@ mod many_pairs;
 mod perftest;
 mod records;
 mod redis;
+mod sipp;
 mod sockperf;
 mod ucx;
 mod udp;
@@ -28,6 +29,7 @@ pub use many_pairs::{ManyPairs, Written};
 pub use perftest::{Bandwidth, Latency, Pairs};
 pub use records::{PAPER_DATAGRAM, RecordsLoad, RecordsMode, WriteRecords};
 pub use redis::{Redis, RedisCall};
+pub use sipp::{Sipp, SippMemory};
 pub use sockperf::Sockperf;
 pub use ucx::Ucx;
 pub use udp::{Datagrams, Received};
@@ -39,6 +41,8 @@ pub use web::Web;
 pub struct Place {
     /// The server's address.
     pub server: String,
+    /// The client's address.
+    pub client: String,
     /// MTU of the link, in bytes.
     pub mtu: u32,
     /// Seconds of a bandwidth run.

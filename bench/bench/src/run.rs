@@ -53,6 +53,7 @@ pub fn measure(
         };
         let place = Place {
             server: lab.b.ipv4.to_string(),
+            client: lab.a.ipv4.to_string(),
             mtu: link.cable.mtu,
             seconds: effort.seconds,
             airdma: effort.airdma.clone(),
@@ -399,6 +400,7 @@ mod tests {
     fn our_own_binary_is_shown_by_its_name() {
         let place = Place {
             server: "10.77.0.2".into(),
+            client: "10.77.0.1".into(),
             mtu: 1500,
             seconds: 1,
             airdma: "/somewhere/airdma".into(),

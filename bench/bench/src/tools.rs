@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::peer::FOUR_CORES;
 
 /// Programs, with their packages in Debian 12.
-pub const PACKAGES: [(&str, &str); 25] = [
+pub const PACKAGES: [(&str, &str); 26] = [
     ("ib_send_bw", "perftest"),
     ("ib_send_lat", "perftest"),
     ("ib_write_bw", "perftest"),
@@ -24,6 +24,7 @@ pub const PACKAGES: [(&str, &str); 25] = [
     ("wrk", "wrk"),
     ("redis-server", "redis-server"),
     ("redis-benchmark", "redis-tools"),
+    ("sipp", "sip-tester"),
     ("rsync", "rsync"),
     ("ssh", "openssh-client"),
     ("scp", "openssh-client"),

@@ -88,10 +88,10 @@ enum Part {
     /// and STEM.md and pictures (STEM-LINK.svg, .png) at the end.
     Records(PartOptions),
     /// Socket programs under `airdma sockets` on a veth, with the library at both ends, at one, and
-    /// at none: iperf3, sockperf, nginx with wrk, redis.
+    /// at none: iperf3, sockperf, nginx with wrk, redis, SIPp.
     ///
-    /// Figures: bandwidth, cpu, latency, web, get, set. Links: veth-1500, and lossy (0.1 %,
-    /// each packet alone). Writes STEM.json and STEM.md.
+    /// Figures: bandwidth, cpu, latency, web, get, set, response, client-memory. Links: veth-1500,
+    /// and lossy (0.1 %, each packet alone). Writes STEM.json and STEM.md.
     Sockets(PartOptions),
 }
 

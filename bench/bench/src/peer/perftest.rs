@@ -272,6 +272,7 @@ mod tests {
     fn queue_pairs_share_one_load() {
         let place = Place {
             server: "10.77.0.2".into(),
+            client: "10.77.0.1".into(),
             mtu: 1500,
             seconds: 1,
             airdma: "airdma".into(),

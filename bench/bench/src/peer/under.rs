@@ -74,7 +74,7 @@ impl<P: Peer> Peer for Shimmed<P> {
     }
 
     fn plan(&self, place: &Place, x: u64) -> Plan {
-        let sockets = [&place.airdma, "sockets", "--"].map(str::to_owned);
+        let sockets = [&place.airdma, "sockets", "--udp", "--"].map(str::to_owned);
         let under = |is_under, command| match is_under {
             true => behind(&sockets, command),
             false => command,
@@ -169,6 +169,7 @@ mod tests {
     fn place() -> Place {
         Place {
             server: "10.77.0.2".into(),
+            client: "10.77.0.1".into(),
             mtu: 1500,
             seconds: 1,
             airdma: "airdma".into(),

@@ -1,6 +1,8 @@
 //! Goals of `airdma sockets`, as ratios to the same program without it.
 
-use super::suite::{BOTH, CLIENT, CLIENTS, MESSAGES, NONE, OBJECTS, SERVER, STREAM};
+use super::suite::{
+    BOTH, CALLERS, CLIENT, CLIENTS, MESSAGES, NONE, OBJECTS, SERVER, STREAM, UDP_BOTH, UDP_NONE,
+};
 use crate::measurement::{Figure, Measurement, Point};
 use crate::suite::{LOSSY, VETH_1500};
 use crate::targets::Verdict;
@@ -10,10 +12,11 @@ use crate::units;
 pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
     let mut all = Vec::new();
     let veth = VETH_1500.name;
-    let ratio = |(figure, link, x), name: &str, of: fn(&Point) -> Option<f64>| {
+    let ratio_of = |(figure, link, x), name: &str, to: &str, of: fn(&Point) -> Option<f64>| {
         let value = |name| of(taken.point(figure, link, name, x)?);
-        Some(value(name)? / value(NONE)?)
+        Some(value(name)? / value(to)?)
     };
+    let ratio = |at, name: &str, of| ratio_of(at, name, NONE, of);
     let mut add = |what: String, reached: Option<f64>, goal: f64, at_least: bool| {
         if reached.is_some() {
             all.push(Verdict {
@@ -44,11 +47,33 @@ pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
         let what = format!("nginx and wrk, objects of {}", units::size(bytes));
         add(what, found, 1.2, true);
     }
+    let calls = (Figure::Response, veth, 1);
+    for (what, to, goal) in [
+        (
+            "SIPp's first answer, UDP with the library to TCP without",
+            NONE,
+            0.57,
+        ),
+        (
+            "SIPp's first answer, UDP with the library to UDP without",
+            UDP_NONE,
+            1.0,
+        ),
+    ] {
+        let found = ratio_of(calls, UDP_BOTH, to, Point::median);
+        add(what.into(), found, goal, false);
+    }
+    let memory = (Figure::ClientMemory, veth, CALLERS);
+    let found = ratio_of(memory, UDP_BOTH, BOTH, Point::median);
+    let what = format!(
+        "memory of {} clients of SIPp, UDP to TCP, with the library",
+        units::thousands(CALLERS)
+    );
+    add(what, found, 0.76, false);
     let costs = [
         ("iperf3", Figure::Bandwidth, &[STREAM][..]),
         ("nginx and wrk", Figure::Web, &OBJECTS[..]),
         ("redis-benchmark GET", Figure::Get, &[CLIENTS][..]),
-        ("redis-benchmark SET", Figure::Set, &[CLIENTS][..]),
         ("sockperf", Figure::Latency, &MESSAGES[..]),
     ];
     for (program, figure, xs) in costs {
