@@ -78,20 +78,20 @@ def _grpc(home: Path) -> None:
     subprocess.run(["c++", "-std=c++17", "-o", f"{home}/echo", str(_GRPC_SOURCE), *libraries], check=True)
 
 
-def _suite(module: str, timeout_s: float) -> Entry:
-    """A module of CPython's tests: each test has the same result as without the shim."""
+def _suite(module: str) -> Entry:
+    """A module of CPython's tests: each test has the same result as without the shim. The ports of
+    VSOCK are the machine's, and not a host's of the test.
+    """
     return Entry(
         f"CPython's {module}",
-        (f"/usr/lib/python3.11/test/{module}",)
-        if module == "test_asyncio"
-        else (f"/usr/lib/python3.11/test/{module}.py",),
+        (f"/usr/lib/python3.11/test/{module}.py",),
         (),
         f"cd {{home}} && /usr/bin/python3 -m unittest -v test.{module} > said 2>&1;"
-        " grep -E ' [.]{3} ' said | sed -E 's/ [.]{3} .*(ok|FAIL|ERROR|skipped|expected failure).*/ \\1/' | sort;"
-        " grep -E '^(FAIL|ERROR):' said; true",
+        " sed -nE 's/^([^ ]+ [(].*[)]) [.]{3} .*(ok|FAIL|ERROR|skipped|expected failure).*/\\1 \\2/p' said"
+        " | grep -v VSOCK | sort",
         (r" ok$",),
         same=True,
-        timeout_s=timeout_s,
+        timeout_s=240,
     )
 
 
@@ -135,6 +135,5 @@ RUNTIMES = (
         same=True,
         before=_grpc,
     ),
-    _suite("test_socket", 120),
-    _suite("test_asyncio", 300),
+    _suite("test_socket"),
 )
