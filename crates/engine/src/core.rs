@@ -176,7 +176,7 @@ impl Core {
             path_mtu: config.path_mtu.unwrap_or(of_interface),
             ..info
         };
-        let mut core = Self::new(info, config, Clock::running(), Random::Kernel)?;
+        let mut core = Self::new(info, config, Clock::running(), Random::kernel())?;
         // Where a sandbox forbids it, the device is what it was when it was opened.
         let monitor = LinkMonitor::new(core.info.interface_index);
         core.link_monitor = LinkMonitor::unless_forbidden(monitor)?;

@@ -29,7 +29,7 @@ fn core() -> Core {
         info,
         DeviceConfig::default(),
         Clock::running(),
-        Random::Kernel,
+        Random::kernel(),
     )
     .unwrap()
 }

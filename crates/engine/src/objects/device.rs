@@ -155,7 +155,7 @@ impl Device {
         port: Box<dyn Port>,
         config: DeviceConfig,
     ) -> io::Result<Arc<Device>> {
-        let core = Core::new(info, config, Clock::running(), Random::Kernel)?;
+        let core = Core::new(info, config, Clock::running(), Random::kernel())?;
         Self::on_port(core, port)
     }
 

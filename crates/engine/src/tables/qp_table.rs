@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_number_does_not_come_again_soon() {
-        let mut table = QpTable::new(Random::Kernel);
+        let mut table = QpTable::new(Random::kernel());
         table.add_any_range();
         let mut seen = HashSet::new();
         for _ in 0..usize::from(GENERATION_MAX) * RESTING {
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_number_does_not_tell_the_next() {
-        let mut table = QpTable::new(Random::Kernel);
+        let mut table = QpTable::new(Random::kernel());
         table.add_any_range();
         let places: Vec<_> = (0..PLACES)
             .map(|_| table.reserve().unwrap().1.get() & PLACE_MASK)
@@ -460,7 +460,7 @@ mod tests {
         );
         let all: HashSet<_> = places.into_iter().collect();
         assert_eq!(all.len(), PLACES, "each place once");
-        let other = QpTable::new(Random::Kernel).places;
+        let other = QpTable::new(Random::kernel()).places;
         assert_ne!(other.by_index, table.places.by_index);
     }
 
@@ -470,7 +470,7 @@ mod tests {
     /// another peer gets.
     #[test]
     fn all_numbers_that_were_do_not_tell_the_next() {
-        let mut table = QpTable::new(Random::Kernel);
+        let mut table = QpTable::new(Random::kernel());
         table.add_any_range();
         let mut told = HashMap::new();
         let (mut before, mut guessed) = (0, 0);
@@ -491,7 +491,7 @@ mod tests {
 
     #[test]
     fn the_table_is_full_at_the_limit() {
-        let mut table = QpTable::new(Random::Kernel);
+        let mut table = QpTable::new(Random::kernel());
         let mut seen = HashSet::new();
         for _ in 0..LIMITS.max_qp {
             if table.wants_range() {
@@ -507,7 +507,7 @@ mod tests {
 
     #[test]
     fn numbers_are_of_the_ranges_that_were_taken() {
-        let mut table = QpTable::new(Random::Kernel);
+        let mut table = QpTable::new(Random::kernel());
         assert_eq!(table.reserve().unwrap_err().errno(), libc::ENOMEM);
         for range in [9, 200] {
             assert!(table.wants_range());

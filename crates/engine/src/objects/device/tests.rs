@@ -57,7 +57,7 @@ fn who_looks_for_another_worker_takes_none_down() {
             info.clone(),
             DeviceConfig::default(),
             Clock::running(),
-            Random::Kernel,
+            Random::kernel(),
         )
         .unwrap();
         let shared = Arc::new(SharedCore::new(core));

@@ -45,7 +45,7 @@ impl Host {
 
     fn prepare(&mut self, name: Name, now: Time) -> Readiness {
         let to = to(name.remote);
-        self.seals.prepare(name, to, now, &mut Random::Kernel).0
+        self.seals.prepare(name, to, now, &mut Random::kernel()).0
     }
 
     fn seal(&mut self, peer: &Host, payload: u8) -> Vec<u8> {
@@ -73,7 +73,7 @@ impl Host {
 
     fn take(&mut self, from: u8, offer: &KeyOffer, now: Time) -> Option<bool> {
         let name = self.name(from, offer.sender);
-        let random = &mut Random::Kernel;
+        let random = &mut Random::kernel();
         self.seals
             .take((name, to(name.remote)), offer, SECRET, now, random)
     }

@@ -3,7 +3,7 @@ use airdma_wire::sealed::SEALED_OVERHEAD;
 use std::collections::HashSet;
 
 fn key() -> (PrivateKey, PublicKey) {
-    let private = PrivateKey::draw(&mut Random::Kernel);
+    let private = PrivateKey::draw(&mut Random::kernel());
     let public = private.public();
     (private, public)
 }
