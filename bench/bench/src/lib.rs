@@ -27,6 +27,7 @@ mod run;
 mod selection;
 mod sockets;
 mod ssh;
+mod streams;
 mod suite;
 mod table;
 mod targets;
@@ -40,6 +41,7 @@ pub use part::{Part, PartRuns, measure as measure_part};
 pub use peer::{ManyPairs, RecordsLoad, RecordsMode, read_output};
 pub use records::RECORDS;
 pub use sockets::SOCKETS;
+pub use streams::STREAMS;
 pub use wireless::{There, Wireless, wireless};
 
 use measurement::{FORMAT, LinkFacts, Measurement};

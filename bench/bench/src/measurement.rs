@@ -40,6 +40,24 @@ pub enum Figure {
     Response,
     /// Bytes of both ends for each of SIPp's clients, by their number.
     ClientMemory,
+    /// Microseconds from a freed block until the sender of a stream knows it, by number of blocks.
+    Control,
+    /// Microseconds from a frame's capture until the receiver has it, by its size.
+    OneWay,
+    /// Loss of a stream's throughput while one block is kept, in per cent, by number of blocks.
+    Kept,
+    /// Microseconds from a frame's capture until the receiver has it, by number of cameras.
+    Cameras,
+    /// Share of cameras' frames that come before the next capture, in per cent.
+    InTime,
+    /// Distance of the cameras' rate in 100 ms from the mean, in per cent.
+    Uneven,
+    /// CPU of both ends of cameras' streams, in per cent of a core.
+    CamerasCpu,
+    /// Memory of both ends for a camera, in bytes.
+    CameraMemory,
+    /// Entries of both ends' queues for a camera.
+    CameraQueues,
 }
 
 impl Figure {
@@ -62,6 +80,15 @@ impl Figure {
             Figure::Set => "set",
             Figure::Response => "response",
             Figure::ClientMemory => "client-memory",
+            Figure::Control => "control",
+            Figure::OneWay => "one-way",
+            Figure::Kept => "kept",
+            Figure::Cameras => "cameras",
+            Figure::InTime => "in-time",
+            Figure::Uneven => "uneven",
+            Figure::CamerasCpu => "cameras-cpu",
+            Figure::CameraMemory => "camera-memory",
+            Figure::CameraQueues => "camera-queues",
         }
     }
 
@@ -86,6 +113,15 @@ impl Figure {
             Figure::Set => "SETs of redis, thousands a second",
             Figure::Response => "SIPp's time from INVITE to the first answer, us",
             Figure::ClientMemory => "Memory of both ends for each of SIPp's clients, bytes",
+            Figure::Control => "Control delay, us",
+            Figure::OneWay => "Latency of a frame, one way, us",
+            Figure::Kept => "Throughput lost by a kept block, %",
+            Figure::Cameras => "Cameras: latency, us",
+            Figure::InTime => "Frames that came before the next capture, per cent",
+            Figure::Uneven => "Largest distance of the rate in 100 ms from the mean, per cent",
+            Figure::CamerasCpu => "Cameras: CPU, per cent of a core",
+            Figure::CameraMemory => "Memory for each camera, bytes",
+            Figure::CameraQueues => "Entries of both ends' queues for each camera",
         }
     }
 
@@ -97,6 +133,14 @@ impl Figure {
             | Figure::MessageRate
             | Figure::Cpu
             | Figure::Valid => "message",
+            Figure::OneWay => "frame",
+            Figure::Control | Figure::Kept => "blocks",
+            Figure::Cameras
+            | Figure::InTime
+            | Figure::Uneven
+            | Figure::CamerasCpu
+            | Figure::CameraMemory
+            | Figure::CameraQueues => "cameras",
             Figure::Sources | Figure::SourceMemory => "sources",
             Figure::Survivors => "destinations",
             Figure::Web => "object",
@@ -114,6 +158,7 @@ impl Figure {
             | Figure::MessageRate
             | Figure::Cpu
             | Figure::Web
+            | Figure::OneWay
             | Figure::Valid => crate::units::size(x),
             Figure::QueuePairs
             | Figure::IdleMemory
@@ -124,6 +169,14 @@ impl Figure {
             | Figure::Set
             | Figure::Response
             | Figure::ClientMemory
+            | Figure::Control
+            | Figure::Kept
+            | Figure::Cameras
+            | Figure::InTime
+            | Figure::Uneven
+            | Figure::CamerasCpu
+            | Figure::CameraMemory
+            | Figure::CameraQueues
             | Figure::Survivors => crate::units::thousands(x),
         }
     }
@@ -132,7 +185,14 @@ impl Figure {
     pub fn has_p99(self) -> bool {
         matches!(
             self,
-            Figure::Latency | Figure::Web | Figure::Get | Figure::Set | Figure::Response
+            Figure::Latency
+                | Figure::Web
+                | Figure::Get
+                | Figure::Set
+                | Figure::Response
+                | Figure::Control
+                | Figure::OneWay
+                | Figure::Cameras
         )
     }
 
@@ -148,13 +208,22 @@ impl Figure {
             | Figure::Web
             | Figure::Get
             | Figure::Set
+            | Figure::InTime
             | Figure::Survivors => true,
             Figure::Latency
             | Figure::Cpu
             | Figure::IdleMemory
             | Figure::SourceMemory
             | Figure::Response
-            | Figure::ClientMemory => false,
+            | Figure::ClientMemory
+            | Figure::Control
+            | Figure::OneWay
+            | Figure::Kept
+            | Figure::Cameras
+            | Figure::Uneven
+            | Figure::CamerasCpu
+            | Figure::CameraMemory
+            | Figure::CameraQueues => false,
         }
     }
 }
@@ -178,6 +247,26 @@ pub struct Sample {
     /// The same by the rule of the datagram-iWARP paper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paper: Option<f64>,
+    /// What a stream of frames cost beside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamCost>,
+}
+
+/// What a run of a stream of frames found beside its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct StreamCost {
+    /// CPU of both ends while frames were sent: seconds for 10^9 bytes.
+    pub cpu_s_per_gb: f64,
+    /// The same in per cent of a core.
+    pub cpu_percent: f64,
+    /// Resident memory of both ends for each device, in bytes.
+    pub device_bytes: f64,
+    /// Entries of both ends' queues for each device.
+    pub device_entries: f64,
+    /// Share of frames that came before the next capture, in per cent, if there are captures.
+    pub in_time: Option<f64>,
+    /// Largest distance of the rate in 100 ms from the mean, in per cent, likewise.
+    pub uneven: Option<f64>,
 }
 
 /// All runs at one `x`.

@@ -6,6 +6,8 @@ use airdma_lab::Listening;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::measurement::StreamCost;
+
 mod cm_time;
 mod fabric;
 mod idle_pairs;
@@ -16,6 +18,7 @@ mod records;
 mod redis;
 mod sipp;
 mod sockperf;
+mod streams;
 mod ucx;
 mod udp;
 mod under;
@@ -31,6 +34,7 @@ pub use records::{PAPER_DATAGRAM, RecordsLoad, RecordsMode, WriteRecords};
 pub use redis::{Redis, RedisCall};
 pub use sipp::{Sipp, SippMemory};
 pub use sockperf::Sockperf;
+pub use streams::{CAMERA_RATE, Discipline, Shape, Streams};
 pub use ucx::Ucx;
 pub use udp::{Datagrams, Received};
 pub use under::{FOUR_CORES, Plain, Sealed, SecondCore, Shimmed, Unconnected};
@@ -85,6 +89,9 @@ pub struct Reading {
     /// The same by the rule of the datagram-iWARP paper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paper: Option<f64>,
+    /// What a stream of frames cost beside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamCost>,
 }
 
 /// A program that is measured for one number, `x`: a message size or a count.

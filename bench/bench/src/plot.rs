@@ -20,7 +20,8 @@ pub use grouped::{Bars, Panel, grouped};
 
 const SIZE: (u32, u32) = (1200, 760);
 const FONT: &str = "sans-serif";
-const OURS: [(&str, RGBColor); 4] = [
+const OURS: [(&str, RGBColor); 5] = [
+    ("credits", RGBColor(209, 73, 91)),
     ("send_events", RGBColor(150, 90, 180)),
     ("write", RGBColor(209, 73, 91)),
     ("send", RGBColor(27, 108, 168)),
@@ -36,7 +37,10 @@ const PEERS: [RGBColor; 6] = [
 ];
 
 /// Figures drawn by message size, each with what it is compared with: the first that was measured.
-const DRAWN: [(Figure, &str); 4] = [
+const DRAWN: [(Figure, &str); 7] = [
+    (Figure::Bandwidth, "window"),
+    (Figure::OneWay, "window"),
+    (Figure::Control, "window"),
     (Figure::Bandwidth, "rc_write"),
     (Figure::Bandwidth, "tcp_cubic"),
     (Figure::Latency, "rc_write"),
@@ -50,6 +54,10 @@ enum Kind {
     BySize,
     /// CPU, and bandwidth by number of queue pairs.
     Cost,
+    /// Latency and control delay of a stream.
+    Stream,
+    /// Streams of many cameras.
+    Cameras,
 }
 
 impl Kind {
@@ -57,6 +65,8 @@ impl Kind {
         match self {
             Kind::BySize => &[Figure::Bandwidth, Figure::Latency, Figure::Valid],
             Kind::Cost => &[Figure::Cpu, Figure::QueuePairs, Figure::Sources],
+            Kind::Stream => &[Figure::OneWay, Figure::Control, Figure::Kept],
+            Kind::Cameras => &[Figure::Cameras, Figure::CamerasCpu, Figure::CameraMemory],
         }
     }
 }
@@ -78,12 +88,26 @@ pub fn pictures(taken: &Measurement) -> Vec<(String, String)> {
                 link.label
             ),
         ),
+        Kind::Stream => (
+            format!("{}-stream", link.name),
+            format!(
+                "latency by size, control delay and loss by a kept block by number of blocks; {}",
+                link.label
+            ),
+        ),
+        Kind::Cameras => (
+            format!("{}-cameras", link.name),
+            format!(
+                "latency, CPU and memory by number of cameras; {}",
+                link.label
+            ),
+        ),
     });
     all.collect()
 }
 
 fn all(taken: &Measurement) -> Vec<(&LinkFacts, Kind)> {
-    let kinds = [Kind::BySize, Kind::Cost];
+    let kinds = [Kind::BySize, Kind::Cost, Kind::Stream, Kind::Cameras];
     let all = taken
         .links
         .iter()

@@ -164,15 +164,22 @@ fn lost(figure: Figure, link: &LinkFacts, ours: &Curve, theirs: &Curve) -> Optio
     }
     let verb = match figure {
         Figure::Bandwidth | Figure::QueuePairs | Figure::Survivors => "is slower than",
-        Figure::Latency | Figure::Response => "takes longer than",
+        Figure::Latency | Figure::Response | Figure::Control | Figure::OneWay | Figure::Cameras => {
+            "takes longer than"
+        }
         Figure::Cpu => "costs more CPU for a byte than",
+        Figure::CamerasCpu => "costs more CPU than",
+        Figure::Kept => "loses more than",
+        Figure::InTime | Figure::Uneven => "is less regular than",
         Figure::MessageRate | Figure::Connections | Figure::Sources | Figure::Valid => {
             "does less than"
         }
         Figure::Web | Figure::Get | Figure::Set => "serves less than",
-        Figure::IdleMemory | Figure::SourceMemory | Figure::ClientMemory => {
-            "takes more memory than"
-        }
+        Figure::IdleMemory
+        | Figure::SourceMemory
+        | Figure::ClientMemory
+        | Figure::CameraMemory
+        | Figure::CameraQueues => "takes more memory than",
     };
     let everywhere = if cells.len() == compared && compared > 1 {
         " at every size measured"

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use airdma_lab::{Lab, LabError, Server};
@@ -197,14 +197,19 @@ fn sample(series: &Series, x: u64, said: Said) -> Result<Sample, String> {
         moved_bytes: reading.moved_bytes,
         valid: reading.valid,
         paper: reading.paper,
+        stream: reading.stream,
     })
 }
 
 /// A command line as a user types it: without the paths of this binary and of its files.
 fn shown(command: &[String], place: &Place) -> String {
+    let folder = Path::new(&place.airdma).parent();
     let words = command.iter().map(|word| {
-        if *word == place.airdma {
-            "airdma".to_owned()
+        let word_path = Path::new(word);
+        if folder.is_some() && word_path.parent() == folder {
+            // A program of ours.
+            let name = word_path.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
         } else {
             word.replace(&place.secret, "secret")
                 .replace(&place.folder, "folder")
@@ -410,6 +415,8 @@ mod tests {
         };
         let command = ["/somewhere/airdma", "run", "--", "true"].map(str::to_owned);
         assert_eq!(shown(&command, &place), "airdma run -- true");
+        let command = ["/somewhere/airdma-peer", "--at"].map(str::to_owned);
+        assert_eq!(shown(&command, &place), "airdma-peer --at");
         let command =
             ["env", "AIRDMA_SECRET=/tmp/airdma-bench-1/secret", "true"].map(str::to_owned);
         assert_eq!(shown(&command, &place), "env AIRDMA_SECRET=secret true");

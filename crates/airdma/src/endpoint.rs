@@ -5,7 +5,7 @@ use crate::error::Cause;
 use crate::operation::Pending;
 use crate::work::{Buffer, Request, Work};
 use crate::{Error, Operation, Region, Remote, Result};
-use airdma_engine::{LIMITS, SocketCounter};
+use airdma_engine::{LIMITS, Qp, SocketCounter};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::{Deref, Range, RangeBounds};
@@ -168,8 +168,34 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::recv`], once the connection has ended and no write is left to report.
     pub fn written(&self, seen: u64) -> Operation<u64> {
+        self.watch(seen, Work::writes_beyond)
+    }
+
+    /// Number of the peer's writes that are placed, as [`Endpoint::writes`], and of operations of
+    /// this end that are done.
+    pub fn activity(&self) -> u64 {
+        let connection = &self.connection;
+        connection.amend(|work, _| work.activity(connection.queue_pair()))
+    }
+
+    /// Waits until the number of [`Endpoint::activity`] is not `seen`, and returns it: for a
+    /// program that waits for whatever comes first, a write of the peer or the end of one of many
+    /// operations.
+    ///
+    /// # Errors
+    /// As [`Endpoint::written`].
+    pub fn active(&self, seen: u64) -> Operation<u64> {
+        self.watch(seen, Work::activity_beyond)
+    }
+
+    fn watch(&self, seen: u64, look: Look) -> Operation<u64> {
         let connection = Arc::clone(&self.connection);
-        Operation::new(&self.connection.hub, Watching { connection, seen })
+        let watching = Watching {
+            connection,
+            seen,
+            look,
+        };
+        Operation::new(&self.connection.hub, watching)
     }
 
     /// Reports how many bytes wait in a buffer that the peer fills, and how many fit; 0 of 0 ends
@@ -447,15 +473,19 @@ impl Drop for Receiving {
     }
 }
 
-/// A wait for a write of the peer.
+/// Finds a number in the books that is not the one that was seen, or keeps the waker.
+type Look = fn(&mut Work, &Qp, u64, Option<&Waker>) -> Option<Result<u64>>;
+
+/// A wait for a write of the peer, or for anything.
 struct Watching {
     connection: Arc<Connection>,
     seen: u64,
+    look: Look,
 }
 
 impl Watching {
     fn found(&self, work: &mut Work, waker: Option<&Waker>) -> Option<Result<u64>> {
-        work.writes_beyond(self.connection.queue_pair(), self.seen, waker)
+        (self.look)(work, self.connection.queue_pair(), self.seen, waker)
     }
 }
 

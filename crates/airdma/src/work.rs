@@ -116,6 +116,10 @@ pub(crate) struct Work {
     last_ticket: u64,
     /// Tasks that wait for a WRITE of the peer.
     write_watchers: Vec<Waker>,
+    /// Tasks that wait for one, or for a completion.
+    activity_watchers: Vec<Waker>,
+    /// Number of completions.
+    completions: u64,
     /// Why the connection has ended.
     pub(crate) failure: Option<Cause>,
 }
@@ -139,6 +143,8 @@ impl Work {
             readers: VecDeque::new(),
             last_ticket: 0,
             write_watchers: Vec::new(),
+            activity_watchers: Vec::new(),
+            completions: 0,
             failure: None,
         }
     }
@@ -172,7 +178,7 @@ impl Work {
 
     /// Whether a task waits for a WRITE of the peer.
     pub(crate) fn awaits_writes(&self) -> bool {
-        !self.write_watchers.is_empty()
+        !self.write_watchers.is_empty() || !self.activity_watchers.is_empty()
     }
 
     /// Number of placed WRITEs, if it is not `seen`; else keeps `waker`.
@@ -193,11 +199,35 @@ impl Work {
         self.failure.clone().map(|cause| Err(cause.into()))
     }
 
+    /// Number of placed WRITEs and of completions.
+    pub(crate) fn activity(&self, qp: &Qp) -> u64 {
+        qp.writes_placed().wrapping_add(self.completions)
+    }
+
+    /// That number, if it is not `seen`; else keeps `waker`.
+    pub(crate) fn activity_beyond(
+        &mut self,
+        qp: &Qp,
+        seen: u64,
+        waker: Option<&Waker>,
+    ) -> Option<Result<u64>> {
+        if waker.is_some() {
+            watch(&mut self.activity_watchers, waker);
+            qp.await_writes(true);
+        }
+        let found = self.activity(qp);
+        if found != seen {
+            return Some(Ok(found));
+        }
+        self.failure.clone().map(|cause| Err(cause.into()))
+    }
+
     /// Wakes tasks that wait for a WRITE: one may be placed.
     pub(crate) fn wake_write_watchers(&mut self, qp: &Qp, after: &mut Aftermath) {
         if self.awaits_writes() {
             qp.await_writes(false);
             after.wakers.append(&mut self.write_watchers);
+            after.wakers.append(&mut self.activity_watchers);
         }
     }
 
@@ -419,6 +449,8 @@ impl Work {
 
     /// Handles a completion.
     pub(crate) fn completed(&mut self, completion: &Completion, after: &mut Aftermath) {
+        self.completions = self.completions.wrapping_add(1);
+        after.wakers.append(&mut self.activity_watchers);
         if completion.wr_id & RECEIVE != 0 {
             self.received(completion, after);
         } else {
@@ -492,6 +524,7 @@ impl Work {
             .extend(queued.into_iter().map(|buffer| buffer.region));
         self.wake_readers(after);
         after.wakers.append(&mut self.write_watchers);
+        after.wakers.append(&mut self.activity_watchers);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use airdma_bench::{
-    End, Files, ManyPairs, PartRuns, RECORDS, RecordsLoad, RecordsMode, SOCKETS, There,
+    End, Files, ManyPairs, PartRuns, RECORDS, RecordsLoad, RecordsMode, SOCKETS, STREAMS, There,
 };
 
 pub const EXAMPLES: &str = "\
@@ -93,6 +93,13 @@ enum Part {
     /// Figures: bandwidth, cpu, latency, web, get, set, response, client-memory. Links: veth-1500,
     /// and lossy (0.1 %, each packet alone). Writes STEM.json and STEM.md.
     Sockets(PartOptions),
+    /// Streams of frames on a veth, by credits (`airdma stream`), by the status bytes of a paper,
+    /// and by sliding windows: latency, throughput, control delay, a block that is kept, cameras.
+    ///
+    /// Figures: control, one-way, bandwidth, kept, cameras; from them CPU and memory. Wants
+    /// airdma-stream-peer beside airdma. Writes STEM.json, and STEM.md and pictures
+    /// (STEM-veth-1500*.svg, .png) at the end.
+    Streams(PartOptions),
 }
 
 #[derive(clap::Args)]
@@ -110,7 +117,7 @@ struct PartOptions {
     /// Samples of each [default: 3, with --quick 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
-    /// The files to write [default: airdma-records or airdma-sockets].
+    /// The files to write [default: airdma-records, airdma-sockets or airdma-streams].
     #[arg(long, value_name = "STEM")]
     output: Option<PathBuf>,
     /// Measure the chosen cases and keep the others in STEM.json.
@@ -209,6 +216,9 @@ pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
         }
         Some(Part::Sockets(options)) => {
             return airdma_bench::measure_part(&SOCKETS, &part(options, "airdma-sockets"));
+        }
+        Some(Part::Streams(options)) => {
+            return airdma_bench::measure_part(&STREAMS, &part(options, "airdma-streams"));
         }
         None => (),
     }

@@ -11,7 +11,7 @@ const FETCHED_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) enum Random {
     /// The kernel: keys guard memory.
-    Kernel(Fetched),
+    Kernel(Box<Fetched>),
     /// A generator in this state, so that a simulation can be repeated.
     Seeded(u64),
 }
@@ -53,10 +53,10 @@ impl fmt::Debug for Fetched {
 impl Random {
     /// Random numbers of the kernel, several with one system call.
     pub(crate) fn kernel() -> Random {
-        Random::Kernel(Fetched {
+        Random::Kernel(Box::new(Fetched {
             bytes: [0; FETCHED_BYTES],
             left: 0,
-        })
+        }))
     }
 
     /// 32 random bits.

@@ -52,7 +52,8 @@ impl Frame {
         self.header.sequence
     }
 
-    /// Frames of the device that did not arrive between the one before and this one.
+    /// Frames of the device that did not arrive, or were dropped by its quota, between the one
+    /// before and this one.
     pub fn missing(&self) -> u64 {
         self.missing
     }
@@ -104,7 +105,7 @@ impl Deref for Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            self.blocks.release(block);
+            self.blocks.take_back_from(self.header.device, block);
         }
     }
 }

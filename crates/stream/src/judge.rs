@@ -73,6 +73,12 @@ impl Judge {
         &self.sequences
     }
 
+    /// The frame that was accepted last is not lent.
+    pub(crate) fn drop_last(&mut self, frame: &Judgement) {
+        let (device, bytes) = (frame.header.device, frame.payload.len());
+        self.sequences.drop_last(device, bytes, frame.missing);
+    }
+
     pub(crate) fn refused(&self) -> Refused {
         self.refused
     }

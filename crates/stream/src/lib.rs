@@ -78,7 +78,7 @@ pub use sequence::{Received, Sequences};
 /// Most devices of a sender.
 pub const DEVICES_MAX: usize = 1024;
 /// Most blocks of a receiver.
-pub const BLOCKS_MAX: u32 = 1024;
+pub const BLOCKS_MAX: u32 = 4096;
 /// Most bytes of a frame.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) - 64;
 /// Most bytes of the description of a format.

@@ -2,10 +2,11 @@
 
 use crate::credit::{self, CREDIT_BYTES};
 use crate::error::{Error, Result};
-use crate::header::{TURN_BYTES, block_bytes};
+use crate::header::{Header, TURN_BYTES, block_bytes};
 use crate::{BLOCKS_MAX, FRAME_BYTES_MAX};
 use airdma::{Device, Endpoint, Operation, Region, Remote, Rights, Shared};
 use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -21,6 +22,8 @@ pub(crate) struct Blocks {
     count: u32,
     block_bytes: u32,
     sums: bool,
+    /// Blocks that frames of one device may have.
+    quota: u32,
     state: Mutex<State>,
 }
 
@@ -28,6 +31,8 @@ pub(crate) struct Blocks {
 struct State {
     /// Free blocks that are not offered.
     free: VecDeque<Region>,
+    /// Blocks that the program has, by device.
+    lent: BTreeMap<u32, u32>,
     offers: Option<Offers>,
 }
 
@@ -52,7 +57,7 @@ impl Pool {
     /// [`FRAME_BYTES_MAX`]. [`Error::Connection`]: no memory.
     pub fn new(device: &Device, count: u32, frame_bytes: usize) -> Result<Pool> {
         if !(1..=BLOCKS_MAX).contains(&count) {
-            return Err(Error::Invalid("a receiver has 1 to 1024 blocks"));
+            return Err(Error::Invalid("a receiver has 1 to 4096 blocks"));
         }
         if frame_bytes > FRAME_BYTES_MAX {
             return Err(Error::Invalid("a frame has less than 1 GiB"));
@@ -66,12 +71,17 @@ impl Pool {
             rest = others;
         }
         free.push_back(rest);
-        let state = State { free, offers: None };
+        let state = State {
+            free,
+            lent: BTreeMap::new(),
+            offers: None,
+        };
         Ok(Pool(Arc::new(Blocks {
             device: device.clone(),
             count,
             block_bytes: block_bytes as u32,
             sums: false,
+            quota: u32::MAX,
             state: Mutex::new(state),
         })))
     }
@@ -82,9 +92,26 @@ impl Pool {
     /// # Errors
     /// [`Error::Invalid`]: the pool is in use.
     pub fn with_checksums(mut self) -> Result<Pool> {
-        let blocks = Arc::get_mut(&mut self.0);
-        blocks.ok_or(Error::Invalid("the pool is in use"))?.sums = true;
+        self.unused()?.sums = true;
         Ok(self)
+    }
+
+    /// Lets the program keep frames of one device in at most `blocks` blocks at a time, so that
+    /// others have some. Further frames of the device are dropped, and counted.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: no block, or the pool is in use.
+    pub fn with_quota(mut self, blocks: u32) -> Result<Pool> {
+        if blocks == 0 {
+            return Err(Error::Invalid("a device has a quota of at least one block"));
+        }
+        self.unused()?.quota = blocks;
+        Ok(self)
+    }
+
+    fn unused(&mut self) -> Result<&mut Blocks> {
+        let blocks = Arc::get_mut(&mut self.0);
+        blocks.ok_or(Error::Invalid("the pool is in use"))
     }
 }
 
@@ -148,6 +175,27 @@ impl Blocks {
             seen if seen == turn => Ok(offers.offered.pop_front().map(Shared::withdraw)),
             _ => Err(Error::Protocol("a frame has not the number of its block")),
         }
+    }
+
+    /// Whether a frame may be lent by its device's quota; counts it if so. The end of a device
+    /// always may.
+    pub(crate) fn lend(&self, header: &Header) -> bool {
+        let mut state = self.state();
+        let lent = state.lent.entry(header.device).or_default();
+        let may = *lent < self.quota || header.is_data() == 0;
+        *lent += u32::from(may);
+        may
+    }
+
+    /// A block that was lent with a frame of a device is free again.
+    pub(crate) fn take_back_from(&self, device: u32, block: Region) {
+        if let Entry::Occupied(mut lent) = self.state().lent.entry(device) {
+            *lent.get_mut() -= 1;
+            if *lent.get() == 0 {
+                lent.remove();
+            }
+        }
+        self.release(block);
     }
 
     /// A block is free again.

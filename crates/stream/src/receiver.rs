@@ -164,6 +164,11 @@ impl Receiver {
     fn lend(&mut self, block: Region) -> Option<Frame> {
         let arrived = now_ns();
         match self.judge.block(&block, arrived) {
+            Judged::Frame(frame) if !self.blocks.lend(&frame.header) => {
+                self.judge.drop_last(&frame);
+                self.blocks.release(block);
+                None
+            }
             Judged::Frame(frame) => {
                 let format = self.judge.format_of(&frame.header);
                 let at = (frame.header, frame.payload);

@@ -1,14 +1,17 @@
 //! The sending end.
 
 mod link;
+mod transmit;
+mod waiting;
 
 use crate::block::Block;
 use crate::error::{Error, Result};
-use crate::header::{Flags, HEADER_BYTES, Header, Kind, block_bytes, now_ns, payload_range};
-use crate::{DEVICES_MAX, FORMAT_BYTES_MAX, FRAME_BYTES_MAX, parking};
+use crate::header::{Flags, HEADER_BYTES, Header, Kind, block_bytes, now_ns};
+use crate::{DEVICES_MAX, FORMAT_BYTES_MAX, FRAME_BYTES_MAX};
 use airdma::{Device, Endpoint, Operation, Region};
 use link::Link;
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -27,11 +30,17 @@ pub struct Sender {
     /// Free blocks.
     free: Vec<Region>,
     sources: BTreeMap<u32, State>,
+    /// Devices with frames that wait, in the order in which they are served.
+    turns: BTreeSet<Turn>,
+    /// No frame that waits has an earlier deadline.
+    deadline: u64,
     link: Option<Link>,
     /// Writes in flight, the oldest first.
     flights: VecDeque<Flight>,
     /// Number of frames given to the connection, to serve devices in turns.
     served: u64,
+    /// Number of what had happened on the connection at the last look.
+    looked: u64,
 }
 
 /// What a sender has.
@@ -110,11 +119,18 @@ struct State {
     unsent: u64,
 }
 
+/// Place of a device among those with frames: by priority, then by when it was served last, then by
+/// its number.
+type Turn = (Reverse<u8>, u64, u32);
+
 /// A frame that waits for a block of the receiver.
 struct Waiting {
     region: Region,
     header: Header,
 }
+
+/// What comes of writing a frame.
+type Written = airdma::Result<Region>;
 
 /// A frame on its way.
 struct Flight {
@@ -154,6 +170,27 @@ impl Description {
 }
 
 impl State {
+    /// Its place, if it has frames that wait.
+    fn turn(&self, device: u32) -> Option<Turn> {
+        let turn = (Reverse(self.source.priority), self.served, device);
+        (!self.waiting.is_empty()).then_some(turn)
+    }
+
+    /// Drops frames whose deadline has passed.
+    fn drop_late(&mut self, now: u64) -> Vec<Region> {
+        let is_late = |frame: &Waiting| (1..now).contains(&frame.header.deadline);
+        let mut late = Vec::new();
+        for frame in std::mem::take(&mut self.waiting) {
+            if is_late(&frame) {
+                late.push(frame.region);
+            } else {
+                self.waiting.push_back(frame);
+            }
+        }
+        self.counts.late += late.len() as u64;
+        late
+    }
+
     /// Whether the receiver must learn of the format before the next frame.
     ///
     /// Frames of a former format that wait are sent before the new one is announced.
@@ -196,9 +233,12 @@ impl Sender {
             config,
             free,
             sources: BTreeMap::new(),
+            turns: BTreeSet::new(),
+            deadline: u64::MAX,
             link: None,
             flights: VecDeque::new(),
             served: 0,
+            looked: 0,
         })
     }
 
@@ -212,6 +252,8 @@ impl Sender {
         self.end_link();
         let own = (self.config.epoch, self.config.frame_bytes);
         self.link = Some(Link::open(&self.device, endpoint, own)?);
+        // No connection has so little behind it: the next wait begins with a look.
+        self.looked = 0;
         for state in self.sources.values_mut() {
             state.announced = None;
         }
@@ -300,22 +342,6 @@ impl Sender {
         }
     }
 
-    /// As [`Sender::block`], and waits until there is one.
-    ///
-    /// # Errors
-    /// As [`Sender::block`] and [`Sender::poll`].
-    pub fn wait_for_block(&mut self, device: u32, length: usize) -> Result<Block> {
-        loop {
-            let found = parking::wait(Duration::MAX, |waker| {
-                self.poll(waker)?;
-                self.block(device, length)
-            })?;
-            if let Some(block) = found {
-                return Ok(block);
-            }
-        }
-    }
-
     /// Returns a block without sending it.
     pub fn discard(&mut self, block: Block) {
         self.give_back(block.device, block.region);
@@ -328,31 +354,34 @@ impl Sender {
             device,
             payload,
         } = block;
-        let Some(state) = self.sources.get_mut(&device) else {
-            // A block of another sender.
-            return;
-        };
-        let header = Header {
-            kind: Kind::Frame,
-            flags: description.flags,
-            device,
-            epoch: self.config.epoch,
-            sequence: state.next,
-            time: description.time,
-            deadline: description.deadline,
-            length: payload.len() as u32,
-            format: state.format.0,
-            turn: 0,
-        };
-        state.next += 1;
-        state.counts.offered += header.is_data();
-        let mut replaced = VecDeque::new();
-        if state.source.policy == Policy::Newest {
-            replaced = std::mem::take(&mut state.waiting);
-            state.counts.replaced += replaced.len() as u64;
-        }
-        state.waiting.push_back(Waiting { region, header });
-        for old in replaced {
+        let epoch = self.config.epoch;
+        let length = payload.len() as u32;
+        let replaced = self.change(device, |state| {
+            let header = Header {
+                kind: Kind::Frame,
+                flags: description.flags,
+                device,
+                epoch,
+                sequence: state.next,
+                time: description.time,
+                deadline: description.deadline,
+                length,
+                format: state.format.0,
+                turn: 0,
+            };
+            state.next += 1;
+            state.counts.offered += header.is_data();
+            let mut replaced = VecDeque::new();
+            if state.source.policy == Policy::Newest {
+                replaced = std::mem::take(&mut state.waiting);
+                state.counts.replaced += replaced.len() as u64;
+            }
+            state.waiting.push_back(Waiting { region, header });
+            replaced
+        });
+        self.note_deadline(description.deadline);
+        // There are none for a block of another sender.
+        for old in replaced.into_iter().flatten() {
             self.give_back(device, old.region);
         }
         // What fails ends the connection, which `poll` reports.
@@ -368,7 +397,7 @@ impl Sender {
 
     /// Whether nothing waits, and nothing is in flight.
     pub fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.sources.values().all(|state| state.waiting.is_empty())
+        self.flights.is_empty() && self.turns.is_empty()
     }
 
     /// Moves on: takes back blocks that have arrived, drops late frames, sends those that the
@@ -379,7 +408,7 @@ impl Sender {
     /// [`Sender::open`] goes on with another one.
     pub fn poll(&mut self, waker: &Waker) -> Result<()> {
         loop {
-            self.collect(waker);
+            self.collect(|operation| Pin::new(operation).poll(&mut Context::from_waker(waker)));
             self.transmit();
             let link = self.link.as_mut().ok_or(Error::NotOpen)?;
             match link.poll(waker) {
@@ -391,23 +420,6 @@ impl Sender {
                 }
             }
         }
-    }
-
-    /// Waits until all frames have arrived or were dropped, at most for `limit`. Returns whether
-    /// they have.
-    ///
-    /// # Errors
-    /// As [`Sender::poll`].
-    pub fn flush(&mut self, limit: Duration) -> Result<bool> {
-        let done = parking::wait(limit, |waker| {
-            self.collect(waker);
-            // A receiver that has all may have gone.
-            if !self.is_idle() {
-                self.poll(waker)?;
-            }
-            Ok::<_, Error>(self.is_idle().then_some(()))
-        })?;
-        Ok(done.is_some())
     }
 
     /// Closes the connection; the receiver has all that has arrived.
@@ -423,10 +435,9 @@ impl Sender {
     }
 
     /// Takes back the blocks of frames that have arrived.
-    fn collect(&mut self, waker: &Waker) {
+    fn collect(&mut self, mut ask: impl FnMut(&mut Operation<Region>) -> Poll<Written>) {
         while let Some(oldest) = self.flights.front_mut() {
-            let polled = Pin::new(&mut oldest.operation).poll(&mut Context::from_waker(waker));
-            let Poll::Ready(result) = polled else {
+            let Poll::Ready(result) = ask(&mut oldest.operation) else {
                 return;
             };
             let Some(flight) = self.flights.pop_front() else {
@@ -463,19 +474,40 @@ impl Sender {
 
     /// A frame did not arrive, as far as is known.
     fn wait_again(&mut self, header: Header, region: Region) {
-        match self.sources.get_mut(&header.device) {
-            Some(state) if header.kind == Kind::Frame => {
-                state.waiting.push_front(Waiting { region, header });
+        self.change(header.device, |state| match header.kind {
+            Kind::Frame => state.waiting.push_front(Waiting { region, header }),
+            Kind::Format => state.announced = None,
+        });
+        self.note_deadline(header.deadline);
+    }
+
+    /// Changes the state of a device, and its place among those with frames; `None` if there is no
+    /// such device.
+    fn change<T>(&mut self, device: u32, change: impl FnOnce(&mut State) -> T) -> Option<T> {
+        let state = self.sources.get_mut(&device)?;
+        let before = state.turn(device);
+        let result = change(state);
+        let after = state.turn(device);
+        if before != after {
+            if let Some(before) = before {
+                self.turns.remove(&before);
             }
-            Some(state) => state.announced = None,
-            None => {}
+            self.turns.extend(after);
+        }
+        Some(result)
+    }
+
+    /// A frame with this deadline waits; 0 is none.
+    fn note_deadline(&mut self, deadline: u64) {
+        if deadline != 0 {
+            self.deadline = self.deadline.min(deadline);
         }
     }
 
     /// Ends the connection. Frames in flight wait again.
     fn end_link(&mut self) {
         // Frames that have arrived are not sent again.
-        self.collect(Waker::noop());
+        self.collect(|operation| Pin::new(operation).poll(&mut Context::from_waker(Waker::noop())));
         // Its requests end with it.
         self.link = None;
         self.flush_flights();
@@ -495,110 +527,6 @@ impl Sender {
             }
         }
     }
-
-    /// Sends what the receiver has blocks for.
-    fn transmit(&mut self) {
-        self.drop_late();
-        while let Some(device) = self.next_device() {
-            let Some(link) = self.link.as_mut() else {
-                return;
-            };
-            let Some(state) = self.sources.get_mut(&device) else {
-                return;
-            };
-            if state.needs_announcement() {
-                let Some(flight) = announce(&self.device, link, device, state, self.config.epoch)
-                else {
-                    return;
-                };
-                state.announced = Some(state.format.0);
-                self.flights.push_back(flight);
-                continue;
-            }
-            let Some(remote) = link.next_block() else {
-                return;
-            };
-            let Some(Waiting { region, header }) = state.waiting.pop_front() else {
-                return;
-            };
-            if block_bytes(header.length as usize) as u64 > remote.len() {
-                // The credit serves another frame.
-                state.counts.too_long += 1;
-                self.give_back(device, region);
-                continue;
-            }
-            self.served += 1;
-            state.served = self.served;
-            state.unsent = state.unsent.max(header.sequence + 1);
-            let flight = link.write(region, header, &remote);
-            self.flights.push_back(flight);
-        }
-    }
-
-    /// The device whose turn it is: of those with the highest priority, the one that was served
-    /// longest ago.
-    fn next_device(&self) -> Option<u32> {
-        let waiting = self.sources.iter();
-        let waiting = waiting.filter(|(_, state)| !state.waiting.is_empty());
-        let key = |state: &State| (std::cmp::Reverse(state.source.priority), state.served);
-        let next = waiting.min_by_key(|(_, state)| key(state));
-        next.map(|(&device, _)| device)
-    }
-
-    /// Drops frames whose deadline has passed.
-    fn drop_late(&mut self) {
-        let mut now = None;
-        let mut is_late = |frame: &Waiting| {
-            let deadline = frame.header.deadline;
-            deadline != 0 && deadline < *now.get_or_insert_with(now_ns)
-        };
-        let mut dropped = Vec::new();
-        for (&device, state) in &mut self.sources {
-            let mut at = 0;
-            while let Some(frame) = state.waiting.get(at) {
-                if !is_late(frame) {
-                    at += 1;
-                    continue;
-                }
-                state.counts.late += 1;
-                dropped.extend(state.waiting.remove(at).map(|frame| (device, frame.region)));
-            }
-        }
-        for (device, region) in dropped {
-            self.give_back(device, region);
-        }
-    }
 }
 
 const NO_DEVICE: Error = Error::Invalid("the sender has no such device: add it first");
-
-/// Sends the format of a device, with the number of its next frame. `None` without a credit.
-fn announce(
-    memory: &Device,
-    link: &mut Link,
-    device: u32,
-    state: &State,
-    epoch: u32,
-) -> Option<Flight> {
-    let (number, text) = &state.format;
-    let mut region = memory.allocate_private(block_bytes(text.len())).ok()?;
-    let payload = payload_range(region.len(), text.len())?;
-    let remote = link.next_block()?;
-    region[payload].copy_from_slice(text.as_bytes());
-    let first = state.waiting.front();
-    let header = Header {
-        kind: Kind::Format,
-        flags: Flags::default(),
-        device,
-        epoch,
-        sequence: first.map_or(state.unsent, |frame| {
-            state.unsent.min(frame.header.sequence)
-        }),
-        time: 0,
-        deadline: 0,
-        length: text.len() as u32,
-        format: *number,
-        turn: 0,
-    };
-    Some(link.write(region, header, &remote))
-}

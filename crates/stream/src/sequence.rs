@@ -20,6 +20,8 @@ pub struct Received {
     pub repeated: u64,
     /// Frames that arrived after their deadline.
     pub late: u64,
+    /// Frames that were dropped because the program had the device's quota of blocks.
+    pub over_quota: u64,
     /// Times that the sender was started again.
     pub restarts: u64,
 }
@@ -29,6 +31,8 @@ struct Device {
     epoch: u32,
     /// Number of the next frame.
     next: u64,
+    /// Frames since the last one that was lent, which were dropped.
+    dropped: u64,
     received: Received,
 }
 
@@ -71,6 +75,7 @@ impl Sequences {
                 let device = Device {
                     epoch,
                     next,
+                    dropped: 0,
                     received,
                 };
                 self.0.insert(number, device);
@@ -107,7 +112,20 @@ impl Sequences {
         received.bytes += bytes as u64;
         received.missing = received.missing.saturating_add(missing);
         received.late += u64::from(is_late);
-        Verdict::Next(missing)
+        Verdict::Next(missing.saturating_add(std::mem::take(&mut device.dropped)))
+    }
+
+    /// The frame that has arrived last of a device is not lent: `missing` is what came of
+    /// [`Sequences::arrived`].
+    pub(crate) fn drop_last(&mut self, number: u32, bytes: usize, missing: u64) {
+        let Some(device) = self.0.get_mut(&number) else {
+            return;
+        };
+        device.dropped = missing.saturating_add(1);
+        let received = &mut device.received;
+        received.frames -= 1;
+        received.bytes -= bytes as u64;
+        received.over_quota += 1;
     }
 }
 
@@ -140,9 +158,27 @@ mod tests {
             missing: 4,
             repeated: 3,
             late: 1,
+            over_quota: 0,
             restarts: 1,
         };
         assert_eq!(received, wanted);
+    }
+
+    #[test]
+    fn frames_that_are_not_lent_are_missing_in_the_next() {
+        let mut sequences = Sequences::default();
+        sequences.announce(1, 1, 0);
+        let arrive =
+            |sequences: &mut Sequences, sequence| sequences.arrived(1, 1, sequence, (1, 10, false));
+        assert_eq!(arrive(&mut sequences, 2), Verdict::Next(2));
+        sequences.drop_last(1, 10, 2);
+        assert_eq!(arrive(&mut sequences, 3), Verdict::Next(3));
+        sequences.drop_last(1, 10, 3);
+        assert_eq!(arrive(&mut sequences, 5), Verdict::Next(5));
+        assert_eq!(arrive(&mut sequences, 6), Verdict::Next(0));
+        let (_, received) = sequences.iter().next().unwrap();
+        let counts = (received.frames, received.bytes, received.missing);
+        assert_eq!((counts, received.over_quota), ((2, 20, 3), 2));
     }
 
     #[test]

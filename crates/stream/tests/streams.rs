@@ -1,124 +1,16 @@
 //! Frames from one end to the other.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../airdma/tests/common/mod.rs"]
-mod common;
+mod world;
 
-use airdma::{Device, Endpoint, Listener};
 use airdma_stream::{
-    Counts, Description, Error, Flags, Frame, Incoming, Policy, Pool, Received, Receiver, Sender,
-    SenderConfig, Source, now_ns,
+    Description, Error, Flags, Frame, Incoming, Policy, Pool, Receiver, Source, now_ns,
 };
-use common::{PATIENCE, PORT, isolated, pattern};
 use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-
-/// Two devices that stand for two programs.
-struct World {
-    here: Device,
-    there: Device,
-    listener: Listener,
-}
-
-impl World {
-    fn new() -> World {
-        let [here, there] = [(); 2].map(|()| Device::open("127.0.0.1").unwrap());
-        let listener = there.listen(PORT).unwrap();
-        World {
-            here,
-            there,
-            listener,
-        }
-    }
-
-    /// The sender's end, and the receiver's.
-    fn connect(&self) -> (Endpoint, Endpoint) {
-        let mut accepting = self.listener.accept();
-        let connecting = self.here.connect(("127.0.0.1", PORT));
-        std::thread::scope(|scope| {
-            let near = scope.spawn(|| connecting.wait().unwrap());
-            let far = accepting.wait_timeout(PATIENCE).unwrap().unwrap();
-            (near.join().unwrap(), far)
-        })
-    }
-
-    fn sender(&self, blocks: u32, frame_bytes: usize, epoch: u32) -> Sender {
-        let config = SenderConfig {
-            blocks,
-            frame_bytes,
-            epoch,
-        };
-        Sender::new(&self.here, config).unwrap()
-    }
-
-    fn pool(&self, blocks: u32, frame_bytes: usize) -> Pool {
-        let pool = Pool::new(&self.there, blocks, frame_bytes).unwrap();
-        pool.with_checksums().unwrap()
-    }
-
-    fn open(&self, sender: &mut Sender, pool: &Pool) -> Receiver {
-        let (near, far) = self.connect();
-        std::thread::scope(|scope| {
-            let receiver = scope.spawn(|| Receiver::open(self.hear(far), pool).unwrap());
-            sender.open(near).unwrap();
-            receiver.join().unwrap()
-        })
-    }
-
-    fn hear(&self, far: Endpoint) -> Incoming {
-        Incoming::hear(&self.there, far).unwrap()
-    }
-
-    fn reopen(&self, sender: &mut Sender, receiver: &mut Receiver, pool: &Pool) {
-        let (near, far) = self.connect();
-        std::thread::scope(|scope| {
-            let receiver = scope.spawn(|| receiver.reopen(self.hear(far), pool).unwrap());
-            sender.open(near).unwrap();
-            receiver.join().unwrap();
-        });
-    }
-}
-
-/// The bytes of a frame.
-fn content(device: u32, sequence: u64, length: usize) -> Vec<u8> {
-    pattern(length, (device as u8).wrapping_mul(7) ^ sequence as u8)
-}
-
-fn send(sender: &mut Sender, device: u32, sequence: u64, length: usize) {
-    let mut block = sender.wait_for_block(device, length).unwrap();
-    block.copy_from_slice(&content(device, sequence, length));
-    sender.send(block, Description::now());
-}
-
-fn next(receiver: &mut Receiver) -> Frame {
-    receiver.next(PATIENCE).unwrap().expect("a frame in time")
-}
-
-/// The next frame, of a sender that this thread runs as well.
-fn exchange(sender: &mut Sender, receiver: &mut Receiver) -> Frame {
-    let start = Instant::now();
-    loop {
-        assert!(start.elapsed() < PATIENCE, "no frame in time");
-        sender.poll(Waker::noop()).unwrap();
-        if let Some(frame) = receiver.next(Duration::from_millis(1)).unwrap() {
-            return frame;
-        }
-    }
-}
-
-fn is_intact(frame: &Frame) -> bool {
-    frame[..] == content(frame.device(), frame.sequence(), frame.len())
-}
-
-fn received(receiver: &Receiver, device: u32) -> Received {
-    let mut all = receiver.sequences().iter();
-    all.find(|(number, _)| *number == device).unwrap().1
-}
-
-fn counts(sender: &Sender, device: u32) -> Counts {
-    sender.counts().find(|(it, _)| *it == device).unwrap().1
-}
+use world::common::{PATIENCE, isolated};
+use world::{World, content, counts, exchange, is_intact, next, received, send};
 
 #[test]
 fn frames_of_many_devices_arrive_intact_and_in_order() {
@@ -550,14 +442,14 @@ fn frames_have_their_flags_and_times() {
 /// A sender that speaks the protocol as it likes: the bytes are those of the documents.
 struct Hostile<'a> {
     world: &'a World,
-    endpoint: Endpoint,
+    endpoint: airdma::Endpoint,
     credits: airdma::Shared,
 }
 
 impl Hostile<'_> {
     fn open<'a>(world: &'a World, pool: &Pool) -> (Hostile<'a>, Receiver) {
         let (endpoint, far) = world.connect();
-        let ring = world.here.allocate(1024 * 32).unwrap();
+        let ring = world.here.allocate(4096 * 32).unwrap();
         let credits = ring.share(airdma::Rights::WRITE).unwrap();
         let mut hello = b"aiSH\x01\0\0\0".to_vec();
         hello.extend(5u32.to_le_bytes());
@@ -565,7 +457,7 @@ impl Hostile<'_> {
         hello.extend(credits.remote(&endpoint).unwrap().to_bytes());
         let receiver = std::thread::scope(|scope| {
             let receiver = scope.spawn(|| Receiver::open(world.hear(far), pool).unwrap());
-            let said = endpoint.send(common::filled(&world.here, &hello), ..);
+            let said = endpoint.send(world::common::filled(&world.here, &hello), ..);
             let answer = endpoint.recv(world.here.allocate(100).unwrap(), ..).wait();
             assert_eq!(&answer.unwrap()[..4], b"aiSW");
             said.wait().unwrap();
@@ -581,7 +473,7 @@ impl Hostile<'_> {
 
     /// The block of a credit.
     fn block(&self, number: u64) -> airdma::Remote {
-        let at = (number % 1024) as usize * 32;
+        let at = (number % 4096) as usize * 32;
         let start = Instant::now();
         while self.credits.word(at + 24).unwrap() != number {
             assert!(start.elapsed() < PATIENCE, "no credit");
@@ -594,7 +486,7 @@ impl Hostile<'_> {
 
     /// Writes these bytes to the end of a block.
     fn write(&self, to: &airdma::Remote, bytes: &[u8]) -> airdma::Result<()> {
-        let region = common::filled(&self.world.here, bytes);
+        let region = world::common::filled(&self.world.here, bytes);
         let at = to.len() - bytes.len() as u64;
         self.endpoint.write(region, .., to, at).wait().map(drop)
     }
@@ -702,14 +594,14 @@ fn a_peer_that_speaks_something_else_is_refused() {
     isolated("a_peer_that_speaks_something_else_is_refused", "", || {
         let world = World::new();
         let (near, far) = world.connect();
-        let said = near.send(common::filled(&world.here, b"GET / HTTP/1.1"), ..);
+        let said = near.send(world::common::filled(&world.here, b"GET / HTTP/1.1"), ..);
         let refused = Incoming::hear(&world.there, far).unwrap_err();
         assert!(matches!(refused, Error::Protocol(_)), "{refused}");
         said.wait().unwrap();
         let (near, far) = world.connect();
         let mut sender = world.sender(1, 10, 1);
         let heard = far.recv(world.there.allocate(100).unwrap(), ..);
-        let said = far.send(common::filled(&world.there, b"220 ready"), ..);
+        let said = far.send(world::common::filled(&world.there, b"220 ready"), ..);
         let refused = sender.open(near).unwrap_err();
         assert!(matches!(refused, Error::Protocol(_)), "{refused}");
         drop((heard, said));

@@ -9,6 +9,7 @@ use airdma::{Device, Endpoint, Operation, Region, Remote, Rights, Shared};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 pub(super) struct Link {
     // Dropped first: it ends the connection, so that no peer writes the ring.
@@ -82,6 +83,29 @@ impl Link {
         let at = remote.len().saturating_sub(bytes as u64);
         let operation = self.endpoint.write(region, start.., remote, at);
         Flight { operation, header }
+    }
+
+    /// Whether the receiver has a block for the next frame.
+    pub(super) fn has_credit(&self) -> bool {
+        let number = self.credits.word(credit::number_offset(self.next));
+        number.is_ok_and(|number| u64::from_le(number) == self.next)
+    }
+
+    /// Runs the device.
+    pub(super) fn run(&self) {
+        self.endpoint.run();
+    }
+
+    /// Number of what has happened on the connection.
+    pub(super) fn activity(&self) -> u64 {
+        self.endpoint.activity()
+    }
+
+    /// Waits until something has happened that `seen` does not count, at most for `limit`. Returns
+    /// whether it has.
+    pub(super) fn wait(&self, seen: u64, limit: Duration) -> Result<bool> {
+        let happened = self.endpoint.active(seen).wait_timeout(limit);
+        Ok(happened.transpose()?.is_some())
     }
 
     /// Whether credits may have come since the last look; if not, `waker` is woken when some come.

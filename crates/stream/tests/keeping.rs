@@ -1,0 +1,87 @@
+//! Blocks that a program keeps, and waits for those that are free.
+#![allow(clippy::unwrap_used)]
+
+mod world;
+
+use airdma_stream::{Pool, Source};
+use std::time::{Duration, Instant};
+use world::common::{PATIENCE, isolated};
+use world::{World, exchange, is_intact, received, send};
+
+#[test]
+fn a_device_whose_frames_are_kept_leaves_blocks_to_others() {
+    isolated(
+        "a_device_whose_frames_are_kept_leaves_blocks_to_others",
+        "",
+        || {
+            let world = World::new();
+            let pool = Pool::new(&world.there, 4, 100).unwrap();
+            let pool = pool.with_quota(2).unwrap();
+            let mut sender = world.sender(8, 100, 1);
+            let mut receiver = world.open(&mut sender, &pool);
+            for device in [1, 2] {
+                sender.add(device, Source::default()).unwrap();
+            }
+            let mut kept = Vec::new();
+            for sequence in 0..2 {
+                send(&mut sender, 1, sequence, 10);
+                kept.push(exchange(&mut sender, &mut receiver));
+            }
+            // Device 1 has its quota; the frames of the other are lent one after the other.
+            for sequence in 0..20 {
+                send(&mut sender, 1, sequence + 2, 10);
+                send(&mut sender, 2, sequence, 10);
+                let frame = exchange(&mut sender, &mut receiver);
+                assert_eq!((frame.device(), frame.sequence()), (2, sequence));
+            }
+            assert!(sender.flush(PATIENCE).unwrap());
+            assert!(receiver.next(Duration::from_millis(20)).unwrap().is_none());
+            let device = received(&receiver, 1);
+            assert_eq!(
+                (device.frames, device.over_quota, device.missing),
+                (2, 20, 0)
+            );
+            assert!(kept.iter().all(is_intact));
+            drop(kept.pop());
+            send(&mut sender, 1, 22, 10);
+            let frame = exchange(&mut sender, &mut receiver);
+            assert_eq!((frame.sequence(), frame.missing()), (22, 20));
+        },
+    );
+}
+
+#[test]
+fn a_wait_ends_with_a_credit_and_with_an_arrival() {
+    isolated("a_wait_ends_with_a_credit_and_with_an_arrival", "", || {
+        let world = World::new();
+        let pool = world.pool(1, 100);
+        let mut sender = world.sender(2, 100, 1);
+        let mut receiver = world.open(&mut sender, &pool);
+        sender.add(1, Source::default()).unwrap();
+        send(&mut sender, 1, 0, 10);
+        let kept = exchange(&mut sender, &mut receiver);
+        assert!(sender.flush(PATIENCE).unwrap());
+        // The receiver's only block is kept: nothing happens.
+        assert!(!sender.has_credit().unwrap());
+        while sender.wait(Duration::from_millis(20)).unwrap() {}
+        assert!(!sender.has_credit().unwrap());
+        let freeing = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(kept);
+        });
+        let start = Instant::now();
+        while !sender.has_credit().unwrap() {
+            assert!(start.elapsed() < PATIENCE);
+            assert!(sender.wait(PATIENCE).unwrap(), "a credit ends the wait");
+        }
+        freeing.join().unwrap();
+        // Both blocks of the sender are used: the arrival of a frame gives one back.
+        send(&mut sender, 1, 1, 10);
+        send(&mut sender, 1, 2, 10);
+        assert!(!sender.has_credit().unwrap(), "a frame waits");
+        while sender.block(1, 10).unwrap().is_none() {
+            assert!(start.elapsed() < PATIENCE);
+            assert!(sender.wait(PATIENCE).unwrap(), "an arrival ends the wait");
+        }
+    });
+}
