@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Raises UsageError if there is no such device, with a list of the existing ones, or a variable is
 /// wrong or has changed; HostError (descriptors, memory).
 #[pyclass(frozen, module = "airdma")]
-pub struct Device(airdma::Device);
+pub struct Device(pub airdma::Device);
 
 /// A port where peers can connect. Closing it stops listening; accepted connections stay.
 #[pyclass(frozen, module = "airdma")]

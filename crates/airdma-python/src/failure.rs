@@ -42,6 +42,17 @@ pub fn from(py: Python<'_>, error: &Error) -> PyErr {
     raised(py, class, name, error.to_string())
 }
 
+/// An error of a stream.
+pub fn of_stream(py: Python<'_>, error: airdma_stream::Error) -> PyErr {
+    use airdma_stream::Error;
+    let (class, name) = match &error {
+        Error::Connection(error) => return from(py, error),
+        Error::Protocol(_) | Error::NoAnswer => (&PEER, "PeerError"),
+        Error::TooLong { .. } | Error::Invalid(_) | Error::NotOpen => (&USAGE, "UsageError"),
+    };
+    raised(py, class, name, error.to_string())
+}
+
 fn raised(py: Python<'_>, class: &PyOnceLock<Py<PyType>>, name: &str, message: String) -> PyErr {
     match class.import(py, "airdma.errors", name) {
         Ok(class) => PyErr::from_type(class.clone(), message),

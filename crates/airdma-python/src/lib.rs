@@ -17,6 +17,7 @@ mod operation;
 mod record;
 mod region;
 mod shared;
+mod streams;
 
 #[pymodule]
 mod _airdma {
@@ -36,6 +37,8 @@ mod _airdma {
     use crate::region::{Message, Region};
     #[pymodule_export]
     use crate::shared::{Remote, Shared};
+    #[pymodule_export]
+    use crate::streams::{Frame, FrameBlock, FrameReceiver, FrameSender};
 
     #[pymodule_init]
     fn init(py: super::Python<'_>) -> super::PyResult<()> {

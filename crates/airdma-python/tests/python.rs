@@ -171,6 +171,11 @@ fn tasks_of_an_event_loop() {
 }
 
 #[test]
+fn streams_of_frames() {
+    passes("streams_of_frames", "test_streams.py");
+}
+
+#[test]
 fn examples() {
     passes("examples", "test_examples.py");
 }

@@ -3,10 +3,12 @@
 import contextlib
 import importlib.util
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +102,28 @@ class Examples(unittest.TestCase):
                             self.assertEqual(pixels[at : at + 2], bytes((x * 255 // 160, y * 255 // 120)))
                     holes += grey in pixels
                 self.assertEqual(holes > 0, drops != "0%", output)
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "no numpy")
+    def test_cameras_are_shown_as_tiles(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "tiles.png")
+            with listening("tiles", "show", "127.0.0.1", str(file)) as output:
+                self.assertEqual(said("tiles", "film", "127.0.0.1", "5"), ["60 frames filmed"])
+            self.assertEqual(output, ["60 frames of 12 cameras"])
+            picture = file.read_bytes()
+        self.assertEqual(picture[:8], b"\x89PNG\r\n\x1a\n")
+        width, height = struct.unpack(">II", picture[16:24])
+        self.assertEqual((width, height), (4 * 160, 3 * 120))
+        length = struct.unpack(">I", picture[33:37])[0]
+        rows = zlib.decompress(picture[41 : 41 + length])
+        stride = 1 + 3 * width
+        for camera in range(12):
+            x, y = camera % 4 * 160, camera // 4 * 120
+            at = y * stride + 1 + 3 * x
+            colour = (camera * 20, 255 - camera * 20, 40 * (camera % 6))
+            self.assertEqual(tuple(rows[at : at + 3]), colour, camera)
+            # The bar of the fifth frame.
+            self.assertEqual(rows[at + 3 * 32 : at + 3 * 40], b"\xff" * 24, camera)
 
     def test_tasks_answer_many_at_once(self) -> None:
         words = [f"word{number}" for number in range(8)]

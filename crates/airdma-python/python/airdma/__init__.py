@@ -12,6 +12,9 @@
 A `DatagramEndpoint` writes messages into regions of others by datagrams, without a connection and without waiting for what is lost; a
 `Record` at the target has the bytes, and a mask of what arrived.
 
+A `FrameSender` sends frames of many devices, cameras mostly, over one connection; a `FrameReceiver` lends each `Frame` as it lies in
+its memory: `frame.array(shape)` is a NumPy array without a copy, whose end frees the place for another frame.
+
 The verbs: connect, accept, send, recv, write, read, close; and for words that many add to, fetch_add and compare_swap. Each begins
 at once and gives an `Operation`: `.wait()` for it, or `await` it.
 
@@ -40,6 +43,10 @@ from airdma._airdma import (
     DatagramEndpoint,
     Device,
     Endpoint,
+    Frame,
+    FrameBlock,
+    FrameReceiver,
+    FrameSender,
     Listener,
     Message,
     Operation,
@@ -58,6 +65,10 @@ __all__ = [
     "Ended",
     "Endpoint",
     "Error",
+    "Frame",
+    "FrameBlock",
+    "FrameReceiver",
+    "FrameSender",
     "HostError",
     "Listener",
     "Message",

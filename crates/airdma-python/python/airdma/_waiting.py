@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from airdma._airdma import Bell, DatagramEndpoint, Endpoint, Operation, Record
+from airdma._airdma import Bell, DatagramEndpoint, Endpoint, Frame, FrameReceiver, Operation, Record
 
 
 class _Waits:
@@ -94,3 +94,24 @@ def records(endpoint: DatagramEndpoint, timeout: float | None) -> Iterator[Recor
         except TimeoutError:
             return
         yield record
+
+
+async def frames(receiver: FrameReceiver) -> AsyncIterator[Frame]:
+    """The frames of a receiver, until its sender has gone."""
+    loop = asyncio.get_running_loop()
+    waits = _waits_of(loop)
+    while True:
+        woken = loop.create_future()
+        number = waits.enter(woken)
+        try:
+            frame = receiver._poll(waits.bell, number)
+            if frame is None:
+                await woken
+                continue
+        except StopAsyncIteration:
+            return
+        finally:
+            waits.leave(number)
+        yield frame
+        # The frame that was yielded last frees its block with the caller's references.
+        del frame
