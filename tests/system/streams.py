@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shlex
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -30,9 +33,9 @@ class Bench:
         self.out.mkdir(parents=True)
         self._count = 0
 
-    def recv(self, *words: str) -> Side:
+    def recv(self, *words: str, before: str = "") -> Side:
         """Waits until it listens."""
-        side = self._start(self.lab.b, f"exec {_command('recv', '--code', CODE, *words)}")
+        side = self._start(self.lab.b, f"{before}exec {_command('recv', '--code', CODE, *words)}")
         side.wait_event("listening")
         return side
 
@@ -65,8 +68,12 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("an interface that is removed and comes again", _interface_again),
         ("the wrong code", _wrong_code),
         ("a sender of files at the port of streams", _files),
+        ("from FFmpeg to FFmpeg, by pipes", _ffmpeg),
     ]
     for number, (name, test) in enumerate(tests):
+        if test is _ffmpeg and not shutil.which("ffmpeg"):
+            tally.skip(f"airdma stream: {name}", "no ffmpeg (Debian package ffmpeg)")
+            continue
         started = time.monotonic()
         try:
             complaints = test(Bench(lab, folder / f"streams-{number}"))
@@ -130,7 +137,9 @@ def _patterns(bench: Bench) -> list[str]:
     receiver = bench.recv("--check")
     sources = ["test:160x120"] * 4
     sender = bench.send("--frames", "50", "--rate", "25", *sources)
-    complaints = ended(sender, OK) + ended(receiver, OK)
+    receiver.wait_event("rates", 1, of="seconds")
+    complaints = _status(bench)
+    complaints += ended(sender, OK) + ended(receiver, OK)
     if complaints:
         return complaints
     end = _last(receiver)
@@ -138,6 +147,16 @@ def _patterns(bench: Bench) -> list[str]:
     rates = receiver.events("rates")
     told = [device for event in rates for device in event["devices"] if device["latency_ms"] is not None]
     return complaints + ([] if told else ["no latency was told"])
+
+
+def _status(bench: Bench) -> list[str]:
+    """Both ends run on this host, if in different networks: another process sees their devices."""
+    outcome = bench.lab.b.run([str(build.binary()), "stream", "status", "--here", "--json"])
+    if outcome.returncode != 0:
+        return [outcome.explain()]
+    reports = [json.loads(line) for line in outcome.stdout.splitlines()]
+    found = {report["role"]: len(report["devices"]) for report in reports}
+    return [] if found.get("recv") == 4 and "send" in found else [f"status: {reports}"]
 
 
 def _killed(bench: Bench) -> list[str]:
@@ -222,11 +241,11 @@ def _has_told(receiver: Side, address: str, times: int) -> bool:
     return sum(address in event["addresses"] for event in receiver.events("addresses")) >= times
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
+def _wait_for(condition: Callable[[], bool], otherwise: str = "the receiver does not follow the interfaces") -> None:
     deadline = time.monotonic() + 20
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError("the receiver does not follow the interfaces")
+            raise AssertionError(otherwise)
         time.sleep(0.05)
 
 
@@ -248,3 +267,27 @@ def _files(bench: Bench) -> list[str]:
     complaints = [f"exit status {outcome.returncode}"] if outcome.returncode == OK else []
     complaints += ended(bench.send("--frames", "1", "test", code=""), OK)
     return complaints + ended(receiver, OK)
+
+
+def _ffmpeg(bench: Bench) -> list[str]:
+    """As in docs/streams.md: FFmpeg's own sums of the frames are the same at both ends."""
+    picture = "ffmpeg -v error -f lavfi -i testsrc=size=320x240:rate=25:duration=2 -pix_fmt yuv420p"
+    there, here, pipe = (bench.folder / name for name in ("there", "here", "pipe"))
+    os.mkfifo(pipe)
+    reading = shlex.join(["ffmpeg", "-v", "error", "-i", str(pipe), "-f", "framemd5", str(there)])
+    receiver = bench.recv("--out", str(pipe), before=f"{reading} & ")
+    sender = bench.send("--rate", "0", "-", before=f"{picture} -f yuv4mpegpipe - | ")
+    complaints = ended(sender, OK) + ended(receiver, OK)
+    outcome = bench.lab.a.run(["sh", "-c", f"{picture} -f framemd5 {shlex.quote(str(here))}"])
+    if complaints or outcome.returncode != 0:
+        return [*complaints, outcome.explain()]
+    sent = _sums(here)
+    _wait_for(lambda: len(_sums(there)) >= len(sent), "FFmpeg does not end")
+    return [] if _sums(there) == sent and len(sent) == 50 else [f"sums: {_sums(there)}, not {sent}"]
+
+
+def _sums(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line.rpartition(",")[2].strip() for line in lines if not line.startswith("#")]

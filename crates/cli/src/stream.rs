@@ -1,6 +1,7 @@
 //! `airdma stream`: frames of many devices over one connection; the command line of
 //! `airdma-stream`.
 
+mod board;
 mod pattern;
 mod rates;
 mod recv;
@@ -28,7 +29,10 @@ pub enum StreamCommand {
     /// dropped.
     #[command(after_long_help = recv::HELP)]
     Recv(recv::Options),
-    /// List the receivers of streams that wait on this network
+    /// Show the streams of this user on this host, and the receivers that wait on this network.
+    ///
+    /// A line for each device has its rate and latency, and its late, dropped and missing frames.
+    #[command(after_long_help = status::HELP)]
     Status(status::Options),
 }
 

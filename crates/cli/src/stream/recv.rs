@@ -1,5 +1,6 @@
 //! `airdma stream recv`.
 
+use super::board::Board;
 use super::rates::Rates;
 use super::send::of_stream;
 use super::sink::Sink;
@@ -37,7 +38,7 @@ pub struct Options {
     #[arg(short, long, value_name = "FILE")]
     out: Option<String>,
     /// Blocks of memory, each for one frame
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     blocks: u32,
     /// Most memory for blocks, in MiB: a sender with longer frames is refused
     #[arg(long, value_name = "MIB", default_value_t = 512)]
@@ -109,6 +110,7 @@ fn run(options: &Options, show: &Show, cancel: &Cancel) -> Result<ExitCode, Erro
             sender: None,
             sink: Sink::new(options.out.clone(), options.check),
             rates: Rates::new(),
+            board: Board::new("recv"),
             ended: BTreeSet::new(),
         };
         let result = reception.run(&arrivals, cancel);
@@ -229,6 +231,7 @@ struct Reception<'a> {
     sender: Option<PublicKey>,
     sink: Sink,
     rates: Rates,
+    board: Board,
     /// Devices that have ended.
     ended: BTreeSet<u32>,
 }
@@ -259,6 +262,7 @@ impl Reception<'_> {
             }
             if self.rates.is_due() && self.receiver.is_some() {
                 let (text, object) = self.rates.report(&self.counts());
+                self.board.show(&object);
                 self.show.object(&object);
                 if self.sender.is_some() {
                     self.show.line(&text);

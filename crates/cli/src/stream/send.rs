@@ -1,5 +1,6 @@
 //! `airdma stream send`.
 
+use super::board::Board;
 use super::rates::Rates;
 use super::source::{Named, News, Pace, Source};
 use crate::files::send::{code, code_of_environment, introduction};
@@ -125,6 +126,7 @@ fn run(options: &Options, show: &Show, cancel: &Cancel) -> Result<(), Error> {
     let mut feeds = Feeds::start(options, sources, &mut sender)?;
     sender.open(met.endpoint).map_err(of_stream)?;
     let mut rates = Rates::new();
+    let board = Board::new("send");
     let mut known = BTreeMap::new();
     let mut lost: Option<Instant> = None;
     while !(feeds.have_ended() && sender.is_idle()) {
@@ -144,6 +146,7 @@ fn run(options: &Options, show: &Show, cancel: &Cancel) -> Result<(), Error> {
         note_sent(&mut rates, &sender, &mut known);
         if rates.is_due() {
             let (text, object) = rates.report(&counts(&sender));
+            board.show(&object);
             show.object(&object);
             show.line(&text);
         }

@@ -1,0 +1,160 @@
+//! The latest report of a running `airdma stream`, for `airdma stream status` in another process.
+//!
+//! Each process has a socket in the user's runtime directory, which answers a connection with the
+//! report as one line of JSON. A process that has died refuses connections.
+
+use airdma_engine::runtime_dir;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+const PREFIX: &str = "stream-";
+const SUFFIX: &str = ".sock";
+/// Longest wait for the other process.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Most bytes of a report: those of all devices fit.
+const REPORT_BYTES_MAX: u64 = 1 << 20;
+
+/// Where a process shows its report. Without a runtime directory it shows none.
+pub struct Board {
+    path: Option<PathBuf>,
+    latest: Arc<Mutex<String>>,
+    role: &'static str,
+}
+
+impl Board {
+    /// `role` is the name of the command.
+    pub fn new(role: &'static str) -> Board {
+        let mut board = Board {
+            path: None,
+            latest: Arc::default(),
+            role,
+        };
+        board.show(&json!({"devices": []}));
+        board.path = board.open().ok();
+        board
+    }
+
+    fn open(&self) -> io::Result<PathBuf> {
+        let name = format!("{PREFIX}{}{SUFFIX}", std::process::id());
+        let path = runtime_dir::directory()?.join(name);
+        // A process that had this number may have left it.
+        drop(fs::remove_file(&path));
+        let listener = UnixListener::bind(&path)?;
+        let latest = Arc::clone(&self.latest);
+        let thread = thread::Builder::new().name("airdma-status".into());
+        thread.spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // One that does not read is none of ours.
+                drop(answer(&stream, &latest));
+            }
+        })?;
+        Ok(path)
+    }
+
+    /// Replaces the report.
+    pub fn show(&self, report: &Value) {
+        let mut report = report.clone();
+        if let Some(report) = report.as_object_mut() {
+            report.insert("event".into(), json!("stream"));
+            report.insert("role".into(), json!(self.role));
+            report.insert("pid".into(), json!(std::process::id()));
+        }
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        *latest = format!("{report}\n");
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            drop(fs::remove_file(path));
+        }
+    }
+}
+
+fn answer(mut stream: &UnixStream, latest: &Mutex<String>) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let report = latest
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    stream.write_all(report.as_bytes())
+}
+
+/// Reports of the user's processes on this host.
+pub fn reports() -> Vec<Value> {
+    runtime_dir::directory().map_or_else(|_| Vec::new(), |folder| reports_in(&folder))
+}
+
+fn reports_in(folder: &Path) -> Vec<Value> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| is_board(path))
+        .collect();
+    paths.sort();
+    paths.iter().filter_map(|path| read(path).ok()).collect()
+}
+
+fn is_board(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX))
+}
+
+fn read(path: &Path) -> io::Result<Value> {
+    let stream = match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            // Its process was killed.
+            drop(fs::remove_file(path));
+            return Err(error);
+        }
+        connected => connected?,
+    };
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(REPORT_BYTES_MAX)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_until_its_process_ends() {
+        let folder = std::env::temp_dir().join(format!("airdma-board-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("stream-1.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let board = Board {
+            path: None,
+            latest: Arc::default(),
+            role: "recv",
+        };
+        board.show(&json!({"devices": [{"device": 3}]}));
+        let latest = Arc::clone(&board.latest);
+        let answering = thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            answer(&stream, &latest).unwrap();
+        });
+        fs::write(folder.join("counters"), "").unwrap();
+        let reports = reports_in(&folder);
+        answering.join().unwrap();
+        assert_eq!(reports.len(), 1);
+        assert_eq!(reports[0]["role"], "recv");
+        assert_eq!(reports[0]["devices"][0]["device"], 3);
+        // The listener is gone, its file is not: as after a kill.
+        assert!(path.exists());
+        assert!(reports_in(&folder).is_empty());
+        assert!(!path.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
