@@ -65,7 +65,8 @@ impl Shape {
     /// Arguments of both ends.
     fn load(self, x: u64, seconds: f64) -> Vec<String> {
         let (blocks, bytes, seconds) = match self {
-            Shape::Control => (x, SMALL, 0.5 * seconds),
+            // All blocks are filled first.
+            Shape::Control => (x, SMALL, (0.5 + x as f64 / 4096.0) * seconds),
             Shape::OneWay => (BLOCKS, x, 0.5 * seconds),
             Shape::Flow => (BLOCKS, x, seconds),
             Shape::Kept => (x, KEPT_BYTES, seconds),
