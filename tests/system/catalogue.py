@@ -10,6 +10,7 @@ from types import ModuleType
 
 import benchmark
 import controller_box
+import daemon
 import dropin
 import explain
 import failing_disks
@@ -92,6 +93,7 @@ SUITES = (
     _on(Net.PROGRAMS, system_calls, lambda lab, tally, _: system_calls.run(lab, tally)),
     _on(Net.PROGRAMS, traffic_class, lambda lab, tally, _: traffic_class.run(lab, tally)),
     _on(Net.PROGRAMS, sealed, sealed.run),
+    _on(Net.PROGRAMS, daemon, daemon.run),
     _on(Net.PROGRAMS, one_host, lambda lab, tally, _: one_host.run(lab, tally)),
     _on(Net.PROGRAMS, records, records.run),
     _on(Net.PROGRAMS, packet_port, lambda lab, tally, _: packet_port.run(lab, tally)),

@@ -87,7 +87,7 @@ def _is_sealed(lab: Lab, one: Run, secret: dict[str, str]) -> list[str]:
     if not capture.wait_capturing(10):
         return [capture.stop().explain()]
     before = devices.counters(lab.a)
-    ended = _both(lab, one, secret, secret, 30)
+    ended = both(lab, one, secret, secret, 30)
     said = capture.stop()
     lab.a.forget(capture)
     if not all(outcome.ok for outcome in (*ended, said)):
@@ -100,7 +100,7 @@ def _is_sealed(lab: Lab, one: Run, secret: dict[str, str]) -> list[str]:
 
 def _is_refused(lab: Lab, one: Run, ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
     # rdma_cm asks a peer that does not answer for a minute; nothing has come of it until then.
-    served, asked = _both(lab, one, ours, theirs, 5 if one.by_address else 20)
+    served, asked = both(lab, one, ours, theirs, 5 if one.by_address else 20)
     complaints = [] if asked.returncode != 0 and asked.timed_out == one.by_address else [asked.explain()]
     return complaints + ([] if served.returncode != 0 else [served.explain()])
 
@@ -111,31 +111,33 @@ def _is_no_secret(lab: Lab, path: Path) -> list[str]:
     return [] if outcome.returncode != 0 and is_told else [outcome.explain()]
 
 
-def _both(lab: Lab, one: Run, ours: dict[str, str], theirs: dict[str, str], limit_s: float) -> tuple[Outcome, Outcome]:
+def both(lab: Lab, one: Run, ours: dict[str, str], theirs: dict[str, str], limit_s: float) -> tuple[Outcome, Outcome]:
     """What became of the server at host b, and of the client at host a, which has `theirs`."""
     environment = dict(one.environment)
-    server = lab.b.start(_server(lab.b, one), {**environment, **ours})
-    is_ready = server.wait_idle(10) if one.by_address else server.wait_listening(perftest.PORT, "tcp", 10)
-    asked = lab.a.run(_client(lab, one), {**environment, **theirs}, limit_s) if is_ready else server.stop()
+    serving = lab.b.start(server(lab.b, one), {**environment, **ours})
+    is_ready = serving.wait_idle(10) if one.by_address else serving.wait_listening(perftest.PORT, "tcp", 10)
+    asked = lab.a.run(client(lab, one), {**environment, **theirs}, limit_s) if is_ready else serving.stop()
     # One whose client failed may wait for ever.
-    served = server.wait(10 if asked.ok else 1)
-    lab.b.forget(server)
+    served = serving.wait(10 if asked.ok else 1)
+    lab.b.forget(serving)
     return served, asked
 
 
-def _server(host: Host, one: Run) -> list[str]:
+def server(host: Host, one: Run) -> list[str]:
+    """The program at the host that is asked."""
     if one.argv[0] == "rping":
         return build.with_airdma([*one.argv, "-s", "-a", host.ipv4])
     if one.argv[0] == "udaddy":
         return build.with_airdma([*one.argv, "-b", host.ipv4])
-    if one.argv[0] == "ibv_ud_pingpong":
+    if one.argv[0].startswith("ibv_"):
         return build.with_airdma([*one.argv, "-d", devices.DEVICE, "-g", str(devices.gid_index(host, 4))])
     return build.with_airdma([*one.argv, "-F", "-d", devices.DEVICE, "-x", str(devices.gid_index(host, 4))])
 
 
-def _client(lab: Lab, one: Run) -> list[str]:
+def client(lab: Lab, one: Run) -> list[str]:
+    """The program at host a, which asks host b."""
     if one.argv[0] == "rping":
         return build.with_airdma([*one.argv, "-c", "-a", lab.b.ipv4])
     if one.argv[0] == "udaddy":
-        return [*_server(lab.a, one), "-s", lab.b.ipv4]
-    return [*_server(lab.a, one), lab.b.ipv4]
+        return [*server(lab.a, one), "-s", lab.b.ipv4]
+    return [*server(lab.a, one), lab.b.ipv4]

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 mod bench;
+mod daemon;
 mod devices;
 mod doctor;
 mod files;
@@ -157,6 +158,16 @@ enum Command {
     /// day. Receivers must be known already (from `airdma send`), or the job has their code.
     #[command(after_long_help = serve::HELP)]
     Serve(serve::Options),
+    /// Own the devices of this host for all programs of this user (experimental).
+    ///
+    /// Programs whose environment has AIRDMA_DAEMON=PATH, the path that is printed, use the devices
+    /// of this process in place of their own. It runs until a signal ends it.
+    #[command(after_long_help = daemon::HELP)]
+    Daemon {
+        /// Where to listen; by default daemon.sock in the user's runtime directory
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
+    },
     /// Queue files for `airdma serve`, and show their state
     #[command(after_long_help = queue::HELP)]
     Queue(queue::Options),
@@ -248,6 +259,7 @@ fn main() -> ExitCode {
         Command::Recv(options) => return files::recv::recv(options),
         Command::Stream(command) => return stream::stream(command),
         Command::Serve(options) => serve::serve(&options),
+        Command::Daemon { socket } => daemon::daemon(socket),
         Command::Queue(options) => return queue::queue(&options),
         Command::Sim(options) => sim::sim(options),
         Command::Bench(options) => bench::bench(options),

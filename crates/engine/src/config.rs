@@ -5,7 +5,7 @@ use crate::seal::Secret;
 use airdma_port::impair::Impairment;
 use airdma_wire::PathMtu;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Ceiling of the window: about what the receive socket of an unprivileged process holds
 /// (`net.core.rmem_max` is 212,992 bytes by default, and the kernel doubles what is asked for to
@@ -62,6 +62,10 @@ pub struct DeviceConfig {
     /// ([`airdma_port::local`]; `AIRDMA_LOCAL=1`). Default: no, and they pass the kernel as any
     /// other.
     pub local: bool,
+    /// The socket of the daemon that has the device (`AIRDMA_DAEMON`: an absolute path, or `off`),
+    /// whose own configuration then counts in place of all other fields. Default: none, and the
+    /// device is this process's own.
+    pub daemon: Option<PathBuf>,
     /// Damage to what is sent, for tests (`AIRDMA_IMPAIR`: see [`Impairment`]). Default: none.
     pub impairment: Option<Impairment>,
 }
@@ -159,6 +163,7 @@ impl Default for DeviceConfig {
             path_mtu: None,
             port: PortKind::default(),
             local: false,
+            daemon: None,
             impairment: None,
         }
     }
@@ -183,6 +188,7 @@ impl DeviceConfig {
             path_mtu: path_mtu_asked_for()?,
             port: port_asked_for()?,
             local: Variable::Local.is_one(),
+            daemon: daemon_asked_for()?,
             impairment: impairment_asked_for()?,
             ..DeviceConfig::default()
         };
@@ -204,6 +210,7 @@ impl DeviceConfig {
             path_mtu,
             port,
             local,
+            daemon,
             impairment,
         } = self;
         let fields = [
@@ -217,6 +224,7 @@ impl DeviceConfig {
             ("path_mtu", *path_mtu == other.path_mtu),
             ("port", *port == other.port),
             ("local", *local == other.local),
+            ("daemon", *daemon == other.daemon),
             ("impairment", *impairment == other.impairment),
         ];
         let different = fields.into_iter().filter(|(_, is_equal)| !is_equal);
@@ -272,6 +280,18 @@ fn port_asked_for() -> io::Result<PortKind> {
         Some("udp") | None => Ok(PortKind::Udp),
         Some(asked) => Err(refused(Variable::Port, asked, "udp or packet")),
     }
+}
+
+fn daemon_asked_for() -> io::Result<Option<PathBuf>> {
+    let Some(asked) = Variable::Daemon.raw().filter(|asked| asked != "off") else {
+        return Ok(None);
+    };
+    let path = PathBuf::from(asked);
+    if path.is_absolute() {
+        return Ok(Some(path));
+    }
+    let asked = path.to_string_lossy();
+    Err(refused(Variable::Daemon, &asked, "an absolute path or off"))
 }
 
 fn window_asked_for() -> io::Result<Window> {
@@ -348,7 +368,8 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::process::Command;
 
-    const VARIABLES: [Variable; 8] = [
+    const VARIABLES: [Variable; 9] = [
+        Variable::Daemon,
         Variable::Port,
         Variable::Secret,
         Variable::WindowBytes,
@@ -369,6 +390,7 @@ mod tests {
             assert!(rate_control_asked_for().is_err());
             assert!(bundles_asked_for().is_err());
             assert!(port_asked_for().is_err());
+            assert!(daemon_asked_for().is_err());
             assert!(impairment_asked_for().is_err());
             assert!(DeviceConfig::from_environment().is_err());
             assert!(crate::all_devices().is_err());

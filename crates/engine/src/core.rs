@@ -29,7 +29,9 @@ use crate::progress::worker_lock::{
 use crate::queues::async_event::{AsyncEvents, EventOwner};
 use crate::queues::gathering::Gathering;
 use crate::random::Random;
+use crate::remote::Remote;
 use crate::seal::Secret;
+use crate::sharing::runtime_dir;
 use crate::sharing::steering::Steering;
 use crate::worker::{Round, Work, Worker};
 use crate::{Air, AsyncEvent, DeviceConfig, DeviceInfo, Error, PathMtu, RateControl};
@@ -47,6 +49,13 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+/// What would be in the clear must not seem sealed.
+pub(crate) fn not_sealed() -> io::Error {
+    let message =
+        "a daemon seals no connections: AIRDMA_SECRET and AIRDMA_DAEMON exclude each other";
+    io::Error::new(io::ErrorKind::Unsupported, message)
+}
 
 /// Longest wait for sleeping threads to leave. They leave at once; one that does not (a stopped
 /// thread) must not delay the others for ever.
@@ -104,6 +113,8 @@ pub(crate) struct Core {
     /// Wakes threads that sleep when another process of this host writes to memory of this one;
     /// none where none does.
     bell: Option<Arc<Bell>>,
+    /// The daemon that has the port and the queue pairs; none where this process has them.
+    remote: Option<Arc<Remote>>,
     /// Where other processes have the same addresses, once the port is bound.
     steering: OnceLock<Arc<Steering>>,
     /// Serial numbers for protection domains and completion queues.
@@ -161,6 +172,7 @@ impl Core {
             progress_thread: ProgressThread::new()?,
             listeners: Mutex::default(),
             bell: config.local.then(Bell::new).transpose()?.map(Arc::new),
+            remote: None,
             steering: OnceLock::new(),
             serial: AtomicU64::new(1),
             arena,
@@ -183,6 +195,20 @@ impl Core {
         if core.link_monitor.is_some() {
             // What changed before we listened.
             core.refresh(&mut core.state());
+        }
+        if let Some(path) = &core.config.daemon {
+            if core.config.secret.is_some() {
+                return Err(not_sealed());
+            }
+            let network = runtime_dir::network_namespace()?;
+            let index = core.info.interface_index;
+            let remote = Arc::new(Remote::connect(path, &core.arena, network, index)?);
+            core.serial = AtomicU64::new(remote.first_serial());
+            core.visit(|worker| {
+                worker.state.remote = Some(Arc::clone(&remote));
+                core.note_descriptors(worker);
+            });
+            core.remote = Some(remote);
         }
         Ok(core)
     }
@@ -255,6 +281,11 @@ impl Core {
     /// From now on peers are offered these features beyond RoCEv2.
     pub(crate) fn offer(&self, features: u64) {
         self.visit(|worker| worker.state.offer(features));
+    }
+
+    /// Whether a daemon has the port and the queue pairs.
+    pub(crate) fn is_at_daemon(&self) -> bool {
+        self.remote.is_some()
     }
 
     /// From now on all connections of new queue pairs are sealed with this secret.
@@ -356,6 +387,11 @@ impl Core {
         control: Control<'_>,
         beside: Beside<'_>,
     ) -> Result<Reply, Error> {
+        if let Some(remote) = &self.remote {
+            // What was posted before is there when the daemon handles the request.
+            self.flush();
+            return remote.ask(control, beside);
+        }
         if control.moves_sockets() {
             self.control_sockets(|worker, now| worker.handle(now, control, beside))
         } else {
@@ -371,6 +407,9 @@ impl Core {
         time: Duration,
         control: Control<'_>,
     ) -> Option<Result<Reply, Error>> {
+        if let Some(remote) = &self.remote {
+            return Some(remote.ask(control, Beside::Nothing));
+        }
         let pause = wait_at_most(time, LOCK_PAUSE);
         let mut rounds = CoreRounds::new(self, Work::Transmit);
         self.worker_lock.with_within(&mut rounds, pause, |worker| {
@@ -413,6 +452,9 @@ impl Core {
     /// # Errors
     /// What the port says, with its `errno`; a wrong `AIRDMA_IMPAIR` is `EINVAL`.
     pub(crate) fn bind(self: &Arc<Self>) -> Result<(), Error> {
+        if self.remote.is_some() {
+            return self.start_progress_thread();
+        }
         self.take_link_changes();
         // Held so that the table does not change under the sockets.
         let state = self.state();

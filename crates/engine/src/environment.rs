@@ -12,6 +12,7 @@ use std::path::PathBuf;
 pub(crate) enum Variable {
     Aggregate,
     Air,
+    Daemon,
     Impair,
     Local,
     Loopback,
@@ -28,9 +29,10 @@ pub(crate) enum Variable {
 pub(crate) struct Snapshot([Option<OsString>; OF_DEVICE.len()]);
 
 /// The variables that become a [`DeviceConfig`](crate::DeviceConfig).
-const OF_DEVICE: [Variable; 11] = [
+const OF_DEVICE: [Variable; 12] = [
     Variable::Aggregate,
     Variable::Air,
+    Variable::Daemon,
     Variable::Impair,
     Variable::Local,
     Variable::Mtu,
@@ -62,6 +64,7 @@ impl Variable {
         match self {
             Variable::Aggregate => "AIRDMA_AGGREGATE",
             Variable::Air => "AIRDMA_AIR",
+            Variable::Daemon => "AIRDMA_DAEMON",
             Variable::Impair => "AIRDMA_IMPAIR",
             Variable::Local => "AIRDMA_LOCAL",
             Variable::Loopback => "AIRDMA_LOOPBACK",

@@ -8,6 +8,22 @@ pub(crate) const DOORBELLS: u32 = airdma_shm::DOORBELLS_MAX;
 /// ever has one twice.
 pub(crate) type Serial = u64;
 
+/// Bits of a serial number that count the objects of one client of a daemon. The bits above are
+/// the client's number: 0 for the daemon's own process, and for all that no daemon serves.
+const CLIENT_SHIFT: u32 = 44;
+/// Clients of a daemon at one time, less one.
+pub(crate) const CLIENT_MAX: u64 = (1 << (Serial::BITS - CLIENT_SHIFT)) - 1;
+
+/// The client of a daemon whose object has this serial number; 0 for none.
+pub(crate) const fn client_of(serial: Serial) -> u64 {
+    serial >> CLIENT_SHIFT
+}
+
+/// The first serial number of a client's objects.
+pub(crate) const fn first_serial_of(client: u64) -> Serial {
+    (client << CLIENT_SHIFT) + 1
+}
+
 /// A place in a table of any kind.
 pub(crate) trait Place: Copy {
     /// As an index of a slice.

@@ -17,6 +17,7 @@ mod config;
 mod control;
 mod core;
 mod counter_names;
+mod daemon;
 mod environment;
 mod error;
 mod host;
@@ -31,6 +32,7 @@ mod objects;
 mod progress;
 mod queues;
 mod random;
+mod remote;
 mod seal;
 mod sharing;
 #[doc(hidden)]
@@ -53,6 +55,7 @@ pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow}
 #[doc(hidden)]
 pub use control::check_control_bytes;
 pub use counter_names::SocketCounter;
+pub use daemon::Daemon;
 pub use error::Error;
 pub use host::devices::DeviceInfo;
 pub use host::gids::GidEntry;
@@ -61,6 +64,8 @@ pub use limits::{LIMITS, Limits};
 pub use memory::RegionChange;
 pub use objects::ah::Ah;
 pub use objects::channel::Channel;
+#[doc(hidden)]
+pub use remote::check_bytes as check_daemon_bytes;
 
 pub use objects::completion_counter::{CompletionCounter, CounterUnit};
 pub use objects::cq::Cq;

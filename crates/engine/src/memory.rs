@@ -18,15 +18,17 @@
 
 pub(crate) mod faults;
 pub(crate) mod files;
+pub(crate) mod foreign;
 mod on_demand;
 pub(crate) mod populate;
 mod records;
 mod windows;
 
 use self::faults::Copying;
+use self::foreign::Homes;
 pub(crate) use self::records::GroupKey;
 use self::records::GroupKeys;
-use crate::index::{PdIndex, Serial};
+use crate::index::{PdIndex, Serial, client_of};
 use crate::random::Random;
 use crate::{Access, Error, LIMITS};
 use airdma_port::CopySum;
@@ -61,6 +63,8 @@ pub(crate) struct MemoryTable {
     copying: Copying,
     /// Regions for records to groups, by their keys there.
     groups: GroupKeys,
+    /// Memory of clients of a daemon.
+    homes: Homes,
 }
 
 /// A row of the table. `key` 0 marks a free one.
@@ -85,6 +89,8 @@ enum Backing {
     OnDemand,
     /// None: reads give zeros, writes vanish.
     Null,
+    /// Memory of a client of this daemon.
+    Foreign,
 }
 
 #[derive(Clone, Copy)]
@@ -356,7 +362,7 @@ impl MemoryTable {
         }
         Ok(match self.find(place, length, Access::empty())? {
             (_, Backing::Null) => None,
-            (at, Backing::Mapped | Backing::OnDemand) => {
+            (at, Backing::Mapped | Backing::OnDemand | Backing::Foreign) => {
                 let start = at.addr() as u64;
                 Some((start, start.saturating_add(length)))
             }
@@ -371,17 +377,8 @@ impl MemoryTable {
             return Ok(());
         }
         let (from, backing) = self.find(place, out.len() as u64, right)?;
-        match backing {
-            Backing::Mapped => {}
-            Backing::OnDemand => {
-                return self
-                    .copying
-                    .guard(from, out.len(), || on_demand::read(from, out))?;
-            }
-            Backing::Null => {
-                out.fill(0);
-                return Ok(());
-            }
+        if backing != Backing::Mapped {
+            return self.read_otherwise(place.pd, (from, backing), out);
         }
         self.copying.guard(from, out.len(), || {
             // SAFETY: `find` placed `out.len()` bytes at `from` inside a region that is registered
@@ -391,6 +388,26 @@ impl MemoryTable {
             // the bytes it deserves.
             unsafe { ptr::copy_nonoverlapping(from.cast_const(), out.as_mut_ptr(), out.len()) };
         })
+    }
+
+    /// As [`MemoryTable::read`], of memory that this thread cannot just copy.
+    #[cold]
+    fn read_otherwise(
+        &self,
+        pd: PdIndex,
+        (from, backing): (*mut u8, Backing),
+        out: &mut [u8],
+    ) -> Result<(), Refused> {
+        match backing {
+            Backing::Mapped | Backing::OnDemand => self
+                .copying
+                .guard(from, out.len(), || on_demand::read(from, out))?,
+            Backing::Null => {
+                out.fill(0);
+                Ok(())
+            }
+            Backing::Foreign => self.home(pd)?.read(from, out),
+        }
     }
 
     /// Copies what lies together out to the parts of `spread`, with one look at key and bounds.
@@ -406,7 +423,12 @@ impl MemoryTable {
     ) -> Result<(), Refused> {
         let (from, backing) = self.find(place, spread.bytes() as u64, right)?;
         if backing != Backing::Mapped {
-            return self.read_parts(place, right, out, spread);
+            return match backing {
+                Backing::Foreign => self.home(place.pd)?.read_spread(from, out, spread),
+                Backing::Mapped | Backing::OnDemand | Backing::Null => {
+                    self.read_parts(place, right, out, spread)
+                }
+            };
         }
         let copy = || copy_run(from, out, spread, sums);
         self.copying.guard(from, spread.bytes(), copy)
@@ -433,14 +455,8 @@ impl MemoryTable {
             return Ok(());
         }
         let (to, backing) = self.find(place, data.len() as u64, right)?;
-        match backing {
-            Backing::Mapped => {}
-            Backing::OnDemand => {
-                return self
-                    .copying
-                    .guard(to, data.len(), || on_demand::write(to, data))?;
-            }
-            Backing::Null => return Ok(()),
+        if backing != Backing::Mapped {
+            return self.write_otherwise(place.pd, (to, backing), data);
         }
         // What is written to memory that the program has unmapped is lost, as with a NIC.
         let written = self.copying.guard(to, data.len(), || {
@@ -448,6 +464,23 @@ impl MemoryTable {
             unsafe { ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         });
         written.or(Ok(()))
+    }
+
+    /// As [`MemoryTable::write`], to memory that this thread cannot just copy to.
+    #[cold]
+    fn write_otherwise(
+        &self,
+        pd: PdIndex,
+        (to, backing): (*mut u8, Backing),
+        data: &[u8],
+    ) -> Result<(), Refused> {
+        match backing {
+            Backing::Mapped | Backing::OnDemand => self
+                .copying
+                .guard(to, data.len(), || on_demand::write(to, data))?,
+            Backing::Null => Ok(()),
+            Backing::Foreign => self.home(pd)?.write(to, data),
+        }
     }
 
     /// As [`write`](Self::write), for the end of a message: if its last eight bytes are a word at a
@@ -469,6 +502,11 @@ impl MemoryTable {
         // In bounds, as `find` checked.
         let at = to.wrapping_add(before.len());
         if backing != Backing::Mapped || !at.addr().is_multiple_of(8) {
+            if backing == Backing::Foreign {
+                let home = self.home(place.pd)?;
+                home.write(to, before)?;
+                return home.write(at, word);
+            }
             return self.write(place, right, data);
         }
         let written = self.copying.guard(to, data.len(), || {
@@ -519,9 +557,8 @@ impl MemoryTable {
     /// Stores eight bytes of a peer at once.
     pub(crate) fn write_atomic(&self, place: Place, data: [u8; 8]) -> Result<(), RemoteFault> {
         let data = u64::from_ne_bytes(data);
-        self.on_word(place, Access::REMOTE_WRITE, |value| {
-            value.store(data, Ordering::SeqCst);
-        })
+        let store = |value: &AtomicU64| value.store(data, Ordering::SeqCst);
+        self.on_word(place, Access::REMOTE_WRITE, store)
     }
 
     /// Runs a peer's atomic on eight bytes, and returns what they held.
@@ -556,6 +593,7 @@ impl MemoryTable {
             Backing::Mapped => {}
             Backing::OnDemand => on_demand::bring(at, 8)?,
             Backing::Null => return Err(RemoteFault::Access),
+            Backing::Foreign => return Ok(self.on_foreign_word(place.pd, at, call)?),
         }
         let result = self.copying.guard(at, 8, || {
             // SAFETY: `find` placed eight bytes at `at` inside a region registered for this access,
@@ -669,11 +707,17 @@ impl Region {
                 "remote write and atomic access need local write access, ibv_reg_mr(3)",
             ));
         }
+        let is_foreign = client_of(pd.serial()) != 0;
+        let backing = match access.contains(Access::ON_DEMAND) {
+            _ if is_foreign => Backing::Foreign,
+            true => Backing::OnDemand,
+            false => Backing::Mapped,
+        };
         if is_everything(address, length, access) {
             return Ok(Region {
                 access,
                 length: u64::MAX,
-                backing: Backing::OnDemand,
+                backing,
                 ..Region::empty(pd)
             });
         }
@@ -701,11 +745,7 @@ impl Region {
             address: address as usize,
             iova,
             length,
-            backing: if access.contains(Access::ON_DEMAND) {
-                Backing::OnDemand
-            } else {
-                Backing::Mapped
-            },
+            backing,
             ..Region::empty(pd)
         })
     }

@@ -24,6 +24,7 @@ use crate::counter_names::EngineCounter;
 use crate::index::{Doorbell, QpIndex};
 use crate::limits::PACKET_LEN_MAX;
 use crate::random::Random;
+use crate::remote::Found;
 use crate::sharing::steering::{Ground, Steering};
 use crate::worker::gsi::Gsi;
 pub(crate) use crate::worker::state::Unanswered;
@@ -392,7 +393,7 @@ impl Worker {
 
     fn receive(&mut self, now: Time, round: &mut Round) -> usize {
         let Some(link) = self.link.as_mut().filter(|_| !self.broken) else {
-            return 0;
+            return self.look_at_daemon(now, round);
         };
         let mut receiving = self.state.receiving(now);
         let result = (link.port).receive(RECEIVE_PACKETS, &mut |received| {
@@ -403,6 +404,14 @@ impl Worker {
         let more_waits = received >= RECEIVE_PACKETS;
         self.state.air.note_waiting(more_waits.then_some(now));
         received
+    }
+
+    /// Where a daemon has the port, and the queue pairs: looks for what it did.
+    #[cold]
+    fn look_at_daemon(&mut self, now: Time, round: &mut Round) -> usize {
+        let found = (self.state.remote.as_ref()).map_or_else(Found::default, |it| it.look(now));
+        round.broke |= found.ended;
+        found.news
     }
 
     fn transmit(&mut self, now: Time, round: &mut Round) {
@@ -454,6 +463,8 @@ impl Worker {
     pub(crate) fn descriptors(&self, out: &mut Vec<RawFd>) {
         if let Some(link) = &self.link {
             link.port.wait_descriptors(out);
+        } else if let Some(remote) = &self.state.remote {
+            remote.descriptors(out);
         }
     }
 

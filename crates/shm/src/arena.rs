@@ -138,6 +138,30 @@ impl Block {
         })
     }
 
+    /// A part of memory that another process made: `len` bytes from `offset` on of this block,
+    /// which stays mapped as long as one of its parts lives.
+    ///
+    /// # Errors
+    /// `InvalidInput` if that is no part of this block, if `offset` is not a multiple of
+    /// [`BLOCK_ALIGN_MIN`], or if the block is this process's own.
+    pub fn part(&self, offset: u64, len: usize) -> io::Result<Block> {
+        let start = usize::try_from(offset).ok();
+        let start = start.filter(|start| start.is_multiple_of(BLOCK_ALIGN_MIN));
+        let end = start.and_then(|start| start.checked_add(len));
+        match (start, end) {
+            (Some(start), Some(end)) if len > 0 && end <= self.len && self.home.is_none() => {
+                Ok(Block {
+                    mapping: Arc::clone(&self.mapping),
+                    offset: self.offset + start,
+                    len,
+                    reserved: len,
+                    home: None,
+                })
+            }
+            _ => Err(invalid("shared memory that is no part of what was passed")),
+        }
+    }
+
     /// Where the block starts in this process; aligned to [`BLOCK_ALIGN_MIN`] at least.
     #[must_use]
     #[inline]

@@ -59,6 +59,12 @@ impl Indices {
         self.published.0.store(value, Ordering::Release);
     }
 
+    /// The number of slots ever published, for a thread that has neither end.
+    #[must_use]
+    pub fn published(&self) -> u32 {
+        self.published.0.load(Ordering::Acquire)
+    }
+
     /// Whether slots are published and not yet released, for a thread that has neither end.
     #[must_use]
     pub fn has_unreleased(&self) -> bool {

@@ -90,7 +90,7 @@ pub use pod::Pod;
 #[cfg(not(loom))]
 pub use producers::Producers;
 #[cfg(not(loom))]
-pub use ring::{RingConsumer, RingProducer, ring};
+pub use ring::{RingConsumer, RingProducer, RingWatch, ring};
 pub use sleep_flag::SleepFlag;
 #[cfg(not(loom))]
 pub use slot::{SlotMut, SlotRef};

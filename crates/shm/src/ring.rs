@@ -92,6 +92,12 @@ impl RingProducer {
         self.memory.mask + 1
     }
 
+    /// Bytes of a slot.
+    #[must_use]
+    pub fn stride(&self) -> u32 {
+        self.memory.stride
+    }
+
     /// Slots free now. Loads the consumer's index; [`RingProducer::slot`] does so only if it must.
     #[inline]
     pub fn free(&mut self) -> u32 {
@@ -264,6 +270,67 @@ impl RingConsumer {
     }
 
     /// The memory the ring lies in, to pass on to another process.
+    #[must_use]
+    pub fn block(&self) -> &Arc<Block> {
+        &self.memory.block
+    }
+}
+
+/// Looks at a ring of which others have both ends: to learn that something was published, and what.
+#[derive(Debug)]
+pub struct RingWatch {
+    memory: RingMemory,
+}
+
+// SAFETY: any number of threads may look: the indices and the slots are read through atomics, and
+// the geometry never changes.
+unsafe impl Sync for RingWatch {}
+
+impl RingWatch {
+    /// Attaches to the ring in `block`.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the block does not hold a ring.
+    pub fn attach(block: Arc<Block>) -> Result<Self, Corrupt> {
+        let memory = RingMemory::new(block)?;
+        Ok(Self { memory })
+    }
+
+    /// Slots of the ring.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.memory.mask + 1
+    }
+
+    /// Bytes of a slot.
+    #[must_use]
+    pub fn stride(&self) -> u32 {
+        self.memory.stride
+    }
+
+    /// Number of slots ever published, as the ring says: any number if its memory is another
+    /// process's.
+    #[must_use]
+    pub fn published(&self) -> u32 {
+        self.memory.indices().published()
+    }
+
+    /// Whether slots are published and not yet released.
+    #[must_use]
+    pub fn has_unreleased(&self) -> bool {
+        self.memory.indices().has_unreleased()
+    }
+
+    /// The slot that `number` leads to. Its contents mean something only if that slot is published
+    /// and not used again meanwhile.
+    #[must_use]
+    pub fn slot(&self, number: u32) -> SlotRef<'_> {
+        // SAFETY: `RingMemory::slot` gives a whole slot within the block, which `self` keeps mapped
+        // while it is borrowed.
+        unsafe { SlotRef::new(self.memory.slot(number), self.memory.stride) }
+    }
+
+    /// The memory the ring lies in.
     #[must_use]
     pub fn block(&self) -> &Arc<Block> {
         &self.memory.block

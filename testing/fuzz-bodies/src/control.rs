@@ -3,4 +3,5 @@
 /// Decodes the bytes as a message, and what begins at each of them as a request and as a reply.
 pub fn run(data: &[u8]) {
     airdma_engine::check_control_bytes(data);
+    airdma_engine::check_daemon_bytes(data);
 }

@@ -66,8 +66,12 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// Variables of airdma, and the effect of each.
-const OURS: [(&str, &str); 24] = [
+const OURS: [(&str, &str); 25] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
+    (
+        "AIRDMA_DAEMON",
+        "the socket of the daemon whose devices are used (airdma daemon); or off",
+    ),
     (
         "AIRDMA_IMPAIR",
         "damage on purpose: packets are lost, or worse",

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// First byte of each message. It rises with each change of [`Control`](super::Control),
 /// [`Reply`](super::Reply), or what they are made of.
-const VERSION: u8 = 5;
+pub(crate) const VERSION: u8 = 5;
 
 /// Longest message. Private data has 224 bytes at most; the rest is numbers, and words of the
 /// system about a path.

@@ -16,7 +16,8 @@ impl Core {
     /// Whether a thread sleeps until there is work. If none does, a thread that is about to sleep
     /// will see what was done before this call.
     pub(crate) fn has_sleepers(&self) -> bool {
-        self.worker_lock.has_sleepers()
+        // A daemon sleeps when it likes.
+        self.worker_lock.has_sleepers() || self.remote.is_some()
     }
 
     /// Sleeps until the port has something, a timer is due, a doorbell rings, `also` is readable,
@@ -80,12 +81,18 @@ impl Core {
             let _whole = Uncancelled::new();
             bell.will_sleep();
         }
+        if let Some(remote) = &self.remote {
+            remote.will_sleep();
+        }
     }
 
     /// It sleeps no more.
     pub(crate) fn woke(&self) {
         if let Some(bell) = &self.bell {
             bell.woke();
+        }
+        if let Some(remote) = &self.remote {
+            remote.woke();
         }
     }
 

@@ -132,9 +132,17 @@ impl Cq {
         if !self.device.core().seems_ours() {
             return Err(Error::Forked);
         }
+        if self.shared.watch.is_some() {
+            // What is there already raises no event that was asked for later: see `Alarm`.
+            self.shared.look();
+        }
         let holds_any = || self.channel.is_some() && self.holds_any(solicited_only);
         if self.shared.alarm.arm(solicited_only, holds_any) {
             self.shared.raise();
+        }
+        if let Some(watch) = &self.shared.watch {
+            watch.note_armed();
+            self.shared.look();
         }
         Ok(())
     }
@@ -234,6 +242,12 @@ impl Cq {
         let beside = Beside::Completions(&mut consumer);
         // A queue that is gone holds none.
         core.ask_with(Control::Queue { call }, beside).ok();
+        if self.shared.watch.is_some()
+            && let Ok(after) = RingConsumer::attach(Arc::clone(consumer.block()))
+        {
+            // The daemon has taken and released completions.
+            *consumer = after;
+        }
     }
 
     /// The number that channel events and asynchronous events of this queue carry from now on.

@@ -5,7 +5,7 @@ mod opened;
 use crate::PathMtu;
 use crate::clock::Clock;
 use crate::control::{Beside, Control, NewCompletionQueue, QueueControl, Reply, WRONG_REPLY};
-use crate::core::Core;
+use crate::core::{Core, not_sealed};
 use crate::counter_names::{SOCKET_START, SocketCounter};
 use crate::environment::Snapshot;
 use crate::host::interface::InterfaceQuery;
@@ -120,8 +120,11 @@ impl Device {
     /// refused.
     ///
     /// # Errors
-    /// `InvalidInput` for a secret of less than 16 bytes.
+    /// `InvalidInput` for a secret of less than 16 bytes; `Unsupported` for a device of a daemon.
     pub fn share_secret(&self, secret: &[u8]) -> io::Result<()> {
+        if self.core().is_at_daemon() {
+            return Err(not_sealed());
+        }
         self.core().share_secret(Secret::from_bytes(secret)?);
         Ok(())
     }

@@ -208,9 +208,10 @@ impl Drop for RecvPost<'_> {
         if !self.pushed {
             return;
         }
-        if self.qp.shared.state.is_error_after_post() {
+        let shared = &self.qp.shared;
+        if shared.is_at_daemon || shared.state.is_error_after_post() {
             let core = self.qp.core();
-            core.doorbells.ring(self.qp.shared.doorbell().get());
+            core.doorbells.ring(shared.doorbell().get());
             core.try_progress(Work::Transmit);
         }
     }

@@ -584,7 +584,11 @@ fn open_raw(interface_index: u32) -> Result<RawSocket, Error> {
 }
 
 /// What the transport cannot check, because it depends on the device.
-fn check_attributes(core: &Core, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
+pub(crate) fn check_attributes(
+    core: &Core,
+    attributes: &QpAttributes,
+    mask: AttrMask,
+) -> Result<(), Error> {
     if mask.contains(AttrMask::AV) {
         check_path(core, &attributes.path)?;
     }

@@ -3,7 +3,7 @@
 use airdma_port::descriptors;
 use airdma_preload::Uncancelled;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 pub(crate) struct EventFd(OwnedFd);
 
@@ -20,6 +20,11 @@ impl EventFd {
         Ok(EventFd(descriptors::keep_away(fd)))
     }
 
+    /// One that another process made, and passed.
+    pub(crate) fn from_other(fd: OwnedFd) -> Self {
+        EventFd(descriptors::keep_away(fd))
+    }
+
     fn new(flags: libc::c_int) -> io::Result<Self> {
         // SAFETY: eventfd takes no pointer.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
@@ -32,6 +37,10 @@ impl EventFd {
 
     pub(crate) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Makes it readable. Cannot block: the count never comes near its limit of 2^64 - 2.

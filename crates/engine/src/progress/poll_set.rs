@@ -68,11 +68,20 @@ impl PollSet {
     /// # Errors
     /// The system's: a program that closed the set.
     pub fn wait(&self) -> io::Result<impl Iterator<Item = u64> + use<>> {
+        self.wait_for(-1)
+    }
+
+    /// As [`PollSet::wait`], without sleeping.
+    pub(crate) fn ready(&self) -> io::Result<impl Iterator<Item = u64> + use<>> {
+        self.wait_for(0)
+    }
+
+    fn wait_for(&self, timeout_ms: i32) -> io::Result<impl Iterator<Item = u64> + use<>> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         // SAFETY: `events` has room for that many, and the call fills in those that it counts.
         let count = unsafe {
             let most = EVENTS_MAX as libc::c_int;
-            libc::epoll_wait(self.fd(), events.as_mut_ptr(), most, -1)
+            libc::epoll_wait(self.fd(), events.as_mut_ptr(), most, timeout_ms)
         };
         let count = match usize::try_from(count) {
             Ok(count) => count,

@@ -2,6 +2,7 @@
 
 use crate::queues::alarm::Alarm;
 use crate::queues::async_event::AsyncEvents;
+use crate::queues::cq_watch::CqWatch;
 use crate::queues::event_queue::EventQueue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +30,8 @@ pub(crate) struct CqShared {
     pub(crate) channel: Option<Arc<ChannelEvents>>,
     pub(crate) events: Arc<AsyncEvents>,
     pub(crate) options: CqOptions,
+    /// How its completions are noticed, if a daemon adds them.
+    pub(crate) watch: Option<CqWatch>,
 }
 
 impl CqShared {
@@ -47,6 +50,7 @@ impl CqShared {
             channel: channel.map(|(channel, _)| channel),
             events,
             options,
+            watch: None,
         }
     }
 
@@ -58,6 +62,16 @@ impl CqShared {
             self.raise();
         }
         is_due
+    }
+
+    /// Raises the events of completions that a daemon has added since the last look. Returns
+    /// whether there are some.
+    pub(crate) fn look(self: &Arc<Self>) -> bool {
+        let added = self.watch.as_ref().and_then(CqWatch::look);
+        if let Some(added) = &added {
+            self.notify(added.solicited);
+        }
+        added.is_some()
     }
 
     /// Raises the event that [`Alarm`] says is due.

@@ -20,6 +20,9 @@ pub(crate) struct QpShared {
     pub(crate) signal_all: bool,
     /// Whether this is a datagram queue pair that seals what it sends.
     pub(crate) seals_datagrams: bool,
+    /// Whether a daemon has the worker, which is told of each receive: it knows when the queue pair
+    /// is in ERROR, and this process learns of it later.
+    pub(crate) is_at_daemon: bool,
     pub(crate) cookie: AtomicU64,
     pub(crate) state: PublishedState,
     pub(crate) urgency: Urgency,
@@ -49,6 +52,7 @@ impl QpShared {
             caps,
             signal_all,
             seals_datagrams: false,
+            is_at_daemon: false,
             cookie: AtomicU64::new(0),
             state: PublishedState::new(QpState::Reset),
             urgency: Urgency::new(),

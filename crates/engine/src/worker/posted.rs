@@ -12,8 +12,20 @@ use airdma_transport::{
 impl WorkerState {
     /// A doorbell rang: takes what was posted to the queue pairs that share it.
     pub(crate) fn answer(&mut self, doorbell: Doorbell, now: Time) {
-        for index in doorbell.sharers(self.qps.end()) {
+        let end = self.qps.end();
+        if doorbell.get() >= end.get() {
+            return self.forward(doorbell);
+        }
+        for index in doorbell.sharers(end) {
             self.take_work(index, now);
+        }
+    }
+
+    /// A doorbell of a queue pair that a daemon runs.
+    #[cold]
+    fn forward(&mut self, doorbell: Doorbell) {
+        if let Some(remote) = &self.remote {
+            remote.forward(doorbell);
         }
     }
 

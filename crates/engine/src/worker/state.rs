@@ -19,6 +19,7 @@ use crate::index::{PeerIndex, QpIndex};
 use crate::inventory::Inventory;
 use crate::memory::RunSums;
 use crate::random::Random;
+use crate::remote::Remote;
 use crate::seal::OPENED_LEN_MAX;
 use crate::tables::counters::Counters;
 use crate::tables::device_tables::DeviceTables;
@@ -30,6 +31,7 @@ use airdma_port::CopySum;
 use airdma_transport::{QueuePair, Time};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// A peer that stopped answering.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,8 @@ pub(crate) struct WorkerState {
     /// What other workers of the device would share.
     pub(crate) device: DeviceTables,
     pub(crate) qps: QpTable,
+    /// The daemon that runs the queue pairs, in place of this worker.
+    pub(crate) remote: Option<Arc<Remote>>,
     /// Sockets of queue pairs for raw packets.
     pub(super) raw_frames: BTreeMap<QpIndex, RawFrames>,
     pub(crate) scheduler: Scheduler,
@@ -85,6 +89,7 @@ impl WorkerState {
     pub(crate) fn new(mut random: Random, window: Window) -> Self {
         WorkerState {
             qps: QpTable::new(random.fork()),
+            remote: None,
             device: DeviceTables::new(random.fork()),
             raw_frames: BTreeMap::new(),
             scheduler: Scheduler::new(window),

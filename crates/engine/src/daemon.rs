@@ -1,0 +1,226 @@
+//! A process that owns devices for others: `airdma daemon` (`docs/design/034-daemon.md`).
+//!
+//! A client connects for each device that it opens. The thread that accepts greets it
+//! ([`handshake`]); from then on the thread of the device serves it ([`service`]): it takes its
+//! doorbells, runs the worker, handles its requests ([`requests`]), and wakes it. All that the
+//! daemon knows of a client is in [`client`].
+
+mod client;
+mod handshake;
+mod requests;
+mod service;
+
+use crate::core::not_sealed;
+use crate::progress::poll_set::PollSet;
+use crate::remote::socket::Socket;
+use crate::{Device, DeviceConfig, DeviceInfo};
+use handshake::Refusal;
+use service::Service;
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Clients that wait to be greeted.
+const BACKLOG: libc::c_int = 128;
+/// How long a greeting may take: the clients behind it wait.
+const GREETING_TIME_MAX: Duration = Duration::from_millis(250);
+/// Pause where there are no descriptors for another client.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes a line for the log of the daemon.
+pub(crate) type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A daemon: it listens on a Unix socket, and has a thread for each device that clients use.
+pub struct Daemon {
+    listener: Socket,
+    path: PathBuf,
+    config: DeviceConfig,
+    log: Log,
+    services: Vec<Service>,
+    numbers: Numbers,
+}
+
+/// The numbers of clients, each of one at a time.
+#[derive(Clone, Default)]
+struct Numbers(Arc<Mutex<Taken>>);
+
+#[derive(Default)]
+struct Taken {
+    numbers: HashSet<u64>,
+    last: u64,
+}
+
+impl Daemon {
+    /// Listens at `path`, for programs of this user. Devices work as `config` says. `log` gets a
+    /// line for each client that comes, leaves or is refused.
+    ///
+    /// # Errors
+    /// `AddrInUse` if a daemon listens there; `Unsupported` for a secret; those of the system. A
+    /// socket that a daemon left behind is replaced; nothing else is.
+    pub fn bind(
+        path: &Path,
+        config: DeviceConfig,
+        log: impl Fn(&str) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        if config.secret.is_some() {
+            return Err(not_sealed());
+        }
+        remove_stale(path)?;
+        let listener = Socket::listen(path, BACKLOG)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        Ok(Daemon {
+            listener,
+            path: path.to_owned(),
+            config: DeviceConfig {
+                daemon: None,
+                ..config
+            },
+            log: Arc::new(log),
+            services: Vec::new(),
+            numbers: Numbers::default(),
+        })
+    }
+
+    /// Serves clients until `stop` is readable.
+    ///
+    /// # Errors
+    /// Those of the listening socket.
+    pub fn run(mut self, stop: &impl std::os::fd::AsRawFd) -> io::Result<()> {
+        let poll = PollSet::out_of_sight()?;
+        poll.add_as(self.listener.fd(), 0)?;
+        poll.add_as(stop.as_raw_fd(), 1)?;
+        loop {
+            let mut ready = poll.wait()?.peekable();
+            if ready.peek().is_none() {
+                continue;
+            }
+            if ready.any(|number| number == 1) {
+                return Ok(());
+            }
+            match self.listener.accept() {
+                Ok(socket) => self.welcome(socket),
+                Err(error) => {
+                    (self.log)(&format!("a client cannot be accepted: {error}"));
+                    std::thread::sleep(FULL_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Greets a client, and hands it to the thread of its device.
+    fn welcome(&mut self, socket: Socket) {
+        let number = self.numbers.take();
+        let greeted = socket
+            .limit_wait(GREETING_TIME_MAX)
+            .map_err(Refusal::from)
+            .and_then(|()| handshake::receive(&socket))
+            .and_then(|greeting| {
+                let number = number.ok_or_else(|| Refusal::full("clients"))?;
+                let service = self.service(greeting.interface_index)?;
+                let client = handshake::accept(&socket, greeting, number)?;
+                Ok((service, client))
+            });
+        match greeted {
+            Ok((service, client)) => {
+                (self.log)(&format!(
+                    "client {} (process {}) uses {}",
+                    client.number,
+                    client.process,
+                    self.services[service].name()
+                ));
+                self.services[service].add(client.with_socket(socket));
+            }
+            Err(refusal) => {
+                if let Some(number) = number {
+                    self.numbers.give_back(number);
+                }
+                (self.log)(&format!("a client is refused: {refusal}"));
+                refusal.send(&socket);
+            }
+        }
+    }
+
+    /// The thread of the device on an interface, which is started for its first client.
+    fn service(&mut self, interface_index: u32) -> Result<usize, Refusal> {
+        let is_gone = |service: &Service| service.is_gone();
+        self.services.retain(|service| !is_gone(service));
+        let found = |service: &Service| service.interface_index() == interface_index;
+        if let Some(index) = self.services.iter().position(found) {
+            return Ok(index);
+        }
+        let devices = crate::all_devices()?;
+        let is_it = |info: &DeviceInfo| info.interface_index == interface_index;
+        let Some(info) = devices.iter().find(|info| is_it(info)) else {
+            return Err(Refusal::new(
+                libc::ENODEV,
+                format!("no device of the daemon is on interface {interface_index}"),
+            ));
+        };
+        let device = Device::open_with(info, &self.config)?;
+        let service = Service::start(device, self.numbers.clone(), Arc::clone(&self.log))?;
+        self.services.push(service);
+        Ok(self.services.len() - 1)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // The socket of another daemon, which took the place of this one's, stays.
+        if Socket::connect(&self.path).is_ok_and(|socket| is_ours(&socket)) {
+            fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+fn is_ours(socket: &Socket) -> bool {
+    let process = i32::try_from(std::process::id());
+    let peer = socket.peer().map(|peer| peer.process);
+    matches!((peer, process), (Ok(peer), Ok(process)) if peer == process)
+}
+
+/// Removes the socket of a daemon that has ended.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(found) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    let in_use = |why: &str| {
+        let message = format!("{}: {why}", path.display());
+        Err(io::Error::new(io::ErrorKind::AddrInUse, message))
+    };
+    // SAFETY: no arguments.
+    if !found.file_type().is_socket() || found.uid() != unsafe { libc::geteuid() } {
+        return in_use("there is something else than a socket of this user");
+    }
+    match Socket::connect(path) {
+        Ok(_) => in_use("a daemon listens there"),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+    }
+}
+
+impl Numbers {
+    /// A number that no client has; `None` if all are taken.
+    fn take(&self) -> Option<u64> {
+        let mut taken = self.lock();
+        for _ in 0..=taken.numbers.len() {
+            taken.last = taken.last % crate::index::CLIENT_MAX + 1;
+            let number = taken.last;
+            if taken.numbers.insert(number) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn give_back(&self, number: u64) {
+        self.lock().numbers.remove(&number);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

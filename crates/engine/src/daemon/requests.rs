@@ -1,0 +1,369 @@
+//! The requests of a client: decoded, checked against what the client has, and handled by the
+//! worker as those of this process are.
+//!
+//! An object belongs to the client whose number its serial number carries
+//! ([`client_of`]), and the worker finds an object by place and serial number
+//! together: so a handle that a client makes up finds its own objects or none. Keys have no serial
+//! number, and are looked up in the client's list. What the objects of a process check before they
+//! ask is checked here again, with this process's own view of addresses and limits.
+
+use super::client::{CQS_MAX, Client, ClientCq, KEYS_MAX, Key, QPS_MAX};
+use crate::control::{
+    Beside, Control, MemoryControl, NewCompletionQueue, NewQueuePair, QueueControl,
+    QueuePairControl, QueuePairInit, ReceivesFrom, Reply, WRONG_BESIDE, WRONG_REPLY, encoding,
+};
+use crate::core::Core;
+use crate::index::{CqHandle, DOORBELLS, PdIndex, QpHandle, Serial, client_of};
+use crate::objects::qp::check_attributes;
+use crate::remote::protocol::{self, Extent};
+use crate::{AttrMask, Error, Gid, LIMITS, QpAttributes, QpType};
+use airdma_shm::{Block, Cqe, RecvWqe, RingConsumer, RingProducer, RingWatch, SendWqe};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The low bits of a key, which a bind of a window chooses.
+const CHOSEN_BITS: u32 = 8;
+
+/// Another object's, or none.
+const NOT_YOURS: Error = Error::Gone("an object of the request");
+const NOT_CARRIED: Error = Error::Unsupported("this request to a daemon");
+
+/// Blocks that came beside a request.
+struct Blocks {
+    extents: VecDeque<Extent>,
+    files: VecDeque<OwnedFd>,
+}
+
+impl Client {
+    /// Handles one packet of the client's. `None` if it is no request: the connection ends.
+    pub(super) fn handle(
+        &mut self,
+        core: &Arc<Core>,
+        packet: &[u8],
+        files: Vec<OwnedFd>,
+    ) -> Option<Reply> {
+        let (extents, message) = protocol::take_blocks(packet)?;
+        let control = encoding::decode::<Control<'_>>(message).ok()?;
+        (extents.len() == files.len()).then_some(())?;
+        let blocks = Blocks {
+            extents: extents.into(),
+            files: files.into(),
+        };
+        // What was posted before the request is taken before it.
+        self.take_doorbells(core);
+        let reply = self.answer(core, control, blocks);
+        Some(reply.unwrap_or_else(Reply::from))
+    }
+
+    fn answer(
+        &mut self,
+        core: &Arc<Core>,
+        control: Control<'_>,
+        blocks: Blocks,
+    ) -> Result<Reply, Error> {
+        match control {
+            Control::Flush => core.ask(control),
+            Control::Memory { call } => self.memory(core, call),
+            Control::Queue { call } => self.queue(core, call, blocks),
+            Control::CreateQueuePair { init } => self.create_queue_pair(core, init, blocks),
+            Control::QueuePair { qp, call } => self.queue_pair(core, qp, call),
+            Control::Cm { .. } | Control::Connection { .. } => Err(NOT_CARRIED),
+        }
+    }
+
+    fn memory(&mut self, core: &Core, call: MemoryControl) -> Result<Reply, Error> {
+        let mut is_window = false;
+        match call {
+            MemoryControl::Register { pd, address, .. } => {
+                self.check_new_key(pd)?;
+                self.check_memory(address)?;
+            }
+            MemoryControl::RegisterNull { pd } | MemoryControl::RegisterEmpty { pd } => {
+                self.check_new_key(pd)?;
+            }
+            MemoryControl::AllocateWindow { pd, .. } => {
+                self.check_new_key(pd)?;
+                is_window = true;
+            }
+            MemoryControl::Reregister {
+                key, pd, change, ..
+            } => {
+                self.check_key(key)?;
+                self.check_domain(pd)?;
+                if let Some((address, _)) = change.translation {
+                    self.check_memory(address)?;
+                }
+            }
+            MemoryControl::Locate { pd, .. } => self.check_domain(pd)?,
+            MemoryControl::OpenWindow { qp, pd, .. } => {
+                self.check_domain(pd)?;
+                self.check_serial(qp.serial)?;
+            }
+            MemoryControl::Deregister { key }
+            | MemoryControl::FreeWindow { key }
+            | MemoryControl::CloseWindows { key } => self.check_key(key)?,
+            MemoryControl::RegisterRecords { .. } | MemoryControl::RegisterGroupRecords { .. } => {
+                return Err(NOT_CARRIED);
+            }
+        }
+        let reply = core.ask(Control::Memory { call })?;
+        match (&reply, call) {
+            (&Reply::Key { key }, _) => {
+                self.keys.insert(key >> CHOSEN_BITS, Key { key, is_window });
+            }
+            (
+                Reply::Done,
+                MemoryControl::Deregister { key } | MemoryControl::FreeWindow { key },
+            ) => {
+                self.keys.remove(&(key >> CHOSEN_BITS));
+            }
+            _ => {}
+        }
+        Ok(reply)
+    }
+
+    fn queue(
+        &mut self,
+        core: &Core,
+        call: QueueControl,
+        mut blocks: Blocks,
+    ) -> Result<Reply, Error> {
+        match call {
+            QueueControl::CreateCompletions { serial, .. } => {
+                self.check_serial(serial)?;
+                if self.cqs.len() >= CQS_MAX {
+                    return Err(Error::NoMemory("a client of a daemon has no more queues"));
+                }
+                let block = self.next_block(&mut blocks)?;
+                let ring = producer(&block, Cqe::STRIDE, LIMITS.max_cqe)?;
+                let watch = RingWatch::attach(block).map_err(|_| WRONG_BESIDE)?;
+                let mut made = None;
+                let beside = Beside::CompletionQueue(NewCompletionQueue {
+                    ring,
+                    // The client raises the events of its channel by itself.
+                    channel: None,
+                    events: Arc::clone(&self.greeted.events),
+                    made: &mut made,
+                });
+                let reply = core.ask_with(Control::Queue { call }, beside)?;
+                let Reply::CompletionQueue { index } = reply else {
+                    return Err(WRONG_REPLY);
+                };
+                let handle = CqHandle { index, serial };
+                self.cqs.push(ClientCq::new(handle, watch));
+                Ok(reply)
+            }
+            QueueControl::PurgeCompletions { cq, .. } => {
+                // The client waits for the reply, and uses its end of the ring no more.
+                let ring = &self.find_cq(cq)?.ring;
+                let consumer = RingConsumer::attach(Arc::clone(ring.block()));
+                let mut consumer = consumer.map_err(|_| WRONG_BESIDE)?;
+                if consumer.stride() < Cqe::STRIDE {
+                    return Err(WRONG_BESIDE);
+                }
+                let beside = Beside::Completions(&mut consumer);
+                core.ask_with(Control::Queue { call }, beside)
+            }
+            QueueControl::DestroyCompletions { cq } => {
+                self.find_cq(cq)?;
+                let reply = core.ask(Control::Queue { call })?;
+                self.cqs.retain(|known| known.handle != cq);
+                Ok(reply)
+            }
+            QueueControl::ResizeCompletions { .. }
+            | QueueControl::CreateReceives { .. }
+            | QueueControl::LimitReceives { .. }
+            | QueueControl::ResizeReceives { .. }
+            | QueueControl::DestroyReceives { .. } => Err(NOT_CARRIED),
+        }
+    }
+
+    fn create_queue_pair(
+        &mut self,
+        core: &Arc<Core>,
+        init: QueuePairInit,
+        mut blocks: Blocks,
+    ) -> Result<Reply, Error> {
+        let is_carried = matches!(init.qp_type, QpType::Rc | QpType::Uc | QpType::Ud);
+        if !is_carried || init.receives != ReceivesFrom::Own {
+            return Err(NOT_CARRIED);
+        }
+        self.check_serial(init.serial)?;
+        self.check_domain(init.pd)?;
+        for cq in [init.send_cq, init.recv_cq] {
+            self.find_cq(cq.ok_or(NOT_YOURS)?)?;
+        }
+        init.caps.check()?;
+        if self.qps.len() >= QPS_MAX {
+            return Err(Error::NoMemory(
+                "a client of a daemon has no more queue pairs",
+            ));
+        }
+        let (send, recv) = (self.next_block(&mut blocks)?, self.next_block(&mut blocks)?);
+        let (send_stride, recv_stride) = (SendWqe::stride(0, 0), RecvWqe::stride(0));
+        let send = (
+            producer(&send, send_stride, LIMITS.max_qp_wr)?,
+            consumer(&send, send_stride)?,
+        );
+        let recv = (
+            producer(&recv, recv_stride, LIMITS.max_qp_wr)?,
+            consumer(&recv, recv_stride)?,
+        );
+        core.bind()?;
+        let init = QueuePairInit {
+            port_mtu: core.current().path_mtu,
+            ..init
+        };
+        let mut made = None;
+        let beside = Beside::QueuePair(NewQueuePair {
+            send,
+            recv,
+            events: Arc::clone(&self.greeted.events),
+            raw: None,
+            made: &mut made,
+        });
+        let reply = core.ask_with(Control::CreateQueuePair { init }, beside)?;
+        let Reply::QueuePair { index, .. } = reply else {
+            return Err(WRONG_REPLY);
+        };
+        let serial = init.serial;
+        let qp = QpHandle { index, serial };
+        if index.get() >= DOORBELLS {
+            // It would share its doorbell, perhaps with another client's.
+            let call = QueuePairControl::Destroy;
+            core.ask(Control::QueuePair { qp, call })?;
+            return Err(Error::NoMemory("a daemon has no more queue pairs"));
+        }
+        self.qps.insert(index, qp);
+        Ok(reply)
+    }
+
+    fn queue_pair(
+        &mut self,
+        core: &Core,
+        qp: QpHandle,
+        call: QueuePairControl,
+    ) -> Result<Reply, Error> {
+        self.check_serial(qp.serial)?;
+        let call = match call {
+            QueuePairControl::Modify {
+                attributes, mask, ..
+            } => {
+                check_attributes(core, &attributes, mask)?;
+                let source = source_of(core, &attributes, mask)?;
+                QueuePairControl::Modify {
+                    attributes,
+                    mask,
+                    source,
+                }
+            }
+            QueuePairControl::Query
+            | QueuePairControl::Seal
+            | QueuePairControl::QueryBinding
+            | QueuePairControl::IsFinished
+            | QueuePairControl::Attach { .. }
+            | QueuePairControl::Detach { .. }
+            | QueuePairControl::IsAttached
+            | QueuePairControl::DetachAll
+            | QueuePairControl::Retire
+            | QueuePairControl::RepeatLastAnswer
+            | QueuePairControl::Destroy
+            | QueuePairControl::LimitRate { .. } => call,
+            QueuePairControl::NoteApplicationBuffer
+            | QueuePairControl::AttachCounter { .. }
+            | QueuePairControl::EnableRecords { .. }
+            | QueuePairControl::CloseRecord { .. }
+            | QueuePairControl::EnableReliable { .. }
+            | QueuePairControl::ReadRecord { .. } => return Err(NOT_CARRIED),
+        };
+        let reply = core.ask(Control::QueuePair { qp, call })?;
+        if call == QueuePairControl::Destroy {
+            self.qps.remove(&qp.index);
+        }
+        Ok(reply)
+    }
+
+    fn check_serial(&self, serial: Serial) -> Result<(), Error> {
+        if client_of(serial) == self.greeted.number {
+            Ok(())
+        } else {
+            Err(NOT_YOURS)
+        }
+    }
+
+    fn check_domain(&self, pd: PdIndex) -> Result<(), Error> {
+        self.check_serial(pd.serial())
+    }
+
+    fn check_key(&self, key: u32) -> Result<(), Error> {
+        let known = self.keys.contains_key(&(key >> CHOSEN_BITS));
+        if known { Ok(()) } else { Err(NOT_YOURS) }
+    }
+
+    fn check_new_key(&self, pd: PdIndex) -> Result<(), Error> {
+        if self.keys.len() >= KEYS_MAX {
+            return Err(Error::NoMemory("a client of a daemon has no more keys"));
+        }
+        self.check_domain(pd)
+    }
+
+    /// Whether the daemon can read the memory at all. The client has checked pages and rights.
+    fn check_memory(&self, address: u64) -> Result<(), Error> {
+        // An implicit region begins where nothing is mapped.
+        if address == 0 || self.greeted.memory.has(address) {
+            return Ok(());
+        }
+        Err(Error::System {
+            message: "the daemon cannot read the memory to register (a mapping of a device, or a \
+                      system that forbids /proc/PID/mem)"
+                .to_owned(),
+            errno: libc::EFAULT,
+        })
+    }
+
+    fn find_cq(&self, cq: CqHandle) -> Result<&ClientCq, Error> {
+        let mut cqs = self.cqs.iter();
+        cqs.find(|known| known.handle == cq).ok_or(NOT_YOURS)
+    }
+
+    /// The next block beside the request, mapped.
+    fn next_block(&mut self, blocks: &mut Blocks) -> Result<Arc<Block>, Error> {
+        let next = blocks.extents.pop_front().zip(blocks.files.pop_front());
+        let (extent, file) = next.ok_or(WRONG_BESIDE)?;
+        let block = self.greeted.chunks.block(file, extent);
+        let block = block.map_err(|error| Error::system("shared memory of a client", &error))?;
+        Ok(Arc::new(block))
+    }
+}
+
+/// The producer's end of a ring, if its slots have room for what the worker writes.
+fn producer(block: &Arc<Block>, stride: u32, slots: u32) -> Result<RingProducer, Error> {
+    let ring = RingProducer::attach(Arc::clone(block)).map_err(|_| WRONG_BESIDE)?;
+    if ring.stride() < stride || ring.capacity() > slots.next_power_of_two() {
+        return Err(WRONG_BESIDE);
+    }
+    Ok(ring)
+}
+
+fn consumer(block: &Arc<Block>, stride: u32) -> Result<RingConsumer, Error> {
+    let ring = RingConsumer::attach(Arc::clone(block)).map_err(|_| WRONG_BESIDE)?;
+    if ring.stride() < stride {
+        return Err(WRONG_BESIDE);
+    }
+    Ok(ring)
+}
+
+/// The address that the client's source index stands for here.
+fn source_of(
+    core: &Core,
+    attributes: &QpAttributes,
+    mask: AttrMask,
+) -> Result<Option<(Gid, bool)>, Error> {
+    let local = core.address(attributes.path.sgid_index);
+    if mask.contains(AttrMask::AV) && local.is_none() {
+        return Err(Error::Invalid("the source GID's address is gone"));
+    }
+    let on_link = |local| core.is_on_link(local, &attributes.path, mask);
+    Ok(local.map(|local| (Gid::from(local), on_link(local))))
+}
