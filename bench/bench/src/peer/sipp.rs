@@ -40,7 +40,7 @@ impl Peer for Sipp {
             "cd {} && rm -f uac_*_shortmessages.log; {} -r {CALLS_A_SECOND} -m {calls} -trace_shortmsg \
              > sipp.out 2>&1 && cat uac_*_shortmessages.log",
             place.folder,
-            // Of a call that waits for its connection, the log lacks the first message.
+            // The log lacks the first message of a call that waits for its connection.
             caller(place, if self.tcp { "t1" } else { "un" })
         );
         plan(place, self.tcp, &client)
