@@ -405,7 +405,8 @@ fn peers_of_a_killed_client_get_errors() {
         let mut word = || words.next().unwrap();
         let (qpn, rkey, va) = (word() as u32, Rkey(word() as u32), word());
         to_rtr(&left.qp, Qpn::new(qpn), open_path("veth1"));
-        to_rts(&left.qp, 10);
+        // Its own retries would take 6 s.
+        to_rts(&left.qp, 14);
         let write = Operation::Write { va, rkey };
         left.send(write, 0, 8);
         left.ok();

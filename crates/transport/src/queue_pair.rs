@@ -120,6 +120,8 @@ pub struct QueuePair {
     established: bool,
     drain_reported: bool,
     ack_delay: AckDelay,
+    /// Whether its program is gone.
+    is_orphan: bool,
 }
 
 /// What a queue pair lends its halves while they handle a packet.
@@ -149,6 +151,7 @@ impl QueuePair {
             attributes: QpAttributes::default(),
             service,
             tagging: Tagging::default(),
+            is_orphan: false,
             established: false,
             drain_reported: false,
             ack_delay: AckDelay::default(),
@@ -203,7 +206,7 @@ impl QueuePair {
     ) {
         let bth = &packet.headers.bth;
         if !self.attributes.state.receives() {
-            return host.count(Counter::DropBadState);
+            return self.handle_in_vain(bth, host);
         }
         if bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK {
             return host.count(Counter::DropBadPkey);
@@ -228,6 +231,25 @@ impl QueuePair {
                 datagrams.handle_packet(&self.attributes, self.config.qpn, arrival, packet, host);
             }
         }
+    }
+
+    /// Drops a packet in a state that takes none. A request to an orphan is refused.
+    #[cold]
+    fn handle_in_vain<H: Host>(&mut self, bth: &Bth, host: &mut H) {
+        host.count(Counter::DropBadState);
+        if let Service::Connected { responder, .. } = &mut self.service
+            && self.is_orphan
+            && bth.opcode.is_request()
+        {
+            responder.refuse_for_ever();
+        }
+    }
+
+    /// The program is gone without a word, and what it had posted was flushed. From now on a
+    /// request of the peer is answered by a NAK (remote operational error), so that the peer need
+    /// not wait for its own retries. Call it in the error state.
+    pub fn orphan(&mut self) {
+        self.is_orphan = true;
     }
 
     /// Progress of a reliable connection, which only valid packets change; `None` for other

@@ -418,6 +418,12 @@ impl Responder {
         }
     }
 
+    /// Refuses the request that is expected next. What came before was executed.
+    pub(crate) fn refuse_for_ever(&mut self) {
+        let code = NakCode::RemoteOperationalError;
+        (self.replies).refuse(self.expected, self.msn, Syndrome::Nak(code));
+    }
+
     fn refuse<H: Host>(&mut self, qpn: Qpn, psn: Psn, fault: Fault, host: &mut H) -> Refusal {
         let (code, status, event) = match fault {
             Fault::Invalid | Fault::NotGranted | Fault::NotReady => (

@@ -1,7 +1,6 @@
 //! What the daemon knows of one client.
 
 use super::handshake::file_system;
-use crate::AsyncEvent;
 use crate::control::{Control, MemoryControl, QueueControl, QueuePairControl};
 use crate::core::Core;
 use crate::index::{CqHandle, QpHandle, QpIndex};
@@ -11,11 +10,13 @@ use crate::queues::async_event::{AsyncEvents, EventOwner};
 use crate::queues::shared_page::SharedPage;
 use crate::remote::protocol::{Event, Extent};
 use crate::remote::socket::Socket;
+use crate::{AsyncEvent, AttrMask, QpAttributes, QpState};
 use airdma_shm::{Block, Doorbells, RingWatch};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Files of shared memory of one client.
 const CHUNKS_MAX: usize = 256;
@@ -25,6 +26,9 @@ const CHUNK_BYTES_MAX: u64 = 4 << 30;
 pub(super) const QPS_MAX: usize = 16_384;
 pub(super) const CQS_MAX: usize = 16_384;
 pub(super) const KEYS_MAX: usize = 65_536;
+/// How long connections of a client that is gone refuse requests: longer than peers are silent
+/// between two retries.
+const REFUSES_FOR: Duration = Duration::from_secs(10);
 
 /// A client that was greeted, and is not served yet.
 pub(super) struct Greeted {
@@ -56,6 +60,16 @@ pub(super) struct ClientCq {
     pub(super) ring: RingWatch,
     /// How many completions it had when the client was last woken for it.
     seen: u32,
+}
+
+/// Queue pairs and completion queues of a client that is gone.
+pub(super) struct Orphans {
+    /// The client's number, which is not given away meanwhile.
+    pub(super) number: u64,
+    /// When they end.
+    pub(super) until: Instant,
+    pub(super) qps: Vec<QpHandle>,
+    cqs: Vec<CqHandle>,
 }
 
 /// A key that the client got.
@@ -204,8 +218,9 @@ impl Client {
         true
     }
 
-    /// Ends all that the client has: its keys first, which open nothing from then on.
-    pub(super) fn end(&mut self, core: &Core) {
+    /// Ends what the client has: its keys first, which open nothing from then on. Its reliable
+    /// connections refuse what their peers request from now on, until [`Orphans::end`].
+    pub(super) fn leave(mut self, core: &Core) -> Orphans {
         let ask = |control| core.ask(control).ok();
         core.control(|worker, _| {
             let memory = &mut worker.state.device.memory;
@@ -226,18 +241,30 @@ impl Client {
             let call = MemoryControl::Deregister { key };
             ask(Control::Memory { call });
         }
-        for (_, qp) in self.qps.drain() {
-            for call in [
-                QueuePairControl::DetachAll,
-                QueuePairControl::Retire,
-                QueuePairControl::Destroy,
-            ] {
-                ask(Control::QueuePair { qp, call });
-            }
+        let qps: Vec<QpHandle> = self.qps.drain().map(|(_, qp)| qp).collect();
+        for &qp in &qps {
+            let call = QueuePairControl::Modify {
+                attributes: QpAttributes {
+                    state: QpState::Error,
+                    ..QpAttributes::default()
+                },
+                mask: AttrMask::STATE,
+                source: None,
+            };
+            ask(Control::QueuePair { qp, call });
         }
-        for cq in self.cqs.drain(..) {
-            let call = QueueControl::DestroyCompletions { cq: cq.handle };
-            ask(Control::Queue { call });
+        core.control(|worker, _| {
+            for &qp in &qps {
+                if let Ok(slot) = worker.state.qps.live(qp) {
+                    slot.qp.orphan();
+                }
+            }
+        });
+        Orphans {
+            number: self.greeted.number,
+            until: Instant::now() + REFUSES_FOR,
+            qps,
+            cqs: self.cqs.drain(..).map(|cq| cq.handle).collect(),
         }
     }
 
@@ -248,5 +275,25 @@ impl Client {
             let memory = &mut worker.state.device.memory;
             memory.set_home(self.greeted.number, Some(Arc::clone(&self.greeted.memory)));
         });
+    }
+}
+
+impl Orphans {
+    /// Destroys them.
+    pub(super) fn end(self, core: &Core) {
+        let ask = |control| core.ask(control).ok();
+        for qp in self.qps {
+            for call in [
+                QueuePairControl::DetachAll,
+                QueuePairControl::Retire,
+                QueuePairControl::Destroy,
+            ] {
+                ask(Control::QueuePair { qp, call });
+            }
+        }
+        for cq in self.cqs {
+            let call = QueueControl::DestroyCompletions { cq };
+            ask(Control::Queue { call });
+        }
     }
 }

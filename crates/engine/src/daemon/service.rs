@@ -5,7 +5,7 @@
 //! without work it says in each client's page that it sleeps, fences, looks once more, and sleeps
 //! on the descriptors of the port and of its clients.
 
-use super::client::Client;
+use super::client::{Client, Orphans};
 use super::{Log, Numbers};
 use crate::Device;
 use crate::core::Core;
@@ -15,6 +15,7 @@ use crate::progress::progress_thread::without_signals;
 use crate::progress::wait::Descriptors;
 use crate::remote::protocol::PACKET_BYTES_MAX;
 use crate::worker::Work;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{Ordering, fence};
@@ -45,11 +46,16 @@ struct Server {
     core: Arc<Core>,
     inbox: Arc<Inbox>,
     clients: Vec<Client>,
+    /// What clients that are gone have left, the oldest first.
+    orphans: VecDeque<Orphans>,
     poll: PollSet,
     numbers: Numbers,
     log: Log,
     packet: Vec<u8>,
 }
+
+/// Most clients that are gone whose connections refuse requests.
+const ORPHANS_MAX: usize = 64;
 
 /// Number of the inbox in the poll set. Those of a client are its own, times the kinds, plus its
 /// kind.
@@ -76,6 +82,7 @@ impl Service {
             core: Arc::clone(device.core()),
             inbox: Arc::clone(&inbox),
             clients: Vec::new(),
+            orphans: VecDeque::new(),
             poll,
             numbers,
             log,
@@ -126,6 +133,7 @@ impl Server {
             let now = Instant::now();
             if now.duration_since(looked) >= SOCKETS_EVERY {
                 has_work |= self.serve_sockets();
+                self.end_orphans(now);
                 looked = now;
             }
             if has_work {
@@ -258,16 +266,34 @@ impl Server {
         let Some(index) = self.clients.iter().position(is_it) else {
             return;
         };
-        let mut client = self.clients.swap_remove(index);
+        let client = self.clients.swap_remove(index);
         for (fd, _) in client.descriptors() {
             self.poll.remove(fd);
         }
         let (qps, keys) = (client.qps.len(), client.keys.len());
-        client.end(&self.core);
-        self.numbers.give_back(number);
+        let orphans = client.leave(&self.core);
         (self.log)(&format!(
             "client {number} has ended: {qps} queue pairs and {keys} keys were left"
         ));
+        self.orphans.push_back(orphans);
+        while self.orphans.len() > ORPHANS_MAX {
+            self.end_oldest();
+        }
+    }
+
+    /// Ends what has refused requests for long enough.
+    fn end_orphans(&mut self, now: Instant) {
+        while self.orphans.front().is_some_and(|left| left.until <= now) {
+            self.end_oldest();
+        }
+    }
+
+    fn end_oldest(&mut self) {
+        if let Some(orphans) = self.orphans.pop_front() {
+            let number = orphans.number;
+            orphans.end(&self.core);
+            self.numbers.give_back(number);
+        }
     }
 }
 

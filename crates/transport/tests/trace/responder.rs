@@ -415,6 +415,32 @@ fn a_receive_whose_memory_is_gone_fails_on_both_sides() {
 }
 
 #[test]
+fn requests_to_an_orphan_are_refused_each_time() {
+    let mut b = Bench::connected();
+    b.post_receive(1, 100);
+    b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
+    b.sends();
+    b.modify(QpState::Error);
+    b.log();
+    b.arrives(Opcode::RcSendOnly, 101, &[0; 8], |_| {});
+    assert_eq!(
+        b.sends(),
+        [""; 0],
+        "its program may still read what was flushed"
+    );
+    b.qp.orphan();
+    for psn in [101, 102, 101] {
+        b.arrives(Opcode::RcSendOnly, psn, &[0; 8], |_| {});
+        // Of what was not executed the first is refused: a NAK acknowledges all before it.
+        assert_eq!(b.sends(), ["Acknowledge 101 NAK RemoteOperationalError"]);
+    }
+    b.acknowledged(100, Syndrome::Ack { credits: 31 });
+    assert_eq!(b.sends(), [""; 0], "answers are not answered");
+    assert_eq!(b.log(), [""; 0]);
+    assert_eq!(b.counted(Counter::DropBadState), 5);
+}
+
+#[test]
 fn packets_for_another_partition_or_service_are_dropped() {
     let mut b = Bench::connected();
     b.post_receive(1, 100);
