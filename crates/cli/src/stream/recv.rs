@@ -315,7 +315,11 @@ impl Reception<'_> {
         };
         match &mut self.receiver {
             Some(receiver) => receiver.reopen(sender, pool).map_err(of_stream)?,
-            none => *none = Some(Receiver::open(sender, pool).map_err(of_stream)?),
+            none => {
+                *none = Some(Receiver::open(sender, pool).map_err(of_stream)?);
+                // The first report is of the time since now.
+                self.rates = Rates::new();
+            }
         }
         self.ended.clear();
         self.show.line("a sender is connected");
