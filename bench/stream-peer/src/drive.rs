@@ -25,7 +25,7 @@ pub struct Sent {
     pub resources: Resources,
 }
 
-/// Sends frames for the time of the load.
+/// Sends frames for the time of the load, or as many as it has.
 pub fn drive(sending: &mut impl Sending, load: &Load) -> anyhow::Result<Sent> {
     let cpu_before_s = cpu_s();
     let mut sent = Sent {
@@ -72,7 +72,8 @@ fn send_one(
 /// Sends as fast as the receiver takes it, the devices in turns.
 fn flow(sending: &mut impl Sending, load: &Load, sent: &mut Sent) -> anyhow::Result<()> {
     let end = Instant::now() + load.time();
-    while Instant::now() < end {
+    let frames_max = load.frames.map_or(u64::MAX, u64::from);
+    while Instant::now() < end && sent.frames < frames_max {
         for device in 0..load.devices {
             send_one(sending, device, sent, false)?;
         }
@@ -91,6 +92,7 @@ fn cameras(
     let apart = Duration::from_secs(1) / rate / load.devices;
     let waiting_max = (rate * load.devices) as usize;
     let captures = (load.seconds * f64::from(rate * load.devices)) as u32;
+    let captures = captures.min(load.frames.unwrap_or(u32::MAX));
     let (begin, begin_ns) = (Instant::now(), monotonic());
     let mut waiting: VecDeque<Stamp> = VecDeque::new();
     let mut next = 0;

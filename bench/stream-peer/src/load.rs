@@ -43,12 +43,18 @@ pub struct Load {
     /// For how long frames are sent.
     #[arg(long)]
     pub seconds: f64,
+    /// Most frames, or captures with --rate, after which sending ends before the time is over.
+    #[arg(long)]
+    pub frames: Option<u32>,
     /// The receiver has all blocks but one at any time: one frame is on its way.
     #[arg(long)]
     pub holds: bool,
     /// Time for which the receiver keeps one block, in the middle of the run.
     #[arg(long)]
     pub keeps_ms: Option<u64>,
+    /// Most frames that come meanwhile, after which the block is freed before the time is over.
+    #[arg(long, requires = "keeps_ms")]
+    pub keeps_frames: Option<u32>,
 }
 
 impl Load {
@@ -69,6 +75,12 @@ impl Load {
 
     pub fn time(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
+    }
+
+    /// Whether it is the middle of the run, in which the receiver keeps a block if it does.
+    pub fn is_in_middle(&self, frames: u64, since_begin: Duration) -> bool {
+        let is_half = |most| frames >= u64::from(most) / 2;
+        since_begin >= self.time() / 2 || self.frames.is_some_and(is_half)
     }
 
     /// Blocks of a queue pair that serves one device.

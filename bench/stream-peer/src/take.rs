@@ -34,6 +34,8 @@ pub struct Came {
     pub uneven: Option<f64>,
     /// Loss of throughput while a block was kept, in per cent.
     pub kept_loss: Option<f64>,
+    /// Frames that came while a block was kept.
+    pub kept_frames: Option<u32>,
     pub cpu_s: f64,
     pub resident_bytes: u64,
     pub resources: Resources,
@@ -71,7 +73,7 @@ pub fn take<R: Receiving>(receiving: &mut R, load: &Load) -> anyhow::Result<Came
         let now = monotonic();
         tally.came(&stamp, now);
         patience = Instant::now() + PATIENCE;
-        let Some(block) = keeper.keep(receiving, block) else {
+        let Some(block) = keeper.keep(receiving, block, tally.frames()) else {
             continue;
         };
         held.push_back(block);
@@ -98,20 +100,17 @@ pub fn take<R: Receiving>(receiving: &mut R, load: &Load) -> anyhow::Result<Came
 
 /// Keeps one block for a time.
 struct Keeper<B> {
-    /// When it begins, and for how long.
-    plan: Option<(Instant, Duration)>,
+    load: Load,
+    begin: Instant,
     block: Option<(B, Instant)>,
     kept: Option<Kept>,
 }
 
 impl<B> Keeper<B> {
     fn new(load: &Load) -> Keeper<B> {
-        let middle = Instant::now() + load.time() / 2;
-        let plan = load
-            .keeps_ms
-            .map(|time| (middle, Duration::from_millis(time)));
         Keeper {
-            plan,
+            load: *load,
+            begin: Instant::now(),
             block: None,
             kept: None,
         }
@@ -125,26 +124,42 @@ impl<B> Keeper<B> {
         self.kept
     }
 
-    /// Keeps the block if it is time to, or gives it back.
-    fn keep<R: Receiving<Block = B>>(&mut self, receiving: &mut R, block: B) -> Option<B> {
-        let now = Instant::now();
-        let Some((_, time)) = self.plan.take_if(|(from, _)| *from <= now) else {
+    /// Keeps the block if it is time to, or gives it back. `frames` have come, with its own.
+    fn keep<R: Receiving<Block = B>>(
+        &mut self,
+        receiving: &mut R,
+        block: B,
+        frames: u64,
+    ) -> Option<B> {
+        if let (Some(kept), Some(_)) = (&mut self.kept, &self.block) {
+            kept.frames += 1;
+        }
+        let time = self.load.keeps_ms.filter(|_| self.kept.is_none());
+        let Some(time) = time.map(Duration::from_millis) else {
             return Some(block);
         };
+        if !self.load.is_in_middle(frames, self.begin.elapsed()) {
+            return Some(block);
+        }
         receiving.keep(&block);
-        self.block = Some((block, now + time));
+        self.block = Some((block, Instant::now() + time));
         self.kept = Some(Kept {
             from: monotonic(),
             until: u64::MAX,
+            frames: 0,
         });
         None
     }
 
     fn free_in_time<R: Receiving<Block = B>>(&mut self, receiving: &mut R) -> anyhow::Result<()> {
-        match &self.block {
-            Some((_, until)) if *until <= Instant::now() => self.free(receiving),
-            Some(_) | None => Ok(()),
+        let (Some((_, until)), Some(kept)) = (&self.block, &self.kept) else {
+            return Ok(());
+        };
+        let is_enough = |most: u32| kept.frames >= most;
+        if self.load.keeps_frames.is_some_and(is_enough) || *until <= Instant::now() {
+            self.free(receiving)?;
         }
+        Ok(())
     }
 
     fn free<R: Receiving<Block = B>>(&mut self, receiving: &mut R) -> anyhow::Result<()> {

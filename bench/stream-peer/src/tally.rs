@@ -28,11 +28,12 @@ pub struct Spread {
     pub mean: f64,
 }
 
-/// When a block was kept, in nanoseconds.
+/// When a block was kept, in nanoseconds, and how many frames came meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     pub from: u64,
     pub until: u64,
+    pub frames: u32,
 }
 
 pub struct Tally {
@@ -57,6 +58,11 @@ impl Tally {
             freed: VecDeque::new(),
             late: 0,
         }
+    }
+
+    /// Number of frames that were taken.
+    pub fn frames(&self) -> u64 {
+        self.frames
     }
 
     /// A frame was taken at this time.
@@ -104,6 +110,7 @@ impl Tally {
             in_time: paced.then(|| 100.0 * (1.0 - self.late as f64 / self.frames as f64)),
             uneven: paced.then(|| uneven(&self.arrivals)).flatten(),
             kept_loss: kept.and_then(|kept| kept_loss(&self.arrivals, kept)),
+            kept_frames: kept.map(|kept| kept.frames),
             cpu_s,
             resident_bytes,
             resources,
@@ -190,6 +197,7 @@ mod tests {
         let kept = Kept {
             from: 500_000_000,
             until: 600_000_000,
+            frames: 100,
         };
         assert!(kept_loss(&all, kept).unwrap().abs() < 1.0);
         let half = |at: &u64| !(kept.from..kept.until).contains(at) || at.is_multiple_of(2_000_000);

@@ -24,9 +24,12 @@ const LOAD: Load = Load {
     bytes: 4096,
     devices: 1,
     rate: None,
-    seconds: 0.3,
+    // What is sent is counted.
+    seconds: 60.0,
+    frames: Some(10),
     holds: false,
     keeps_ms: None,
+    keeps_frames: None,
 };
 
 /// What both ends found.
@@ -58,11 +61,7 @@ fn all_frames_arrive_by_each_discipline() {
                     ..LOAD
                 });
                 // Each block was used again.
-                assert!(
-                    sent.frames > u64::from(2 * LOAD.blocks),
-                    "{discipline:?}: {sent:?}"
-                );
-                assert_eq!(sent.frames, came.frames, "{discipline:?}");
+                assert_eq!((sent.frames, came.frames), (10, 10), "{discipline:?}");
             }
         }
     });
@@ -81,15 +80,14 @@ fn the_control_delay_is_that_of_each_free_block() {
                         blocks,
                         bytes: 64,
                         holds: true,
+                        frames: Some(2 * blocks + 10),
                         ..LOAD
                     };
                     let (sent, came) = run(load);
                     assert_eq!(sent.frames, came.frames, "{discipline:?}");
                     let delay = came.control_us.unwrap();
-                    assert!(
-                        delay.p50 > 0.0 && delay.p50 < 1e5,
-                        "{discipline:?}: {delay:?}"
-                    );
+                    let is_within = delay.p50 > 0.0 && delay.max <= 1e6 * came.seconds;
+                    assert!(is_within, "{discipline:?}: {delay:?}");
                 }
             }
         },
@@ -97,19 +95,25 @@ fn the_control_delay_is_that_of_each_free_block() {
 }
 
 #[test]
-fn a_kept_block_stops_the_windows_alone() {
-    isolated("tests::a_kept_block_stops_the_windows_alone", "", || {
+fn a_kept_block_stops_only_sliding_windows() {
+    isolated("tests::a_kept_block_stops_only_sliding_windows", "", || {
         for discipline in ALL {
+            let stops = matches!(discipline, Discipline::Window | Discipline::WindowMerged);
             let (sent, came) = run(Load {
                 discipline,
-                seconds: 1.0,
-                keeps_ms: Some(200),
+                frames: Some(60),
+                keeps_ms: Some(if stops { 100 } else { 20_000 }),
+                keeps_frames: Some(10),
                 ..LOAD
             });
-            assert_eq!(sent.frames, came.frames, "{discipline:?}");
-            let lost = came.kept_loss.unwrap();
-            let stops = matches!(discipline, Discipline::Window | Discipline::WindowMerged);
-            assert_eq!(lost > 95.0, stops, "{discipline:?} lost {lost} %");
+            assert_eq!((sent.frames, came.frames), (60, 60), "{discipline:?}");
+            let meanwhile = came.kept_frames.unwrap();
+            if stops {
+                // Those of the blocks beside it.
+                assert!(meanwhile < LOAD.blocks, "{discipline:?}: {meanwhile}");
+            } else {
+                assert_eq!(meanwhile, 10, "{discipline:?}");
+            }
         }
     });
 }
@@ -123,12 +127,12 @@ fn frames_of_many_cameras_arrive() {
                 blocks: 36,
                 devices: 12,
                 rate: Some(50),
-                seconds: 1.0,
+                // Fewer than are due within a second, so that none is given up.
+                frames: Some(120),
                 ..LOAD
             });
-            assert_eq!((sent.frames, sent.given_up), (600, 0), "{discipline:?}");
-            assert_eq!(came.frames, 600, "{discipline:?}");
-            assert!(came.in_time.is_some() && came.uneven.is_some());
+            assert_eq!((sent.frames, came.frames), (120, 120), "{discipline:?}");
+            assert!(came.in_time.is_some(), "{discipline:?}");
         }
     });
 }
