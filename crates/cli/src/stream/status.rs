@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_what_there_is() {
+    fn a_line_omits_counts_of_zero() {
         let report = json!({"role": "recv", "pid": 7, "devices": [
             {"device": 0, "frames_per_second": 25.0, "bits_per_second": 8e6, "latency_ms": null,
              "missing": 0, "late": 2},
