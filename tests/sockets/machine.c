@@ -362,6 +362,13 @@ static int meeting(void)
     return is_server ? joined_server() : joined_client();
 }
 
+/* Longest wait of a call that receives. */
+static void limit_datagrams(int64_t ms)
+{
+    struct timeval limit = {ms / 1000, ms % 1000 * 1000};
+    MUST(setsockopt(now.datagrams, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+}
+
 static void meet_datagrams(void)
 {
     static const char data[WARM_BYTES];
@@ -370,10 +377,11 @@ static void meet_datagrams(void)
     now.datagrams = MUST(socket(AF_INET, SOCK_DGRAM, 0));
     MUST(bind(now.datagrams, (struct sockaddr *)&me, sizeof me));
     MUST(connect(now.datagrams, (struct sockaddr *)&to, sizeof to));
+    limit_datagrams(WAIT_MS);
     meet("bound");
     for (int turn = 0; turn < 2 * WARM_DATAGRAMS; turn++) {
         if (is_server == (turn % 2 == 0)) MUST(send(now.datagrams, data, sizeof data, 0));
-        else if (recv(now.datagrams, got, sizeof got, 0) != sizeof got) fail("the datagrams do not work");
+        else if (recv(now.datagrams, got, sizeof got, 0) != sizeof got) fail("no datagram");
         usleep(WARM_US);
     }
 }
@@ -493,6 +501,7 @@ static ssize_t receive_datagram(int kind, uint8_t *data, size_t room, size_t exp
     case 5: return recvmmsg(fd, messages, 1, 0, NULL) == 1 ? (ssize_t)messages[0].msg_len : -1;
     case 6:
         got = recv(fd, peeked, sizeof peeked, MSG_PEEK);
+        if (got < 0) return got;
         if (recv(fd, data, room, 0) != got || memcmp(data, peeked, (size_t)got) != 0) fail("PEEK and recv differ");
         return got;
     case 7:
@@ -525,23 +534,23 @@ static void await_datagram(int kind, int epoll)
 static void take_datagrams(int kind, int wait, const size_t *lengths, int count)
 {
     static uint8_t data[65536];
-    struct timeval limit = {0, 20000}, none = {0, 0};
     int fd = now.datagrams, epoll = MUST(epoll_create1(0));
     struct epoll_event event = {.events = EPOLLIN};
     MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
-    if (wait == 4) MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    if (wait == 4) limit_datagrams(20);
     if (wait == 5) MUST(fcntl(fd, F_SETFL, O_NONBLOCK));
     int64_t deadline = now_ms() + WAIT_MS;
     for (int at = 0; at < count;) {
         await_datagram(wait, epoll);
         ssize_t got = receive_datagram(kind, data, sizeof data, lengths[at]);
         if (got < 0 && errno == EAGAIN && wait >= 4 && now_ms() < deadline) continue;
+        if (got < 0) fail("no datagram");
         if (got != (ssize_t)lengths[at]) fail("a datagram of another length");
         check(data, at, lengths[at], (size_t)got);
         at++;
     }
     if (recv(fd, data, sizeof data, MSG_DONTWAIT) >= 0) fail("a datagram too many");
-    if (wait == 4) MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none));
+    if (wait == 4) limit_datagrams(WAIT_MS);
     if (wait == 5) MUST(fcntl(fd, F_SETFL, 0));
     MUST(close(epoll));
 }
