@@ -24,6 +24,7 @@ LOSES_A_BYTE, DOUBLES_BYTES, SWAPS_BYTES = 26, 27, 28
 FAULTS = {LOSES_A_BYTE: "a lost byte", DOUBLES_BYTES: "a doubled byte", SWAPS_BYTES: "swapped bytes"}
 FAULT_SEED = 1
 FAULT_TIMEOUT_S = 10.0
+_COMPLAINT = re.compile("wrong byte|receive:|nothing is ready|PEEK and recv differ|the connection does not work")
 _STEP = re.compile(r"step (\d+):", re.MULTILINE)
 
 
@@ -49,7 +50,7 @@ def run_faults(lab: Lab, tally: Tally, folder: Path) -> None:
                 return [*prefix, *argv] if server else argv
 
             spoiled = _observed(lab, program, folder, FAULT_SEED, STEPS, command, FAULT_TIMEOUT_S)
-            found = re.search(r"wrong byte|receive:|nothing is ready|PEEK", spoiled.client.stdout)
+            found = _COMPLAINT.search(spoiled.client.stdout)
             return [] if found or spoiled.client.timed_out else ["the fault is not found", spoiled.client.explain()]
 
         tally.attempt(f"seed {FAULT_SEED} shows {name}", test)
