@@ -8,10 +8,15 @@ static struct rdma_event_channel *channel;
 
 static void nobody(const char *ip)
 {
+	/* The call does not wait, whatever the program's share of the processors. */
 	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
 	double start = seconds();
+	CHECK(rdma_resolve_addr(id, NULL, at_port(ip, PORT), 60000) == 0);
+	CHECK(seconds() - start < 20);
+	destroy(id);
+	id = new_id(channel, RDMA_PS_TCP);
+	start = seconds();
 	CHECK(rdma_resolve_addr(id, NULL, at_port(ip, PORT), 300) == 0);
-	CHECK(seconds() - start < 0.2);
 	FAILS("resolving twice", rdma_resolve_addr(id, NULL, at_port(ip, PORT), 300), EINVAL);
 	FAILS("a route to nobody", rdma_resolve_route(id, 300), EINVAL);
 	FAILS("a queue pair at no device", rdma_create_qp(id, NULL, &(struct ibv_qp_init_attr){ .qp_type = IBV_QPT_RC }),
