@@ -119,7 +119,11 @@ impl Worker {
     ) -> Result<Reply, Error> {
         let index = self.state.device.cqs.find(cq)?;
         let mut kept = Vec::new();
-        while let Some(number) = completions.take() {
+        // No more than there were: another process may add to them all the time.
+        for _ in 0..completions.available() {
+            let Some(number) = completions.take() else {
+                break;
+            };
             let cqe: Cqe = completions.slot(number).read_header();
             completions.release(1);
             if cqe.qpn != of.get() {
