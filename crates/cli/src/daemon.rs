@@ -1,6 +1,6 @@
 //! `airdma daemon`: one device for all programs of a user.
 
-use crate::files::stop;
+use crate::files::{stop, take_descriptors};
 use airdma_engine::{Daemon, DeviceConfig, runtime_dir};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -17,8 +17,9 @@ programs. docs/design/034-daemon.md says what it carries and what not.";
 
 /// Serves programs until a signal ends it.
 pub fn daemon(socket: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    take_descriptors();
     let path = match socket {
-        Some(path) => path,
+        Some(path) => std::path::absolute(path)?,
         None => runtime_dir::directory()?.join("daemon.sock"),
     };
     let (stopped, stop) = UnixStream::pair()?;
@@ -27,7 +28,10 @@ pub fn daemon(socket: Option<PathBuf>) -> anyhow::Result<ExitCode> {
         (&stop).write_all(&[0]).ok();
     })?;
     let config = DeviceConfig::from_environment()?;
-    let daemon = Daemon::bind(&path, config, |line| eprintln!("airdma: daemon: {line}"))?;
+    // Where nothing reads the lines the daemon serves on.
+    let daemon = Daemon::bind(&path, config, |line| {
+        writeln!(io::stderr(), "airdma: daemon: {line}").ok();
+    })?;
     writeln!(
         io::stdout(),
         "airdma: daemon: AIRDMA_DAEMON={}",

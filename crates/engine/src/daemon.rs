@@ -19,7 +19,7 @@ use service::Service;
 use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,6 +37,7 @@ pub(crate) type Log = Arc<dyn Fn(&str) + Send + Sync>;
 /// A daemon: it listens on a Unix socket, and has a thread for each device that clients use.
 pub struct Daemon {
     listener: Socket,
+    _place: Place,
     path: PathBuf,
     config: DeviceConfig,
     log: Log,
@@ -69,11 +70,12 @@ impl Daemon {
         if config.secret.is_some() {
             return Err(not_sealed());
         }
+        let place = Place::take(path)?;
         remove_stale(path)?;
         let listener = Socket::listen(path, BACKLOG)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         Ok(Daemon {
             listener,
+            _place: place,
             path: path.to_owned(),
             config: DeviceConfig {
                 daemon: None,
@@ -169,17 +171,31 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The socket of another daemon, which took the place of this one's, stays.
-        if Socket::connect(&self.path).is_ok_and(|socket| is_ours(&socket)) {
-            fs::remove_file(&self.path).ok();
+        fs::remove_file(&self.path).ok();
+    }
+}
+
+/// The lock of a socket's path: one daemon at a time has it.
+struct Place(#[expect(dead_code, reason = "closed when dropped")] fs::File);
+
+impl Place {
+    fn take(path: &Path) -> io::Result<Self> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let mut options = fs::File::options();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.custom_flags(libc::O_NOFOLLOW).open(&name)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Place(file)),
+            Err(fs::TryLockError::WouldBlock) => Err(in_use(path, "a daemon listens there")),
+            Err(fs::TryLockError::Error(error)) => Err(error),
         }
     }
 }
 
-fn is_ours(socket: &Socket) -> bool {
-    let process = i32::try_from(std::process::id());
-    let peer = socket.peer().map(|peer| peer.process);
-    matches!((peer, process), (Ok(peer), Ok(process)) if peer == process)
+fn in_use(path: &Path, why: &str) -> io::Error {
+    let message = format!("{}: {why}", path.display());
+    io::Error::new(io::ErrorKind::AddrInUse, message)
 }
 
 /// Removes the socket of a daemon that has ended.
@@ -187,16 +203,12 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());
     };
-    let in_use = |why: &str| {
-        let message = format!("{}: {why}", path.display());
-        Err(io::Error::new(io::ErrorKind::AddrInUse, message))
-    };
     // SAFETY: no arguments.
     if !found.file_type().is_socket() || found.uid() != unsafe { libc::geteuid() } {
-        return in_use("there is something else than a socket of this user");
+        return Err(in_use(path, "what lies there is no socket of this user"));
     }
-    match Socket::connect(path) {
-        Ok(_) => in_use("a daemon listens there"),
+    match Socket::connect(path, GREETING_TIME_MAX) {
+        Ok(_) => Err(in_use(path, "a program listens there")),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) => Err(error),
     }

@@ -48,12 +48,16 @@ pub(crate) struct Remote {
     path: PathBuf,
     /// One request at a time.
     control: Mutex<Socket>,
+    /// The same, for calls that nothing waits in.
+    control_fd: RawFd,
     events: Socket,
     page: Arc<SharedPage>,
     doorbells: Doorbells,
     wake_daemon: EventFd,
-    /// The daemon makes it readable.
-    wake_us: EventFd,
+    /// A packet of the daemon makes it readable.
+    wake_us: Socket,
+    /// A thread of this process makes it readable that is about to sleep and has found work.
+    wake_self: EventFd,
     first_serial: Serial,
     objects: Mutex<Objects>,
     /// When the socket is looked at next, in nanoseconds.
@@ -105,10 +109,9 @@ impl Remote {
             let message = format!("AIRDMA_DAEMON={}: {what}: {error}", path.display());
             io::Error::new(error.kind(), message)
         };
-        let control = Socket::connect(path)
+        let control = Socket::connect(path, protocol::ANSWER_TIME_MAX)
             .map_err(|error| named("no daemon answers (start `airdma daemon`)", &error))?;
         check_owner(&control).map_err(|error| named("the daemon is not trusted", &error))?;
-        control.limit_wait(protocol::ANSWER_TIME_MAX)?;
         let memory = File::options().read(true).write(true).open(OWN_MEMORY);
         let memory =
             memory.map_err(|error| named("the program cannot open its own memory", &error))?;
@@ -126,12 +129,14 @@ impl Remote {
             greeted.map_err(|error| named("the daemon does not serve this device", &error))?;
         Ok(Remote {
             path: path.to_owned(),
+            control_fd: control.fd(),
             control: Mutex::new(control),
             events: Socket::from_other(events),
             page: Arc::new(page),
             doorbells,
             wake_daemon: EventFd::from_other(wake_daemon),
-            wake_us: EventFd::from_other(wake_us),
+            wake_us: Socket::from_other(wake_us),
+            wake_self: EventFd::nonblocking()?,
             first_serial: first_serial_of(number),
             objects: Mutex::default(),
             look_at: Mutex::new(Time::ZERO),
@@ -146,12 +151,12 @@ impl Remote {
 
     /// What a thread sleeps on that waits for the daemon.
     pub(crate) fn descriptors(&self, out: &mut Vec<RawFd>) {
-        out.extend([self.wake_us.fd(), self.events.fd()]);
+        out.extend([self.wake_us.fd(), self.wake_self.fd(), self.events.fd()]);
     }
 
     /// What a child after fork must close, beside those: the daemon sees the end of a client by it.
-    pub(crate) fn lifeline(&self) -> Option<RawFd> {
-        self.control.try_lock().ok().map(|socket| socket.fd())
+    pub(crate) fn lifeline(&self) -> RawFd {
+        self.control_fd
     }
 
     /// A doorbell rang: the daemon takes what was posted.
@@ -171,20 +176,28 @@ impl Remote {
         let objects = self.objects();
         let mut watches = objects.cqs.values().filter(|cq| cq.is_armed_at_daemon());
         if watches.any(|cq| cq.watch.as_ref().is_some_and(CqWatch::has_news)) {
-            self.page.must_signal();
-            self.wake_us.signal();
+            self.wake_self.signal();
         }
     }
 
-    /// It sleeps no more.
+    /// It sleeps no more. What woke it is taken back, whatever the page says: a look follows.
     pub(crate) fn woke(&self) {
         self.page.woke();
+        self.take_wake_ups();
+    }
+
+    /// Takes wake-ups back. The descriptors come first: the daemon makes them readable after it has
+    /// changed the word in the page.
+    fn take_wake_ups(&self) {
+        self.wake_self.clear();
+        while let Ok(Some(_)) = self.wake_us.receive(&mut [0; 8], false) {}
+        self.page.take_signal();
     }
 
     /// Looks for completions, events, and the end of the daemon.
     pub(crate) fn look(&self, now: Time) -> Found {
-        if self.page.take_signal() {
-            self.wake_us.clear();
+        if self.page.is_signalled() {
+            self.take_wake_ups();
         }
         let mut found = Found::default();
         if (self.page.take_events() || self.is_time(now)) && !self.is_over() {
@@ -437,11 +450,19 @@ impl Remote {
             },
             Ok(None) | Err(_) => {
                 // A later reply would be taken for that of a later request.
-                // SAFETY: a descriptor of ours; the call takes no pointer.
-                unsafe { libc::shutdown(self.events.fd(), libc::SHUT_RDWR) };
+                self.leave();
                 drop(socket);
                 self.answer_ended()
             }
+        }
+    }
+
+    /// Ends the connection, from which the daemon learns that the memory is no longer its own to
+    /// use.
+    fn leave(&self) {
+        for fd in [self.control_fd, self.events.fd()] {
+            // SAFETY: a descriptor of ours; the call takes no pointer.
+            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
         }
     }
 
@@ -465,8 +486,8 @@ impl CqShared {
 
 /// What programs may ask for, and a daemon does not carry yet.
 const NOT_CARRIED: Error = Error::Unsupported(
-    "what was asked for at a daemon (AIRDMA_DAEMON): shared receive queues, extended connections, \
-     RDMA CM, completion counters, records, raw packets, and resized queues are not carried yet; it",
+    "a daemon (AIRDMA_DAEMON) carries no shared receive queue, extended connection, RDMA CM, \
+     completion counter, record, raw packet or resized queue yet: this",
 );
 
 /// Whether a request without anything beside it goes to the daemon.
@@ -529,7 +550,7 @@ fn check_owner(control: &Socket) -> io::Result<()> {
         return Ok(());
     }
     let message = format!(
-        "it runs as user {}: a daemon of this user ({user}) or of root is",
+        "the daemon is user {}'s: only one of this user ({user}) or of root is trusted",
         peer.user
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
@@ -544,12 +565,13 @@ fn greet(
     control.send(&hello.encode(), beside, true)?;
     let mut buffer = [0; 1024];
     let Some(got) = control.receive(&mut buffer, true)? else {
-        return Err(io::Error::other("it closed the connection"));
+        return Err(io::Error::other("the daemon closed the connection"));
     };
     match Welcome::decode(&buffer[..got.length]) {
         Ok(Welcome::Accepted(number)) => {
             let descriptors = got.descriptors.try_into();
-            let descriptors = descriptors.map_err(|_| io::Error::other("it passed too little"))?;
+            let descriptors = descriptors
+                .map_err(|_| io::Error::other("the daemon passed too few descriptors"))?;
             Ok((number, descriptors))
         }
         Ok(Welcome::Refused { errno, message }) => {

@@ -184,6 +184,12 @@ impl Block {
         self.mapping.fd()
     }
 
+    /// Whether other blocks lie in the same mapping.
+    #[must_use]
+    pub fn has_other_parts(&self) -> bool {
+        Arc::strong_count(&self.mapping) > 1
+    }
+
     /// Where it starts in the memfd. Meaningless for a block that [`Block::map`] made.
     #[must_use]
     pub fn offset(&self) -> u64 {

@@ -99,8 +99,8 @@ impl Core {
         if let Some(steering) = self.steering.get() {
             close(steering.life());
         }
-        if let Some(lifeline) = self.remote.as_ref().and_then(|remote| remote.lifeline()) {
-            close(lifeline);
+        if let Some(remote) = &self.remote {
+            close(remote.lifeline());
         }
         if self.steering.get().is_some() || self.remote.is_some() {
             // Held by a thread of the parent's at worst, and then they stay open.

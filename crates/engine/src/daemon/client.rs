@@ -40,7 +40,9 @@ pub(super) struct Greeted {
     pub(super) chunks: Chunks,
     pub(super) events: Arc<AsyncEvents>,
     pub(super) event_socket: Socket,
-    pub(super) wake_client: EventFd,
+    /// A packet makes the client's end readable. An eventfd has a state that the client can change,
+    /// so that writing to it blocks.
+    pub(super) wake_client: Socket,
     pub(super) wake_daemon: EventFd,
 }
 
@@ -49,7 +51,7 @@ pub(super) struct Client {
     pub(super) greeted: Greeted,
     pub(super) socket: Socket,
     pub(super) cqs: Vec<ClientCq>,
-    pub(super) qps: HashMap<QpIndex, QpHandle>,
+    pub(super) qps: HashMap<QpIndex, ClientQp>,
     /// Keys of regions and windows. The low bits of a window's key change with each bind.
     pub(super) keys: HashMap<u32, Key>,
 }
@@ -70,6 +72,12 @@ pub(super) struct Orphans {
     pub(super) until: Instant,
     pub(super) qps: Vec<QpHandle>,
     cqs: Vec<CqHandle>,
+}
+
+/// A queue pair of a client, and the queues that it adds completions to.
+pub(super) struct ClientQp {
+    pub(super) handle: QpHandle,
+    pub(super) cqs: [CqHandle; 2],
 }
 
 /// A key that the client got.
@@ -105,6 +113,10 @@ impl Chunks {
     pub(super) fn block(&mut self, file: OwnedFd, extent: Extent) -> io::Result<Block> {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
         let length = usize::try_from(extent.length).map_err(|_| invalid("block too long"))?;
+        // Before what asks the file system, which may be the client's own.
+        if !is_in_memory(&file) {
+            return Err(invalid("shared memory that is no file in memory"));
+        }
         let (name, bytes) = name_and_size(&file)?;
         if let Some(known) = self.0.iter().find(|chunk| chunk.file == name) {
             return known.memory.part(extent.offset, length);
@@ -112,6 +124,8 @@ impl Chunks {
         if file_system(&file.as_fd())? != libc::TMPFS_MAGIC {
             return Err(invalid("shared memory that is no file in memory"));
         }
+        // Those of which the worker has no part any more.
+        self.0.retain(|chunk| chunk.memory.has_other_parts());
         let all: u64 = self.0.iter().map(|chunk| chunk.memory.len() as u64).sum();
         if self.0.len() >= CHUNKS_MAX || bytes.saturating_add(all) > CHUNK_BYTES_MAX {
             return Err(invalid("more shared memory than a client may have"));
@@ -122,6 +136,12 @@ impl Chunks {
         self.0.push(Chunk { file: name, memory });
         Ok(block)
     }
+}
+
+/// Whether a file can be sealed: those of tmpfs and of huge pages alone.
+fn is_in_memory(file: &OwnedFd) -> bool {
+    // SAFETY: plain integers.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) >= 0 }
 }
 
 /// What tells a file from all others, and its size.
@@ -178,7 +198,8 @@ impl Client {
 
     fn signal(&self) {
         if self.greeted.page.must_signal() {
-            self.greeted.wake_client.signal();
+            // Where there is no room, the client's end is readable.
+            self.greeted.wake_client.send(&[0], &[], false).ok();
         }
     }
 
@@ -236,12 +257,14 @@ impl Client {
             ask(Control::Memory { call });
         }
         for Key { key, .. } in regions {
-            let call = MemoryControl::CloseWindows { key };
-            ask(Control::Memory { call });
             let call = MemoryControl::Deregister { key };
-            ask(Control::Memory { call });
+            if ask(Control::Memory { call }).is_none() {
+                let windows = MemoryControl::CloseWindows { key };
+                ask(Control::Memory { call: windows });
+                ask(Control::Memory { call });
+            }
         }
-        let qps: Vec<QpHandle> = self.qps.drain().map(|(_, qp)| qp).collect();
+        let qps: Vec<QpHandle> = self.qps.drain().map(|(_, qp)| qp.handle).collect();
         for &qp in &qps {
             let call = QueuePairControl::Modify {
                 attributes: QpAttributes {

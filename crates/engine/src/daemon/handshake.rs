@@ -1,4 +1,4 @@
-//! The greeting of a client: who it is, and whether what it passed can be trusted.
+//! The greeting of a client, and the checks of what it passed.
 //!
 //! | passed | checked |
 //! |---|---|
@@ -21,7 +21,7 @@ use crate::sharing::runtime_dir;
 use airdma_shm::Doorbells;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Why a client is not served.
@@ -56,8 +56,8 @@ pub(super) fn receive(socket: &Socket) -> Result<Greeting, Refusal> {
     }
     let mut buffer = [0; 256];
     let got = socket.receive(&mut buffer, true)?;
-    let got =
-        got.ok_or_else(|| Refusal::new(libc::EPIPE, "it closed the connection".to_owned()))?;
+    let got = got
+        .ok_or_else(|| Refusal::new(libc::EPIPE, "the program closed the connection".to_owned()))?;
     let hello = Hello::decode(&buffer[..got.length]).map_err(|error| match error {
         NoGreeting::Other(versions) => Refusal::new(
             libc::EPROTO,
@@ -67,7 +67,9 @@ pub(super) fn receive(socket: &Socket) -> Result<Greeting, Refusal> {
                 Versions::OURS
             ),
         ),
-        NoGreeting::Malformed => Refusal::new(libc::EPROTO, "it sent no greeting".to_owned()),
+        NoGreeting::Malformed => {
+            Refusal::new(libc::EPROTO, "the program sent no greeting".to_owned())
+        }
     })?;
     if hello.network != runtime_dir::network_namespace()? {
         return Err(Refusal::new(
@@ -103,7 +105,8 @@ pub(super) fn receive(socket: &Socket) -> Result<Greeting, Refusal> {
 /// Answers a greeting.
 pub(super) fn accept(socket: &Socket, greeting: Greeting, number: u64) -> Result<Greeted, Refusal> {
     let (events_here, events_there) = Socket::pair()?;
-    let (wake_client, wake_daemon) = (EventFd::nonblocking()?, EventFd::nonblocking()?);
+    let (wake_client, woken) = Socket::pair()?;
+    let wake_daemon = EventFd::nonblocking()?;
     let client = Greeted {
         number,
         process: greeting.peer.process,
@@ -117,7 +120,7 @@ pub(super) fn accept(socket: &Socket, greeting: Greeting, number: u64) -> Result
         wake_daemon,
     };
     let beside: [BorrowedFd<'_>; 3] = [
-        client.wake_client.as_fd(),
+        woken.as_fd(),
         client.wake_daemon.as_fd(),
         events_there.as_fd(),
     ];
@@ -130,14 +133,30 @@ fn memory_of(peer: Peer, memory: OwnedFd) -> Result<Foreign, Refusal> {
     let link = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let name = std::fs::read_link(link)?;
     let wanted = format!("/proc/{}/mem", peer.process);
-    let is_of_proc = file_system(&memory.as_fd())? == libc::PROC_SUPER_MAGIC;
-    if name.as_os_str() != wanted.as_str() || !is_of_proc {
+    // A file system of the client's own may have such a name: it is not asked for anything.
+    let is_of_proc =
+        || Ok::<_, io::Error>(device_of(&memory)? == device_of(&File::open("/proc")?)?);
+    if name.as_os_str() != wanted.as_str() || !is_of_proc()? {
         return Err(Refusal::new(
             libc::EINVAL,
-            format!("it passed {} in place of {wanted}", name.display()),
+            format!("the program passed {} in place of {wanted}", name.display()),
         ));
     }
     Ok(Foreign::new(File::from(memory)))
+}
+
+/// The device of a file's file system, as this kernel has it, without a question to a server of it.
+fn device_of(file: &impl AsRawFd) -> io::Result<(u32, u32)> {
+    let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let (fd, empty) = (file.as_raw_fd(), c"".as_ptr());
+    // SAFETY: an empty path, and room for the answer.
+    if unsafe { libc::statx(fd, empty, flags, 0, found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeros are an answer, and the call succeeded.
+    let found = unsafe { found.assume_init() };
+    Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
 /// The kind of the file system that a file is in.
@@ -164,7 +183,7 @@ impl Refusal {
         Refusal::new(libc::EPROTO, format!("{what} does not fit its block"))
     }
 
-    /// Tells the client. One that does not listen learns nothing.
+    /// Tells the client, if it reads.
     pub(super) fn send(self, socket: &Socket) {
         let Refusal { errno, message } = self;
         let refused = Welcome::Refused { errno, message };

@@ -7,7 +7,7 @@
 //! number, and are looked up in the client's list. What the objects of a process check before they
 //! ask is checked here again, with this process's own view of addresses and limits.
 
-use super::client::{CQS_MAX, Client, ClientCq, KEYS_MAX, Key, QPS_MAX};
+use super::client::{CQS_MAX, Client, ClientCq, ClientQp, KEYS_MAX, Key, QPS_MAX};
 use crate::control::{
     Beside, Control, MemoryControl, NewCompletionQueue, NewQueuePair, QueueControl,
     QueuePairControl, QueuePairInit, ReceivesFrom, Reply, WRONG_BESIDE, WRONG_REPLY, encoding,
@@ -19,6 +19,7 @@ use crate::remote::protocol::{self, Extent};
 use crate::{AttrMask, Error, Gid, LIMITS, QpAttributes, QpType};
 use airdma_shm::{Block, Cqe, RecvWqe, RingConsumer, RingProducer, RingWatch, SendWqe};
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -45,7 +46,12 @@ impl Client {
     ) -> Option<Reply> {
         let (extents, message) = protocol::take_blocks(packet)?;
         let control = encoding::decode::<Control<'_>>(message).ok()?;
-        (extents.len() == files.len()).then_some(())?;
+        if files.len() < extents.len() {
+            return Some(Reply::from(Error::System {
+                message: "the daemon has no descriptors left".to_owned(),
+                errno: libc::EMFILE,
+            }));
+        }
         let blocks = Blocks {
             extents: extents.into(),
             files: files.into(),
@@ -89,7 +95,7 @@ impl Client {
             MemoryControl::Reregister {
                 key, pd, change, ..
             } => {
-                self.check_key(key)?;
+                self.check_region(key)?;
                 self.check_domain(pd)?;
                 if let Some((address, _)) = change.translation {
                     self.check_memory(address)?;
@@ -100,9 +106,10 @@ impl Client {
                 self.check_domain(pd)?;
                 self.check_serial(qp.serial)?;
             }
-            MemoryControl::Deregister { key }
-            | MemoryControl::FreeWindow { key }
-            | MemoryControl::CloseWindows { key } => self.check_key(key)?,
+            MemoryControl::Deregister { key } | MemoryControl::CloseWindows { key } => {
+                self.check_region(key)?;
+            }
+            MemoryControl::FreeWindow { key } => self.check_window(key)?,
             MemoryControl::RegisterRecords { .. } | MemoryControl::RegisterGroupRecords { .. } => {
                 return Err(NOT_CARRIED);
             }
@@ -136,7 +143,8 @@ impl Client {
                     return Err(Error::NoMemory("a client of a daemon has no more queues"));
                 }
                 let block = self.next_block(&mut blocks)?;
-                let ring = producer(&block, Cqe::STRIDE, LIMITS.max_cqe)?;
+                let strides = Cqe::STRIDE..=Cqe::STRIDE;
+                let ring = producer(&block, strides, LIMITS.max_cqe)?;
                 let watch = RingWatch::attach(block).map_err(|_| WRONG_BESIDE)?;
                 let mut made = None;
                 let beside = Beside::CompletionQueue(NewCompletionQueue {
@@ -157,16 +165,17 @@ impl Client {
             QueueControl::PurgeCompletions { cq, .. } => {
                 // The client waits for the reply, and uses its end of the ring no more.
                 let ring = &self.find_cq(cq)?.ring;
-                let consumer = RingConsumer::attach(Arc::clone(ring.block()));
-                let mut consumer = consumer.map_err(|_| WRONG_BESIDE)?;
-                if consumer.stride() < Cqe::STRIDE {
-                    return Err(WRONG_BESIDE);
-                }
+                let shape = (ring.capacity(), ring.stride());
+                let mut consumer = consumer(ring.block(), shape)?;
                 let beside = Beside::Completions(&mut consumer);
                 core.ask_with(Control::Queue { call }, beside)
             }
             QueueControl::DestroyCompletions { cq } => {
                 self.find_cq(cq)?;
+                // Its place would be that of the next queue, perhaps another client's.
+                if self.qps.values().any(|qp| qp.cqs.contains(&cq)) {
+                    return Err(Error::Busy("the completion queue"));
+                }
                 let reply = core.ask(Control::Queue { call })?;
                 self.cqs.retain(|known| known.handle != cq);
                 Ok(reply)
@@ -191,8 +200,12 @@ impl Client {
         }
         self.check_serial(init.serial)?;
         self.check_domain(init.pd)?;
-        for cq in [init.send_cq, init.recv_cq] {
-            self.find_cq(cq.ok_or(NOT_YOURS)?)?;
+        let (Some(send_cq), Some(recv_cq)) = (init.send_cq, init.recv_cq) else {
+            return Err(NOT_YOURS);
+        };
+        let cqs = [send_cq, recv_cq];
+        for cq in cqs {
+            self.find_cq(cq)?;
         }
         init.caps.check()?;
         if self.qps.len() >= QPS_MAX {
@@ -201,15 +214,10 @@ impl Client {
             ));
         }
         let (send, recv) = (self.next_block(&mut blocks)?, self.next_block(&mut blocks)?);
-        let (send_stride, recv_stride) = (SendWqe::stride(0, 0), RecvWqe::stride(0));
-        let send = (
-            producer(&send, send_stride, LIMITS.max_qp_wr)?,
-            consumer(&send, send_stride)?,
-        );
-        let recv = (
-            producer(&recv, recv_stride, LIMITS.max_qp_wr)?,
-            consumer(&recv, recv_stride)?,
-        );
+        let strides = SendWqe::stride(0, 0)..=SendWqe::stride(LIMITS.max_sge, LIMITS.max_inline);
+        let send = ends(&send, strides, LIMITS.max_qp_wr)?;
+        let strides = RecvWqe::stride(0)..=RecvWqe::stride(LIMITS.max_sge);
+        let recv = ends(&recv, strides, LIMITS.max_qp_wr)?;
         core.bind()?;
         let init = QueuePairInit {
             port_mtu: core.current().path_mtu,
@@ -235,7 +243,7 @@ impl Client {
             core.ask(Control::QueuePair { qp, call })?;
             return Err(Error::NoMemory("a daemon has no more queue pairs"));
         }
-        self.qps.insert(index, qp);
+        self.qps.insert(index, ClientQp { handle: qp, cqs });
         Ok(reply)
     }
 
@@ -296,9 +304,17 @@ impl Client {
         self.check_serial(pd.serial())
     }
 
-    fn check_key(&self, key: u32) -> Result<(), Error> {
-        let known = self.keys.contains_key(&(key >> CHOSEN_BITS));
-        if known { Ok(()) } else { Err(NOT_YOURS) }
+    fn check_region(&self, key: u32) -> Result<(), Error> {
+        let known = self.keys.get(&(key >> CHOSEN_BITS));
+        let is_it = known.is_some_and(|known| !known.is_window && known.key == key);
+        is_it.then_some(()).ok_or(NOT_YOURS)
+    }
+
+    /// By any key that the window has had.
+    fn check_window(&self, key: u32) -> Result<(), Error> {
+        let known = self.keys.get(&(key >> CHOSEN_BITS));
+        let is_it = known.is_some_and(|known| known.is_window);
+        is_it.then_some(()).ok_or(NOT_YOURS)
     }
 
     fn check_new_key(&self, pd: PdIndex) -> Result<(), Error> {
@@ -337,18 +353,33 @@ impl Client {
     }
 }
 
-/// The producer's end of a ring, if its slots have room for what the worker writes.
-fn producer(block: &Arc<Block>, stride: u32, slots: u32) -> Result<RingProducer, Error> {
+/// Bytes of a slot: room for what the worker writes, and no more than it would walk for a packet.
+type Strides = RangeInclusive<u32>;
+
+/// Both ends of a ring, as the worker has them.
+fn ends(
+    block: &Arc<Block>,
+    strides: Strides,
+    slots: u32,
+) -> Result<(RingProducer, RingConsumer), Error> {
+    let producer = producer(block, strides, slots)?;
+    let consumer = consumer(block, (producer.capacity(), producer.stride()))?;
+    Ok((producer, consumer))
+}
+
+fn producer(block: &Arc<Block>, strides: Strides, slots: u32) -> Result<RingProducer, Error> {
     let ring = RingProducer::attach(Arc::clone(block)).map_err(|_| WRONG_BESIDE)?;
-    if ring.stride() < stride || ring.capacity() > slots.next_power_of_two() {
+    if !strides.contains(&ring.stride()) || ring.capacity() > slots.next_power_of_two() {
         return Err(WRONG_BESIDE);
     }
     Ok(ring)
 }
 
-fn consumer(block: &Arc<Block>, stride: u32) -> Result<RingConsumer, Error> {
+/// The consumer's end of a ring with this number of slots and this stride: the client may have
+/// changed what the ring says of itself.
+fn consumer(block: &Arc<Block>, shape: (u32, u32)) -> Result<RingConsumer, Error> {
     let ring = RingConsumer::attach(Arc::clone(block)).map_err(|_| WRONG_BESIDE)?;
-    if ring.stride() < stride {
+    if (ring.capacity(), ring.stride()) != shape {
         return Err(WRONG_BESIDE);
     }
     Ok(ring)

@@ -18,6 +18,7 @@ use crate::worker::Work;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(50);
 /// How often it looks at the sockets while it has work.
 const SOCKETS_EVERY: Duration = Duration::from_micros(50);
+/// Time without a look at the sockets after which the process was stopped.
+const STOPPED: Duration = Duration::from_secs(1);
 /// Longest sleep: what the progress thread did in the meantime is noticed then.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
@@ -90,7 +93,12 @@ impl Service {
         };
         let name = format!("airdma {}", device.info().interface);
         let thread = std::thread::Builder::new().name(name);
-        without_signals(|| thread.spawn(move || server.run()))?;
+        let run = move || {
+            // A daemon that served the other devices alone would leave these clients waiting.
+            let ended = std::panic::catch_unwind(AssertUnwindSafe(|| server.run()));
+            ended.unwrap_or_else(|_| std::process::abort());
+        };
+        without_signals(|| thread.spawn(run))?;
         Ok(Service { device, inbox })
     }
 
@@ -124,6 +132,15 @@ impl Server {
         let mut last_work = Instant::now();
         let mut looked = last_work;
         loop {
+            // A process that was stopped may have been given up: its clients' memory is no longer
+            // the device's.
+            if looked.elapsed() >= STOPPED {
+                self.serve_sockets();
+                looked = Instant::now();
+            }
+            if core.is_gone() && self.is_unused() {
+                return;
+            }
             let mut has_work = self.take_doorbells();
             if let Some(round) = core.try_progress(Work::All) {
                 has_work |= round.received > 0 || round.more;
@@ -145,6 +162,13 @@ impl Server {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Whether nothing needs the thread of a device that never works again.
+    fn is_unused(&self) -> bool {
+        let inbox = self.inbox.clients.lock();
+        let is_empty = inbox.unwrap_or_else(PoisonError::into_inner).is_empty();
+        is_empty && self.clients.is_empty() && self.orphans.is_empty()
     }
 
     fn take_doorbells(&self) -> bool {
@@ -222,7 +246,7 @@ impl Server {
             return true;
         };
         if kind == Kind::WakeUp as u64 {
-            client.greeted.wake_daemon.clear();
+            // Edge-triggered, and never read: the client could empty it first, and block the read.
             return true;
         }
         if kind == Kind::Events as u64 {
@@ -247,10 +271,13 @@ impl Server {
         let new = std::mem::take(&mut *new.unwrap_or_else(PoisonError::into_inner));
         for client in new {
             let number = client.greeted.number;
-            let watched = client
-                .descriptors()
-                .into_iter()
-                .try_for_each(|(fd, kind)| self.poll.add_as(fd, number * KINDS + kind as u64));
+            let watched = client.descriptors().into_iter().try_for_each(|(fd, kind)| {
+                let number = number * KINDS + kind as u64;
+                match kind {
+                    Kind::WakeUp => self.poll.add_edges_as(fd, number),
+                    Kind::Requests | Kind::Events => self.poll.add_as(fd, number),
+                }
+            });
             client.begin(&self.core);
             self.clients.push(client);
             if let Err(error) = watched {

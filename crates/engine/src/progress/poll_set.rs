@@ -43,8 +43,17 @@ impl PollSet {
     /// # Errors
     /// The system's: memory, a descriptor that is in the set.
     pub fn add_as(&self, fd: RawFd, number: u64) -> io::Result<()> {
+        self.add_for(libc::EPOLLIN, fd, number)
+    }
+
+    /// As [`PollSet::add_as`]: the set is readable once each time that the descriptor becomes so.
+    pub(crate) fn add_edges_as(&self, fd: RawFd, number: u64) -> io::Result<()> {
+        self.add_for(libc::EPOLLIN | libc::EPOLLET, fd, number)
+    }
+
+    fn add_for(&self, events: libc::c_int, fd: RawFd, number: u64) -> io::Result<()> {
         let mut event = libc::epoll_event {
-            events: libc::EPOLLIN.cast_unsigned(),
+            events: events.cast_unsigned(),
             u64: number,
         };
         // SAFETY: `event` is one epoll_event.

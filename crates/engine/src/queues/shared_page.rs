@@ -108,9 +108,13 @@ impl SharedPage {
     }
 
     /// Whether the client's descriptor was made readable.
-    pub(crate) fn take_signal(&self) -> bool {
-        let word = self.word(Word::Signalled);
-        word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::SeqCst) != 0
+    pub(crate) fn is_signalled(&self) -> bool {
+        self.word(Word::Signalled).load(Ordering::Relaxed) != 0
+    }
+
+    /// It is readable no more: the client looks for work after this call.
+    pub(crate) fn take_signal(&self) {
+        self.word(Word::Signalled).swap(0, Ordering::SeqCst);
     }
 
     /// The daemon has sent events.

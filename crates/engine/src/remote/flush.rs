@@ -18,6 +18,7 @@ impl Remote {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return false;
         }
+        self.leave();
         let objects = self.objects();
         for qp in objects.qps.values() {
             flush(&objects, qp);

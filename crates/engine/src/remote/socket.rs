@@ -43,19 +43,22 @@ impl Socket {
         Ok(Socket(descriptors::keep_away(fd)))
     }
 
-    /// Connects to the socket at `path`.
-    pub(crate) fn connect(path: &Path) -> io::Result<Self> {
+    /// Connects to the socket at `path`. This and later calls wait for the other end for `time`.
+    pub(crate) fn connect(path: &Path, time: Duration) -> io::Result<Self> {
         let socket = Self::new()?;
+        socket.limit_wait(time)?;
         let (address, length) = address_of(path)?;
         // SAFETY: an address of that length.
         check(unsafe { libc::connect(socket.fd(), (&raw const address).cast(), length) })?;
         Ok(socket)
     }
 
-    /// Listens at `path`, where nothing may be.
+    /// Listens at `path`, where nothing may be, for processes of this user.
     pub(crate) fn listen(path: &Path, backlog: libc::c_int) -> io::Result<Self> {
         let socket = Self::new()?;
         let (address, length) = address_of(path)?;
+        // SAFETY: plain integers. The file that `bind` makes has the mode of the socket.
+        check(unsafe { libc::fchmod(socket.fd(), 0o600) })?;
         // SAFETY: an address of that length.
         check(unsafe { libc::bind(socket.fd(), (&raw const address).cast(), length) })?;
         // SAFETY: plain integers.
@@ -188,7 +191,8 @@ impl Socket {
     /// connection.
     ///
     /// # Errors
-    /// `InvalidData` for a packet that is longer than `buffer`, or carries too many descriptors.
+    /// `InvalidData` for a packet that is longer than `buffer`. Descriptors are missing where there
+    /// were too many, or this process can have no more.
     pub(crate) fn receive(&self, buffer: &mut [u8], waits: bool) -> io::Result<Option<Packet>> {
         let _whole = Uncancelled::new();
         let mut ancillary = Ancillary([0; 64]);
@@ -210,7 +214,7 @@ impl Socket {
             unsafe { libc::recvmsg(self.fd(), &raw mut header, flags) }
         })?;
         let descriptors = taken(&header);
-        if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        if header.msg_flags & libc::MSG_TRUNC != 0 {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
         Ok((length > 0).then_some(Packet {

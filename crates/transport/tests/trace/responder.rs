@@ -431,7 +431,7 @@ fn requests_to_an_orphan_are_refused_each_time() {
     b.qp.orphan();
     for psn in [101, 102, 101] {
         b.arrives(Opcode::RcSendOnly, psn, &[0; 8], |_| {});
-        // Of what was not executed the first is refused: a NAK acknowledges all before it.
+        // The first that was not executed is refused, since a NAK acknowledges all before it.
         assert_eq!(b.sends(), ["Acknowledge 101 NAK RemoteOperationalError"]);
     }
     b.acknowledged(100, Syndrome::Ack { credits: 31 });
