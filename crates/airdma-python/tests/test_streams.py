@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import importlib.util
+import signal
 import threading
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from common import PATIENCE_S, Pair
 
@@ -50,6 +52,16 @@ class Stream:
             except TimeoutError:
                 if time.monotonic() > end:
                     raise
+
+
+def wait_until_used(end: airdma.FrameSender | airdma.FrameReceiver) -> None:
+    """Waits until a call of another thread has this end."""
+    while True:
+        try:
+            end.counts()
+        except airdma.UsageError:
+            return
+        time.sleep(0.001)
 
 
 class Streams(unittest.TestCase):
@@ -151,6 +163,53 @@ class Streams(unittest.TestCase):
         pair.left.abort()
         with self.assertRaises(airdma.UsageError):
             airdma.FrameSender(pair.here).open(pair.left)
+
+    def test_a_block_that_is_refused_is_sent_later(self) -> None:
+        stream, other = Stream(blocks=1), Stream()
+        kept, block = stream.exchange(b"first"), stream.sender.block(7, 5)
+        memoryview(block)[:] = b"third"
+        with self.assertRaisesRegex(airdma.UsageError, "another sender"):
+            other.sender.send(block)
+        # It waits for the receiver's block.
+        stream.send(b"second")
+        thread = threading.Thread(target=stream.sender.flush, args=(PATIENCE_S,))
+        thread.start()
+        wait_until_used(stream.sender)
+        with self.assertRaisesRegex(airdma.UsageError, "another thread"):
+            stream.sender.send(block)
+        kept.release()
+        second = stream.receiver.next(PATIENCE_S)
+        thread.join()
+        self.assertEqual(bytes(second), b"second")
+        second.release()
+        stream.sender.send(block)
+        self.assertEqual(bytes(stream.take()), b"third")
+
+    def test_close_ends_a_call_that_waits(self) -> None:
+        for end in ("sender", "receiver"):
+            stream = Stream(blocks=1)
+            kept = stream.exchange(b"kept")
+            stream.send(b"waits")
+            used = getattr(stream, end)
+            wait = stream.sender.flush if end == "sender" else stream.receiver.next
+            with ThreadPoolExecutor(1) as beside:
+                waiting = beside.submit(wait)
+                wait_until_used(used)
+                with used:
+                    pass
+                with self.assertRaises(airdma.UsageError):
+                    waiting.result(PATIENCE_S)
+            with self.assertRaisesRegex(airdma.UsageError, "closed"):
+                used.counts()
+            kept.release()
+
+    def test_a_signal_handler_closes_what_waits(self) -> None:
+        stream = Stream()
+        former = signal.signal(signal.SIGALRM, lambda *_: stream.receiver.close())
+        self.addCleanup(signal.signal, signal.SIGALRM, former)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with self.assertRaisesRegex(airdma.UsageError, "closed"):
+            stream.receiver.next(PATIENCE_S)
 
     def test_iteration_ends_with_the_sender(self) -> None:
         stream = Stream()

@@ -277,10 +277,20 @@ impl FrameBlock {
         }
     }
 
-    /// Its memory, for the sender.
-    pub fn take(&self, py: Python<'_>) -> PyResult<Block> {
+    /// Its memory, for its sender: the one with these blocks.
+    pub(super) fn take(&self, py: Python<'_>, returned: &Returned) -> PyResult<Block> {
+        if !Arc::ptr_eq(&self.returned, returned) {
+            return Err(failure::usage(py, "the block is of another sender"));
+        }
         let block = self.block.lock().take()?;
         block.ok_or_else(|| failure::usage(py, "the block was sent: ask for another"))
+    }
+
+    /// What was taken, if it was not sent.
+    pub(super) fn put_back(&self, block: Option<Block>) {
+        if block.is_some() {
+            self.block.lock().memory = block;
+        }
     }
 }
 

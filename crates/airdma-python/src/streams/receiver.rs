@@ -99,9 +99,10 @@ impl FrameReceiver {
         })
     }
 
-    /// Ends the connection. Frames that are kept stay.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.end.close(py)
+    /// Ends the connection. Frames that are kept stay. A call of another thread that waits raises
+    /// UsageError.
+    fn close(&self, py: Python<'_>) {
+        self.end.close(py);
     }
 
     /// Looks for the next frame: returns it, or None, and then `bell` rings with `number` when
@@ -145,7 +146,7 @@ impl FrameReceiver {
     }
 
     #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) {
+        self.close(py);
     }
 }

@@ -116,7 +116,8 @@ impl FrameSender {
     /// was captured, now if None (`time.time_ns()`); after `deadline_ns` it is dropped, unless it
     /// is on its way; a `key` frame can be decoded without those before.
     ///
-    /// Raises BufferError while views or arrays of the block exist.
+    /// Raises BufferError while views or arrays of the block exist; UsageError for a block that was
+    /// sent, or is of another sender. A block that is refused can be sent later.
     #[pyo3(signature = (block, *, time_ns=None, deadline_ns=0, key=false))]
     fn send(
         &self,
@@ -126,16 +127,12 @@ impl FrameSender {
         deadline_ns: u64,
         key: bool,
     ) -> PyResult<()> {
-        let block = block.take(py)?;
         let description = Description {
             time: time_ns.unwrap_or_else(now_ns),
             deadline: deadline_ns,
             flags: if key { Flags::KEY } else { Flags::default() },
         };
-        self.end.with(py, |sender| {
-            sender.send(block, description);
-            Ok(())
-        })
+        self.send_block(py, block, description)
     }
 
     /// Says that a device sends no more.
@@ -143,16 +140,13 @@ impl FrameSender {
     /// Raises as `block`.
     #[pyo3(signature = (device, timeout=None))]
     fn end(&self, py: Python<'_>, device: u32, timeout: Option<f64>) -> PyResult<()> {
-        let block = self.block(py, device, 0, timeout)?.take(py)?;
+        let block = self.block(py, device, 0, timeout)?;
         let description = Description {
             time: now_ns(),
             flags: Flags::END,
             ..Description::default()
         };
-        self.end.with(py, |sender| {
-            sender.send(block, description);
-            Ok(())
-        })
+        self.send_block(py, &block, description)
     }
 
     /// Waits until all frames are in the receiver's memory or were dropped, for at most `timeout`
@@ -185,9 +179,10 @@ impl FrameSender {
         })
     }
 
-    /// Ends the connection. The receiver has all frames that have arrived.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.end.close(py)
+    /// Ends the connection. The receiver has all frames that have arrived. A call of another thread
+    /// that waits raises UsageError.
+    fn close(&self, py: Python<'_>) {
+        self.end.close(py);
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -195,7 +190,27 @@ impl FrameSender {
     }
 
     #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+}
+
+impl FrameSender {
+    /// The block stays in Python's object if another thread uses the sender.
+    fn send_block(
+        &self,
+        py: Python<'_>,
+        block: &FrameBlock,
+        description: Description,
+    ) -> PyResult<()> {
+        let mut taken = Some(block.take(py, &self.returned)?);
+        let sent = self.end.with(py, |sender| {
+            if let Some(block) = taken.take() {
+                sender.send(block, description);
+            }
+            Ok(())
+        });
+        block.put_back(taken);
+        sent
     }
 }
