@@ -66,7 +66,7 @@ impl Sequences {
             Some(device) if device.epoch == epoch => {}
             Some(device) => {
                 device.received.restarts += 1;
-                (device.epoch, device.next) = (epoch, first);
+                (device.epoch, device.next, device.dropped) = (epoch, first, 0);
             }
             None if is_full => return false,
             None => {
@@ -179,6 +179,11 @@ mod tests {
         let (_, received) = sequences.iter().next().unwrap();
         let counts = (received.frames, received.bytes, received.missing);
         assert_eq!((counts, received.over_quota), ((2, 20, 3), 2));
+        // Those of a former run of the sender are not missing in this one.
+        assert_eq!(arrive(&mut sequences, 7), Verdict::Next(0));
+        sequences.drop_last(1, 10, 0);
+        assert!(sequences.announce(1, 2, 0));
+        assert_eq!(sequences.arrived(1, 2, 0, (1, 10, false)), Verdict::Next(0));
     }
 
     #[test]
