@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// It may be kept as long as needed, by any thread: nothing else waits for it but its block.
 pub struct Frame {
     blocks: Arc<Blocks>,
-    /// `None` once it is dropped.
+    /// `None` for the end of a device, and once it is dropped.
     block: Option<Region>,
     payload: Range<usize>,
     header: Header,
@@ -25,7 +25,7 @@ pub struct Frame {
 impl Frame {
     pub(crate) fn new(
         blocks: &Arc<Blocks>,
-        block: Region,
+        block: Option<Region>,
         (header, payload): (Header, Range<usize>),
         format: Option<Arc<str>>,
         missing: u64,
@@ -33,7 +33,7 @@ impl Frame {
     ) -> Frame {
         Frame {
             blocks: Arc::clone(blocks),
-            block: Some(block),
+            block,
             payload,
             header,
             format,
@@ -83,7 +83,8 @@ impl Frame {
         self.format.as_ref()
     }
 
-    /// The memory file in which it lies, and where: for another process of this host.
+    /// The memory file in which it lies, and where: for another process of this host. The end of a
+    /// device lies in none.
     ///
     /// That process can read all blocks, and write them: give it to none that is not trusted. The
     /// frame must be kept until the other process is done.

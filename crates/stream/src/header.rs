@@ -34,7 +34,7 @@ impl Flags {
     pub const KEY: Flags = Flags(1 << 2);
     /// Frames before it are missing at the source.
     pub const DISCONTINUITY: Flags = Flags(1 << 3);
-    /// The device sends no more.
+    /// The device sends no more. It has no bytes.
     pub const END: Flags = Flags(1 << 4);
     /// The checksum is there.
     pub(crate) const SUMMED: Flags = Flags(1 << 5);

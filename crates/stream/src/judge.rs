@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct Refused {
     /// No header of this version, or one of another run of the sender.
     pub header: u64,
-    /// A length beyond the block.
+    /// A length beyond the block, or the end of a device with bytes.
     pub length: u64,
     /// A checksum that differs.
     pub checksum: u64,
@@ -99,6 +99,9 @@ impl Judge {
             Ok((header, _)) if self.sums && !header.flags.contains(Flags::SUMMED) => {
                 &mut self.refused.checksum
             }
+            Ok((header, payload)) if header.is_data() == 0 && !payload.is_empty() => {
+                &mut self.refused.length
+            }
             Ok((header, payload)) => match header.kind {
                 Kind::Format => {
                     self.take_format(&header, &block[payload]);
@@ -149,10 +152,14 @@ mod tests {
     use super::*;
 
     fn block(kind: Kind, sequence: u64, sums: bool) -> [u8; 128] {
+        block_with(kind, Flags::default(), sequence, sums)
+    }
+
+    fn block_with(kind: Kind, flags: Flags, sequence: u64, sums: bool) -> [u8; 128] {
         let mut block = [b'x'; 128];
         let header = Header {
             kind,
-            flags: Flags::default(),
+            flags,
             device: 7,
             epoch: 1,
             sequence,
@@ -164,6 +171,15 @@ mod tests {
         };
         header.put(&mut block, sums);
         block
+    }
+
+    #[test]
+    fn the_end_of_a_device_with_bytes_is_refused() {
+        let mut judge = Judge::new(1, false);
+        judge.block(&block(Kind::Format, 0, false), 0);
+        let end = block_with(Kind::Frame, Flags::END, 0, false);
+        assert!(matches!(judge.block(&end, 0), Judged::Nothing));
+        assert_eq!(judge.refused().length, 1);
     }
 
     #[test]

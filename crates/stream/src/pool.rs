@@ -177,12 +177,11 @@ impl Blocks {
         }
     }
 
-    /// Whether a frame may be lent by its device's quota; counts it if so. The end of a device
-    /// always may.
+    /// Whether a frame may be lent by its device's quota; counts it if so.
     pub(crate) fn lend(&self, header: &Header) -> bool {
         let mut state = self.state();
         let lent = state.lent.entry(header.device).or_default();
-        let may = *lent < self.quota || header.is_data() == 0;
+        let may = *lent < self.quota;
         *lent += u32::from(may);
         may
     }

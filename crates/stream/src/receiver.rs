@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::frame::Frame;
 use crate::greeting::{self, Hello, Welcome};
 use crate::header::now_ns;
-use crate::judge::{Judge, Judged, Refused};
+use crate::judge::{Judge, Judged, Judgement, Refused};
 use crate::pool::{Blocks, Pool};
 use crate::sequence::Sequences;
 use airdma::{Device, Endpoint, Operation, Region};
@@ -164,22 +164,27 @@ impl Receiver {
     fn lend(&mut self, block: Region) -> Option<Frame> {
         let arrived = now_ns();
         match self.judge.block(&block, arrived) {
+            Judged::Frame(frame) if frame.header.is_data() == 0 => {
+                self.blocks.release(block);
+                Some(self.frame(None, frame, arrived))
+            }
             Judged::Frame(frame) if !self.blocks.lend(&frame.header) => {
                 self.judge.drop_last(&frame);
                 self.blocks.release(block);
                 None
             }
-            Judged::Frame(frame) => {
-                let format = self.judge.format_of(&frame.header);
-                let at = (frame.header, frame.payload);
-                let frame = Frame::new(&self.blocks, block, at, format, frame.missing, arrived);
-                Some(frame)
-            }
+            Judged::Frame(frame) => Some(self.frame(Some(block), frame, arrived)),
             Judged::Nothing => {
                 self.blocks.release(block);
                 None
             }
         }
+    }
+
+    fn frame(&self, block: Option<Region>, frame: Judgement, arrived: u64) -> Frame {
+        let format = self.judge.format_of(&frame.header);
+        let at = (frame.header, frame.payload);
+        Frame::new(&self.blocks, block, at, format, frame.missing, arrived)
     }
 }
 

@@ -355,7 +355,8 @@ impl Sender {
             payload,
         } = block;
         let epoch = self.config.epoch;
-        let length = payload.len() as u32;
+        let is_end = description.flags.contains(Flags::END);
+        let length = if is_end { 0 } else { payload.len() as u32 };
         let replaced = self.change(device, |state| {
             let header = Header {
                 kind: Kind::Frame,

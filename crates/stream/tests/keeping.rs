@@ -3,7 +3,7 @@
 
 mod world;
 
-use airdma_stream::{Pool, Source};
+use airdma_stream::{Description, Flags, Pool, Source};
 use std::time::{Duration, Instant};
 use world::common::{PATIENCE, isolated};
 use world::{World, exchange, is_intact, received, send};
@@ -48,6 +48,30 @@ fn a_device_whose_frames_are_kept_leaves_blocks_to_others() {
             assert_eq!((frame.sequence(), frame.missing()), (22, 20));
         },
     );
+}
+
+#[test]
+fn the_end_of_a_device_keeps_no_block() {
+    isolated("the_end_of_a_device_keeps_no_block", "", || {
+        let world = World::new();
+        let pool = world.pool(1, 100).with_quota(1).unwrap();
+        let mut sender = world.sender(2, 100, 1);
+        let mut receiver = world.open(&mut sender, &pool);
+        let mut ends = Vec::new();
+        for device in 1..4 {
+            sender.add(device, Source::default()).unwrap();
+            let block = sender.wait_for_block(device, 10).unwrap();
+            let description = Description {
+                flags: Flags::END,
+                ..Description::now()
+            };
+            sender.send(block, description);
+            ends.push(exchange(&mut sender, &mut receiver));
+        }
+        assert!(ends.iter().all(|end| end.is_empty()));
+        send(&mut sender, 1, 1, 10);
+        assert!(is_intact(&exchange(&mut sender, &mut receiver)));
+    });
 }
 
 #[test]

@@ -434,7 +434,7 @@ fn frames_have_their_flags_and_times() {
         assert_eq!((frame.device(), frame.time(), frame.deadline()), (9, 5, 0));
         assert!(frame.flags().contains(flags) && frame.is_empty());
         assert!(!frame.flags().contains(Flags::DISCONTINUITY));
-        assert!(frame.file().is_some());
+        assert!(frame.file().is_none());
         assert!(sending.join().unwrap());
     });
 }
