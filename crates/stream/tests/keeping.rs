@@ -75,6 +75,27 @@ fn the_end_of_a_device_keeps_no_block() {
 }
 
 #[test]
+fn has_credit_reports_an_ended_connection() {
+    isolated("has_credit_reports_an_ended_connection", "", || {
+        let world = World::new();
+        let pool = world.pool(1, 100);
+        let mut sender = world.sender(2, 100, 1);
+        let mut receiver = world.open(&mut sender, &pool);
+        sender.add(1, Source::default()).unwrap();
+        send(&mut sender, 1, 0, 10);
+        let kept = exchange(&mut sender, &mut receiver);
+        assert!(sender.flush(PATIENCE).unwrap());
+        assert!(!sender.has_credit().unwrap());
+        drop((receiver, kept, pool));
+        let start = Instant::now();
+        while sender.has_credit().is_ok() {
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert!(!sender.is_open());
+    });
+}
+
+#[test]
 fn a_wait_ends_with_a_credit_and_with_an_arrival() {
     isolated("a_wait_ends_with_a_credit_and_with_an_arrival", "", || {
         let world = World::new();

@@ -92,8 +92,13 @@ impl Link {
     }
 
     /// Runs the device.
-    pub(super) fn run(&self) {
+    pub(super) fn run(&self) -> Result<()> {
         self.endpoint.run();
+        let mut active = self.endpoint.active(self.endpoint.activity());
+        match active.look(Waker::noop()) {
+            Poll::Ready(Err(error)) => Err(error.into()),
+            Poll::Ready(Ok(_)) | Poll::Pending => Ok(()),
+        }
     }
 
     /// Number of what has happened on the connection.

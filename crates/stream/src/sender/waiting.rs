@@ -16,7 +16,10 @@ impl Sender {
         if self.leaves_at_once() {
             return Ok(true);
         }
-        self.link.as_ref().ok_or(Error::NotOpen)?.run();
+        if let Err(error) = self.link.as_ref().ok_or(Error::NotOpen)?.run() {
+            self.end_link();
+            return Err(error);
+        }
         self.advance()?;
         Ok(self.leaves_at_once())
     }
