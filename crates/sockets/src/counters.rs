@@ -18,7 +18,10 @@ const BACK: [(Counter, &str); 6] = [
     (Counter::BackForClose, "to close"),
     (Counter::BackForShutdown, "to shut"),
     (Counter::BackForExit, "at the end"),
-    (Counter::BackForKernel, "for calls of the kernel's"),
+    (
+        Counter::BackForKernel,
+        "for a call that lanes do not support",
+    ),
 ];
 
 /// What counts for all processes.

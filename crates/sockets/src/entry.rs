@@ -24,9 +24,8 @@ pub fn guard<R>(failure: R, body: impl FnOnce() -> R) -> R {
 }
 
 /// Defines C functions whose bodies are guarded. `where kernel(CONDITION => CALL)`: when the call
-/// is passed on in place of that. `waits(CALL)`: what waits after a failure, and says what the call
-/// returns, if it is not to be repeated. The thread may be cancelled in both: no Rust value is on
-/// its stack.
+/// is passed on in place of that. `waits(CALL)`: called after a failure; returns the result, or
+/// `None` to repeat the call. The thread may be cancelled in both: no Rust value is on its stack.
 macro_rules! hooks {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $(where kernel($passed_on:expr => $next:expr))? $(, waits($wait:expr))? $body:block)*) => {$(
         $(#[$doc])*

@@ -112,8 +112,8 @@ fn wait(
     left.is_empty()
 }
 
-/// How long a call waits. Where this thread gets the processor late, or its process is frozen, the
-/// peer's may be no better off: that time hardly counts.
+/// How long a call waits. Time in which this thread was not scheduled is not counted, up to five
+/// times the limit.
 struct Patience {
     limit: Duration,
     start: Instant,

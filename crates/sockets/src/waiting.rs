@@ -85,8 +85,8 @@ pub fn to_receive_datagram(fd: c_int) -> Result<(), c_int> {
     until_ready(fd, libc::POLLIN, libc::SO_RCVTIMEO, false)
 }
 
-/// After a read of a UDP socket that did not wait and failed: waits if it should have; what the
-/// call returns, or `None` to repeat it. No value here has a destructor: the thread may be
+/// After a read of a UDP socket that did not wait and failed. Waits if the call blocks. Returns the
+/// call's result, or `None` to repeat it. No value here has a destructor: the thread may be
 /// cancelled in the waits.
 ///
 /// # Safety

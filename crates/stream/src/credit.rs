@@ -9,7 +9,7 @@ use airdma::Remote;
 
 /// Bytes of an entry.
 pub(crate) const CREDIT_BYTES: usize = 32;
-/// Entries of the ring: more than there are blocks.
+/// Entries of the ring: one for each block that a receiver may have.
 pub(crate) const CREDITS: usize = crate::BLOCKS_MAX as usize;
 /// Offset of the number in an entry.
 const NUMBER: usize = CREDIT_BYTES - 8;
