@@ -3,7 +3,8 @@
 //! Each process has a socket in the user's runtime directory, which answers a connection with the
 //! report as one line of JSON. A process that has died refuses connections.
 
-use airdma_engine::runtime_dir;
+use airdma_engine::{monotonic, runtime_dir};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,6 +16,10 @@ use std::time::Duration;
 
 const PREFIX: &str = "stream-";
 const SUFFIX: &str = ".sock";
+/// Begin of the name of a socket that does not listen yet.
+const NEW: &str = "new-";
+/// Time without an answer after one has failed, for want of descriptors mostly.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the other process.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Most bytes of a report: those of all devices fit.
@@ -41,17 +46,16 @@ impl Board {
     }
 
     fn open(&self) -> io::Result<PathBuf> {
-        let name = format!("{PREFIX}{}{SUFFIX}", std::process::id());
-        let path = runtime_dir::directory()?.join(name);
-        // A process that had this number may have left it.
-        drop(fs::remove_file(&path));
-        let listener = UnixListener::bind(&path)?;
+        let (path, listener) = listen_in(&runtime_dir::directory()?)?;
         let latest = Arc::clone(&self.latest);
         let thread = thread::Builder::new().name("airdma-status".into());
         thread.spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // One that does not read is none of ours.
-                drop(answer(&stream, &latest));
+            for stream in listener.incoming() {
+                match stream {
+                    // A peer that does not read is dropped.
+                    Ok(stream) => drop(answer(&stream, &latest)),
+                    Err(_) => thread::sleep(PAUSE),
+                }
             }
         })?;
         Ok(path)
@@ -76,6 +80,17 @@ impl Drop for Board {
             drop(fs::remove_file(path));
         }
     }
+}
+
+/// A socket with a name of its own: processes of several containers may have one number and one
+/// directory.
+fn listen_in(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
+    let name = format!("{PREFIX}{}-{:x}{SUFFIX}", std::process::id(), monotonic());
+    let (path, new) = (folder.join(&name), folder.join(format!("{NEW}{name}")));
+    let listener = UnixListener::bind(&new)?;
+    // Only now: one that has its name and does not listen is taken for that of a dead process.
+    fs::rename(&new, &path)?;
+    Ok((path, listener))
 }
 
 fn answer(mut stream: &UnixStream, latest: &Mutex<String>) -> io::Result<()> {
@@ -110,7 +125,7 @@ fn is_board(path: &Path) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Value> {
-    let stream = match UnixStream::connect(path) {
+    let stream = match connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             // Its process was killed.
             drop(fs::remove_file(path));
@@ -124,16 +139,53 @@ fn read(path: &Path) -> io::Result<Value> {
     Ok(serde_json::from_str(&line)?)
 }
 
+/// Fails at once where too many connections wait: its process does not answer.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn folder(name: &str) -> PathBuf {
+        let name = format!("airdma-board-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn processes_with_one_number_have_a_socket_each() {
+        let folder = folder("numbers");
+        let [one, other] = [(); 2].map(|()| listen_in(&folder).unwrap());
+        assert_ne!(one.0, other.0);
+        assert!(is_board(&one.0) && is_board(&other.0));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_does_not_answer_is_not_waited_for() {
+        let folder = folder("stuck");
+        let (path, listener) = listen_in(&folder).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _first = connect(&path).unwrap();
+        let error = connect(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(reports_in(&folder).is_empty());
+        assert!(path.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn a_report_is_read_until_its_process_ends() {
-        let folder = std::env::temp_dir().join(format!("airdma-board-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("stream-1.sock");
-        let listener = UnixListener::bind(&path).unwrap();
+        let folder = folder("ends");
+        let (path, listener) = listen_in(&folder).unwrap();
         let board = Board {
             path: None,
             latest: Arc::default(),
