@@ -137,16 +137,16 @@ def _patterns(bench: Bench) -> list[str]:
     receiver = bench.recv("--check")
     time.sleep(1)
     began = time.monotonic()
-    sender = bench.send("--frames", "150", "--rate", "25", *["test:160x120"] * 4)
+    sender = bench.send("--frames", "250", "--rate", "25", *["test:160x120"] * 4)
     receiver.wait_event("rates", 1, of="seconds")
     reported, elapsed = receiver.events("rates")[0]["seconds"], time.monotonic() - began
     complaints = [] if reported <= elapsed else [f"a report of {reported} s, {elapsed} s after the sender's begin"]
-    complaints += _status(bench)
+    complaints += _status(bench) + _watched(bench)
     complaints += ended(sender, OK) + ended(receiver, OK)
     if complaints:
         return complaints
     end = _last(receiver)
-    complaints += [] if (end["checked"], end["damaged"]) == (600, 0) else [f"compared: {end}"]
+    complaints += [] if (end["checked"], end["damaged"]) == (1000, 0) else [f"compared: {end}"]
     rates = receiver.events("rates")
     told = [device for event in rates for device in event["devices"] if device["latency_ms"] is not None]
     return complaints + ([] if told else ["no latency was told"])
@@ -165,6 +165,13 @@ def _status(bench: Bench) -> list[str]:
         if not reports or time.monotonic() > deadline:
             return [f"status: {reports}"]
         time.sleep(0.1)
+
+
+def _watched(bench: Bench) -> list[str]:
+    """It ends with the program that reads it."""
+    command = shlex.join([str(build.binary()), "stream", "status", "--watch", "--json"])
+    outcome = bench.lab.b.run(["timeout", "20", "sh", "-c", f"{command} | head -1"])
+    return [] if outcome.returncode == OK and outcome.stdout else [outcome.explain()]
 
 
 def _killed(bench: Bench) -> list[str]:

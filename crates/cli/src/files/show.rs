@@ -95,14 +95,17 @@ impl Show {
 
     /// Prints a line in pipes, too: the user must act on it.
     pub fn must(&self, text: &str) {
+        // If standard error is closed, the line is lost.
+        drop(self.try_must(text));
+    }
+
+    /// As [`Show::must`], and says whether the line was written.
+    pub fn try_must(&self, text: &str) -> io::Result<()> {
         if matches!(self.style, Style::Objects { .. }) {
-            return;
+            return Ok(());
         }
         let text = printable_lines(text);
-        let write = || {
-            // If standard error is closed, the line is lost.
-            let _ = writeln!(io::stderr(), "{text}");
-        };
+        let write = || writeln!(io::stderr(), "{text}");
         match &self.state().bar {
             Some(bar) => bar.suspend(write),
             None => write(),
@@ -111,12 +114,17 @@ impl Show {
 
     /// Prints an object for programs.
     pub fn object(&self, object: &Value) {
+        drop(self.try_object(object));
+    }
+
+    /// As [`Show::object`], and says whether the object was written.
+    pub fn try_object(&self, object: &Value) -> io::Result<()> {
         let line = || json_line(object);
-        let _ = match self.style {
+        match self.style {
             Style::Objects { to_error: true } => writeln!(io::stderr(), "{}", line()),
             Style::Objects { to_error: false } => writeln!(io::stdout(), "{}", line()),
             Style::People | Style::Quiet => Ok(()),
-        };
+        }
     }
 
     /// Notes the interface of the transfer.

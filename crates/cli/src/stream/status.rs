@@ -6,6 +6,7 @@ use crate::files::{UNREACHABLE, home};
 use airdma_files::session::Role;
 use airdma_transfer::{Service, neighbours};
 use serde_json::{Value, json};
+use std::io;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -45,23 +46,18 @@ pub fn status(options: &Options) -> ExitCode {
     let show = Show::new(Side::Sender, options.json, false, false);
     loop {
         let reports = board::reports();
-        for report in &reports {
-            show.object(report);
-            for line in lines(report) {
-                show.must(&line);
-            }
+        let says_none = reports.is_empty() && (options.watch || options.here);
+        match show_all(&reports, says_none, &show) {
+            Ok(()) => {}
+            // `head` has enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+            Err(_) => return ExitCode::FAILURE,
         }
         if options.watch {
-            if reports.is_empty() {
-                show.must(NO_STREAM);
-            }
             thread::sleep(EVERY);
             continue;
         }
         if options.here {
-            if reports.is_empty() {
-                show.must(NO_STREAM);
-            }
             return ExitCode::SUCCESS;
         }
         return receivers(options, &show, !reports.is_empty());
@@ -69,6 +65,19 @@ pub fn status(options: &Options) -> ExitCode {
 }
 
 const NO_STREAM: &str = "no stream of this user runs on this host";
+
+fn show_all(reports: &[Value], says_none: bool, show: &Show) -> io::Result<()> {
+    for report in reports {
+        show.try_object(report)?;
+        for line in lines(report) {
+            show.try_must(&line)?;
+        }
+    }
+    if says_none {
+        show.try_must(NO_STREAM)?;
+    }
+    Ok(())
+}
 
 /// A line for a stream, and one for each device.
 fn lines(report: &Value) -> Vec<String> {
