@@ -371,7 +371,7 @@ impl MemoryTable {
 
     /// Copies registered memory out. Only the application's own requests may read without a right
     /// to.
-    #[inline]
+    #[inline(always)] // for each packet of a READ response
     pub(crate) fn read(&self, place: Place, right: Access, out: &mut [u8]) -> Result<(), Refused> {
         if out.is_empty() {
             return Ok(());
@@ -392,6 +392,7 @@ impl MemoryTable {
 
     /// As [`MemoryTable::read`], of memory that this thread cannot just copy.
     #[cold]
+    #[inline(never)]
     fn read_otherwise(
         &self,
         pd: PdIndex,
@@ -468,6 +469,7 @@ impl MemoryTable {
 
     /// As [`MemoryTable::write`], to memory that this thread cannot just copy to.
     #[cold]
+    #[inline(never)]
     fn write_otherwise(
         &self,
         pd: PdIndex,
@@ -502,12 +504,7 @@ impl MemoryTable {
         // In bounds, as `find` checked.
         let at = to.wrapping_add(before.len());
         if backing != Backing::Mapped || !at.addr().is_multiple_of(8) {
-            if backing == Backing::Foreign {
-                let home = self.home(place.pd)?;
-                home.write(to, before)?;
-                return home.write(at, word);
-            }
-            return self.write(place, right, data);
+            return self.write_last_otherwise(place, (to, backing), data);
         }
         let written = self.copying.guard(to, data.len(), || {
             // SAFETY: as in `write`; the check above aligned the word. A program's accesses that
@@ -519,6 +516,35 @@ impl MemoryTable {
             }
         });
         written.or(Ok(()))
+    }
+
+    /// As [`MemoryTable::write_last`], where the last bytes are no word, or to memory that this
+    /// thread cannot just copy to.
+    #[cold]
+    #[inline(never)]
+    fn write_last_otherwise(
+        &self,
+        place: Place,
+        (to, backing): (*mut u8, Backing),
+        data: &[u8],
+    ) -> Result<(), Refused> {
+        match (backing, data.split_last_chunk::<8>()) {
+            (Backing::Foreign, Some((before, word))) => {
+                let home = self.home(place.pd)?;
+                home.write(to, before)?;
+                home.write(to.wrapping_add(before.len()), word)
+            }
+            (Backing::Mapped, _) => {
+                let written = self.copying.guard(to, data.len(), || {
+                    // SAFETY: as in `write`: `find` has placed so many bytes at `to`.
+                    unsafe { ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+                });
+                written.or(Ok(()))
+            }
+            (Backing::OnDemand | Backing::Null | Backing::Foreign, _) => {
+                self.write_otherwise(place.pd, (to, backing), data)
+            }
+        }
     }
 
     /// Whether a peer may access `length` bytes. A length of zero touches nothing, and its key is

@@ -54,19 +54,20 @@ impl WorkerState {
                 // itself.
                 slot.side.send.discard();
             }
-            QpState::SendQueueError | QpState::Error => {
-                // No more than there were: a process that posts without end does not keep the
-                // worker. What it posts later has a doorbell.
-                for _ in 0..slot.side.send.available() {
-                    if !self.take_request(index) {
-                        break;
-                    }
-                }
-                self.with(index, |qp, host| qp.flush_receives(host));
-            }
-            QpState::ReadyToSend | QpState::SendQueueDrain => {
+            QpState::ReadyToSend
+            | QpState::SendQueueDrain
+            | QpState::SendQueueError
+            | QpState::Error => {
                 let is_limited = slot.limit.is_some();
-                while (!is_limited || self.permits_raw(index, now)) && self.take_request(index) {}
+                // No more than there were: a process that posts without end, to a queue pair that
+                // completes at once, does not keep the worker. What it posts later has a doorbell.
+                let mut left = slot.side.send.available();
+                while left > 0
+                    && (!is_limited || self.permits_raw(index, now))
+                    && self.take_request(index)
+                {
+                    left -= 1;
+                }
                 self.with(index, |qp, host| qp.flush_receives(host));
             }
         }
