@@ -536,7 +536,7 @@ impl MemoryTable {
             }
             (Backing::Mapped, _) => {
                 let written = self.copying.guard(to, data.len(), || {
-                    // SAFETY: as in `write`: `find` has placed so many bytes at `to`.
+                    // SAFETY: as in `write`: `find` has placed all bytes of `data` at `to`.
                     unsafe { ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
                 });
                 written.or(Ok(()))
