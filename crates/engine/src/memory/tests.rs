@@ -5,6 +5,8 @@ mod on_demand;
 mod windows;
 
 use super::*;
+use airdma_transport::{AtomicOperation, RemoteAccess};
+use std::ptr;
 
 const PD: PdIndex = PdIndex::new(3);
 const OTHER_PD: PdIndex = PdIndex::new(4);
