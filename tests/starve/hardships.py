@@ -20,6 +20,8 @@ _PERIOD_US = 100_000
 _BUSY = "while :; do :; done"
 STARVED_S = 10
 """Longer than any of the programs waits for a peer that is silent."""
+LONG_STOP_S = 10
+"""Longer than any of them waits for a peer of which nothing is known."""
 
 
 class Hardship:
@@ -177,10 +179,10 @@ class _Stopped(Hardship):
     """One end is stopped for a while, as by a debugger, `docker pause` or a frozen cgroup."""
 
     strikes = True
-    of_a_kind = 8
 
-    def __init__(self, end: str, seconds: float) -> None:
+    def __init__(self, end: str, seconds: float, of_a_kind: int) -> None:
         self.name = f"{end} stopped for {seconds} s"
+        self.of_a_kind = of_a_kind
         self._end, self._seconds = end, seconds
 
     def strike(self, server: Program, client: Program, after_s: float) -> None:
@@ -196,10 +198,10 @@ def all_of(short: bool) -> list[Hardship]:
     """In the order of the report; of each kind one if `short`."""
     core = min(os.sched_getaffinity(0))
     if short:
-        return [_Loops(8, 10, None), _Stopped("server", 1)]
-    stops = [_Stopped(end, seconds) for end in ("server", "client") for seconds in (0.3, 0.6, 1, 2)]
-    assert len(stops) == _Stopped.of_a_kind
-    return [_LoopsForAWhile(16, 19, STARVED_S), _Loops(8, 0, core), _Quota(5), _Build(), *stops]
+        return [_Loops(8, 10, None), _Stopped("server", LONG_STOP_S, of_a_kind=1)]
+    stops = [_Stopped(end, seconds, of_a_kind=8) for end in ("server", "client") for seconds in (0.3, 0.6, 1, 2)]
+    long_stops = [_Stopped(end, LONG_STOP_S, of_a_kind=20) for end in ("server", "client")]
+    return [_LoopsForAWhile(16, 19, STARVED_S), _Loops(8, 0, core), _Quota(5), _Build(), *stops, *long_stops]
 
 
 def _start(argv: list[str]) -> subprocess.Popen[bytes]:

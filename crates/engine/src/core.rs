@@ -17,6 +17,7 @@ use crate::control::{Beside, Control, Reply};
 use crate::host::gids::{GIDS_MAX, GidEntry};
 use crate::host::interface;
 use crate::host::link_monitor::LinkMonitor;
+use crate::host::presence::Presence;
 use crate::host::recent_paths::RecentPaths;
 use crate::index::{DOORBELLS, Serial};
 use crate::inventory::Inventory;
@@ -189,6 +190,11 @@ impl Core {
             ..info
         };
         let mut core = Self::new(info, config, Clock::running(), Random::kernel())?;
+        let offers = features_of(&core.config, &core.info.interface) != 0;
+        if core.config.daemon.is_none() && offers {
+            let presence = Presence::new(core.info.interface_index);
+            core.visit(|worker| worker.state.presence = Some(presence));
+        }
         // Where a sandbox forbids it, the device is what it was when it was opened.
         let monitor = LinkMonitor::new(core.info.interface_index);
         core.link_monitor = LinkMonitor::unless_forbidden(monitor)?;

@@ -6,4 +6,5 @@ pub(crate) mod interface;
 pub(crate) mod link_monitor;
 pub(crate) mod neighbour;
 pub(crate) mod path;
+pub(crate) mod presence;
 pub(crate) mod recent_paths;

@@ -37,6 +37,8 @@ counters! {
     Retransmits = "retransmits",
     /// Local ACK timeouts.
     Timeouts = "timeouts",
+    /// Those that spent no retry, since the silent process at the other end exists.
+    SilenceExcused = "silence_excused",
     /// Requests and responses that had arrived before.
     Duplicates = "duplicates",
     /// Requests that arrived after a gap.

@@ -102,6 +102,11 @@ pub(crate) struct Requester {
     late_timers: u8,
     /// How long the peer has been silent since the last retry was spent.
     silence: Duration,
+    /// Whether the silence until the next timer spends nothing
+    /// ([`excuse_silence`](Self::excuse_silence)).
+    excused: bool,
+    /// Silence since the last progress that spent nothing for that reason.
+    excused_for: Duration,
     /// The sequence of the last rewind, without any progress since.
     ///
     /// Further hints at the same gap are ignored, the timer is not (one retransmission per gap).
@@ -142,6 +147,8 @@ impl Requester {
             repeats: 0,
             late_timers: 0,
             silence: Duration::ZERO,
+            excused: false,
+            excused_for: Duration::ZERO,
             rewound_at: None,
             loss: None,
             failure: None,

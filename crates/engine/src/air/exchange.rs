@@ -97,13 +97,19 @@ impl Air {
             return Some(air::hello(&answer, receiver));
         }
         if peer.asking.is_some_and(|asking| asking.again_at <= now) {
-            if !peer.ask_again(now) {
+            let is_repeated = peer.ask_again(now);
+            if !is_repeated && !self.is_silent_to_all(view.qps, index) {
+                let peer = self.peer(index);
                 peer.asking = None;
                 self.agree(view, index, None, now);
                 if !self.ask_once_more(index, now) {
                     self.let_go(view, index);
                 }
                 return None;
+            }
+            let peer = self.peer(index);
+            if !is_repeated {
+                peer.ask_later(now);
             }
             let question = Hello {
                 asks: true,
@@ -123,6 +129,23 @@ impl Air {
             ..Report::default()
         };
         Some(self.report(view, index, report, now, port))
+    }
+
+    /// Whether all connections that expect anything of a peer which has agreed wait in vain: it is
+    /// stopped, starved or gone. That it answers no question then says nothing.
+    fn is_silent_to_all(&mut self, qps: &mut QpTable, index: AirIndex) -> bool {
+        let peer = &self.peers[index.place()];
+        let mut in_vain = false;
+        peer.agreed.is_some()
+            && peer.users.iter().all(|&user| {
+                let Some(slot) = qps.slot(user) else {
+                    return true;
+                };
+                let is_silent = slot.qp.silent_timers() > 0;
+                in_vain |= is_silent;
+                is_silent || slot.qp.in_flight_bytes() == 0
+            })
+            && in_vain
     }
 
     /// Whether a peer may call us by this name: the range of a queue pair connected to it.

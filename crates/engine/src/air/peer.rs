@@ -46,13 +46,17 @@ const RTT_MIN: Duration = Duration::from_micros(200);
 const RTT_MAX: Duration = Duration::from_secs(2);
 
 /// Waits for the answer to each repetition of a question. The first is worth an early repetition:
-/// until both have agreed, they use RoCEv2. After the last the peer is plain.
+/// until both have agreed, they use RoCEv2. After the last the peer is plain, unless it has agreed
+/// and is silent altogether: then it is asked each [`ASK_SILENT`].
 pub(super) const HELLO_AGAIN: [Duration; 4] = [
     Duration::from_millis(10),
     Duration::from_millis(50),
     Duration::from_millis(200),
     Duration::from_millis(500),
 ];
+
+/// Time between questions to a peer that has agreed and is silent.
+const ASK_SILENT: Duration = Duration::from_secs(1);
 
 /// Most that a report's number is ahead of the last one: no process sends more reports to all its
 /// peers while one of them gets none.
@@ -233,6 +237,13 @@ impl AirPeer {
             nonce: asking.nonce,
         };
         true
+    }
+
+    /// A question that was repeated often enough is repeated later, too.
+    pub(super) fn ask_later(&mut self, now: Time) {
+        if let Some(asking) = &mut self.asking {
+            asking.again_at = now + ASK_SILENT;
+        }
     }
 
     /// Notes its question, for an answer. False if there are too many.

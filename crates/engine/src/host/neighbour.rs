@@ -182,14 +182,18 @@ pub(super) fn socket_towards(
     source: IpAddr,
     destination: IpAddr,
 ) -> io::Result<(UdpSocket, SocketAddr)> {
-    let at = |ip: IpAddr, port| match ip {
+    let socket = UdpSocket::bind(at(interface, source, 0))?;
+    Ok((socket, at(interface, destination, ROCE_PORT)))
+}
+
+/// A port of an address, which is one of the interface's link if it is link-local.
+pub(super) fn at(interface: u32, ip: IpAddr, port: u16) -> SocketAddr {
+    match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
             SocketAddr::from(SocketAddrV6::new(v6, port, 0, interface))
         }
         IpAddr::V4(_) | IpAddr::V6(_) => SocketAddr::new(ip, port),
-    };
-    let socket = UdpSocket::bind(at(source, 0))?;
-    Ok((socket, at(destination, ROCE_PORT)))
+    }
 }
 
 /// Whether packets leave by the interface although others have the subnet.
@@ -197,7 +201,8 @@ pub(super) fn is_own_link(interface: u32, source: IpAddr, destination: IpAddr) -
     OwnLink::of(source, interface).is_some_and(|mut link| link.leads_to(destination))
 }
 
-fn leave_by(socket: &UdpSocket, interface: u32, source: IpAddr) -> io::Result<()> {
+/// Lets the packets of a socket leave by the interface, whatever the routes say.
+pub(super) fn leave_by(socket: &impl AsRawFd, interface: u32, source: IpAddr) -> io::Result<()> {
     let (level, option) = match source {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_UNICAST_IF),
         IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF),

@@ -6,7 +6,7 @@ use crate::sharing::steering::range_of;
 use crate::tables::cq_table::Overrun;
 use crate::tables::qp_table::{Connection, Source};
 use crate::{AttrMask, Error, QpAttributes, QpState};
-use airdma_transport::{Host, Path, QpEvent, Time};
+use airdma_transport::{Host, Path, QpEvent, QpType, Time};
 use airdma_wire::Gid;
 
 impl WorkerState {
@@ -64,7 +64,19 @@ impl WorkerState {
                 self.connect(index, &attributes.path, source);
                 self.begin_keying(index, now);
                 self.with_air(|air, view| air.join_air(view, index, now));
+                self.listen_for_peer(index);
             }
+        }
+    }
+
+    /// The peer of a reliable connection can learn from the kernel that this process exists.
+    fn listen_for_peer(&mut self, index: QpIndex) {
+        let (Some(presence), Some(slot)) = (&mut self.presence, self.qps.slot(index)) else {
+            return;
+        };
+        let local = slot.connection.and_then(|connection| connection.local.ip());
+        if let Some(local) = local.filter(|_| slot.qp.qp_type() == QpType::Rc) {
+            presence.listen(local, range_of(slot.qp.qpn()));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::tables::qp_host::QpHost;
 use crate::tables::qp_table::{Connection, QpTable};
 use crate::tables::round_robin::RoundRobin;
 use crate::tables::timers::Timers;
-use airdma_transport::{ACK_DELAY_MAX, Loss, QpState, QpType, QueuePair, Time};
+use airdma_transport::{ACK_DELAY_MAX, Loss, QpState, QpType, QueuePair, RETRY_FOR_EVER, Time};
 use airdma_wire::sealed::SEALED_OVERHEAD;
 
 /// The line of queue pairs that send, their timers, and the windows to their peers.
@@ -244,6 +244,12 @@ impl WorkerState {
             return;
         };
         let is_due = slot.qp.poll_timeout().is_some_and(|due| due <= now);
+        if is_due && slot.qp.silent_timers() > 0 {
+            self.excuse_silence(index, now);
+        }
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
         let is_raw = is_sending_raw(&slot.qp);
         let mut change = self.change(index, now);
         if is_raw {
@@ -254,6 +260,27 @@ impl WorkerState {
             change.call(|qp, host| qp.handle_timeout(now, host));
             drop(change);
             self.with_air(|air, view| air.note_stuck(view, index, now));
+        }
+    }
+
+    /// A timer is due of a queue pair whose peer is silent: if the process there exists, that
+    /// spends no retry.
+    #[cold]
+    fn excuse_silence(&mut self, index: QpIndex, now: Time) {
+        let (Some(presence), Some(slot)) = (&mut self.presence, self.qps.slot(index)) else {
+            return;
+        };
+        if slot.qp.attributes().retry_count != RETRY_FOR_EVER
+            && let Some(Connection {
+                remote,
+                local,
+                range,
+                ..
+            }) = slot.connection
+            && let (Some(remote), Some(local)) = (remote.ip(), local.ip())
+            && presence.exists(local, (remote, range), now)
+        {
+            slot.qp.excuse_silence();
         }
     }
 

@@ -15,6 +15,7 @@ use super::scheduler::Scheduler;
 use super::source_port::Candidate;
 use crate::air::Air;
 use crate::config::Window;
+use crate::host::presence::Presence;
 use crate::index::{PeerIndex, QpIndex};
 use crate::inventory::Inventory;
 use crate::memory::RunSums;
@@ -74,6 +75,8 @@ pub(crate) struct WorkerState {
     pub(super) misrouted: bool,
     /// The last peer that stopped answering while packets of the path MTU were in flight to it.
     pub(crate) unanswered: Option<Unanswered>,
+    /// Which silent peers exist; none in a simulation, or if peers are offered nothing.
+    pub(crate) presence: Option<Presence>,
     /// The source of the packet in hand, if it is not the connection's yet.
     pub(super) candidate: Option<Candidate>,
     /// Room for a packet that was sealed.
@@ -105,6 +108,7 @@ impl WorkerState {
             counters: Counters::new(),
             misrouted: false,
             unanswered: None,
+            presence: None,
             candidate: None,
             opened: vec![0; OPENED_LEN_MAX].into_boxed_slice(),
             copy_sum: CopySum::new(),

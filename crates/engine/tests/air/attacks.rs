@@ -203,7 +203,8 @@ fn asked_by_forged_questions(wires: &mut Wires, receiver: u32, has_other_instanc
     asked(wires) - before
 }
 
-fn asked(wires: &Wires) -> usize {
+/// Questions that the left host has sent.
+pub fn asked(wires: &Wires) -> usize {
     hellos(wires).iter().filter(|hello| hello.asks).count()
 }
 

@@ -264,6 +264,36 @@ fn a_host_that_knows_nothing_of_it_gets_four_hellos_and_roce() {
 }
 
 #[test]
+fn a_peer_that_is_stopped_for_seconds_has_agreed_as_before() {
+    let mut wires = Wires::new([true; 2], 64 * 1024);
+    wires.connect_again();
+    let begin = |wires: &Wires| {
+        let write = wires.ends[0].write(&wires.ends[1], 0, 64 * 1024);
+        wires.ends[0].qp.post_send(&write).unwrap();
+    };
+    begin(&wires);
+    // Long packets do not arrive either: the path may be narrow, so the peer is asked, and is
+    // silent.
+    let before = attacks::asked(&wires);
+    wires.pass(5500 * MS, &mut |_, _| true);
+    let asked = attacks::asked(&wires) - before;
+    assert!((6..=12).contains(&asked), "asked {asked} times");
+    wires.pass(200 * MS, &mut |_, _| false);
+    wires.ends[0].ok();
+    // What was agreed on still is: no timer is needed for a loss.
+    begin(&wires);
+    let mut middle = 0;
+    wires.pass(30 * MS, &mut |from, bytes| {
+        is_middle(from, bytes) && {
+            middle += 1;
+            middle == 5
+        }
+    });
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[1].count("naks_sent"), 0);
+}
+
+#[test]
 fn a_lost_hello_is_said_again() {
     let mut wires = Wires::new([true, true], 4096);
     let mut hellos = 0;

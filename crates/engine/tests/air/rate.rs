@@ -253,7 +253,7 @@ fn all_queue_pairs_detect_a_dead_host_in_parallel() {
     let pairs: Vec<_> = (0..50).map(|_| pair(&wires)).collect();
     let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();
     saturate(&mut wires, &ends, 100 * MS);
-    wires.pass(4000 * MS, &mut |_, _| true);
+    wires.pass(6500 * MS, &mut |_, _| true);
     for (left, _) in &ends {
         let completions = std::iter::from_fn(|| left.try_complete());
         let last = completions.last().map(|last| last.status);

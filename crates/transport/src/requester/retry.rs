@@ -32,7 +32,9 @@ impl Requester {
         if let Some(deadline) = self.deadline.filter(|deadline| *deadline <= now) {
             host.count(Counter::Timeouts);
             self.rewind(Some(Loss::Timeout));
-            self.note_silence(now.duration_since(deadline), attributes)?;
+            if self.note_silence(now.duration_since(deadline), attributes)? {
+                host.count(Counter::SilenceExcused);
+            }
         }
         if let Some(repair) = &mut self.repair
             && repair.take_probe(now)
@@ -92,22 +94,43 @@ impl Requester {
     /// Handles a timer that expired, `late` after its time.
     ///
     /// Each time that silence has lasted for [`patience`], it spends a retry; time for which this
-    /// host did not run does not count.
-    fn note_silence(&mut self, late: Duration, attributes: &QpAttributes) -> Result<(), Status> {
+    /// host did not run does not count, nor does [excused](Self::excuse_silence) silence. Returns
+    /// whether this was excused.
+    fn note_silence(&mut self, late: Duration, attributes: &QpAttributes) -> Result<bool, Status> {
         let Some(timer) = self.timer(attributes) else {
-            return Ok(());
+            return Ok(false);
         };
         if late >= LATE && self.late_timers < LATE_TIMERS_MAX {
             self.late_timers += 1;
-            return Ok(());
+            return Ok(false);
+        }
+        if std::mem::take(&mut self.excused) && self.excused_for < EXCUSED_MAX {
+            self.excused_for += timer;
+            return Ok(true);
         }
         let patience = self.patience(timer, attributes);
         self.silence += timer;
         if self.silence < patience {
-            return Ok(());
+            return Ok(false);
         }
         self.silence -= patience;
-        self.spend_retry()
+        self.spend_retry().map(|()| false)
+    }
+
+    /// Number of timers in a row that expired without progress, with a peer whose silence may be
+    /// [excused](Self::excuse_silence): one with which selective repeat is agreed on.
+    pub(crate) fn silent_timers(&self) -> u8 {
+        if self.repair.is_some() {
+            self.repeats
+        } else {
+            0
+        }
+    }
+
+    /// The process at the other end is known to exist: silence until the next timer spends no
+    /// retry, unless there was [`EXCUSED_MAX`] of it.
+    pub(crate) fn excuse_silence(&mut self) {
+        self.excused = true;
     }
 
     /// How long the peer may be silent for each retry.
@@ -217,6 +240,8 @@ impl Requester {
         self.repeats = 0;
         self.late_timers = 0;
         self.silence = Duration::ZERO;
+        self.excused = false;
+        self.excused_for = Duration::ZERO;
     }
 }
 
@@ -235,6 +260,9 @@ const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
 
 /// The same for a peer with which selective repeat is agreed on.
 const GIVEN_UP_AFTER_AGREED: Duration = Duration::from_secs(6);
+
+/// Longest silence of a process that is known to exist: it is stopped, or starved.
+const EXCUSED_MAX: Duration = Duration::from_secs(60);
 
 /// A timer this late shows that this host did not run, and says nothing about the peer.
 const LATE: Duration = Duration::from_millis(10);

@@ -78,13 +78,18 @@ fn given_up_after(timeout: u8, retry_count: u8) -> (Duration, u32) {
 
 /// The same for a peer with which selective repeat is agreed on.
 fn agreed_given_up_after(timeout: u8, retry_count: u8) -> (Duration, u32) {
+    given_up(agreed(timeout, retry_count))
+}
+
+/// Selective repeat is agreed on.
+fn agreed(timeout: u8, retry_count: u8) -> Bench {
     let mut b = Bench::connected_with(QpAttributes {
         timeout,
         retry_count,
         ..attributes()
     });
     b.qp.set_selective(Some(&ReorderMemory::new(1 << 20)));
-    given_up(b)
+    b
 }
 
 fn given_up(mut b: Bench) -> (Duration, u32) {
@@ -127,6 +132,65 @@ fn a_peer_that_shares_its_processors_may_be_silent_for_longer() {
         agreed_given_up_after(8, 7),
         (Duration::from_millis(50) * 32, 32)
     );
+}
+
+/// Lets this many timers expire, before each of which the silence is excused or not.
+fn stay_silent(b: &mut Bench, timers: u32, excused: bool) {
+    let until = b.counted(Counter::Timeouts) + timers;
+    while b.counted(Counter::Timeouts) < until {
+        b.sends();
+        if excused {
+            b.qp.excuse_silence();
+        }
+        b.next_timer();
+    }
+}
+
+#[test]
+fn a_process_that_is_known_to_exist_may_be_silent_for_a_minute() {
+    let mut b = agreed(14, 7);
+    let timer = Duration::from_nanos(4096 << 14);
+    b.post(Operation::Send, 8);
+    assert_eq!(b.qp.silent_timers(), 0);
+    stay_silent(&mut b, 200, true);
+    assert_eq!(b.qp.silent_timers(), 200);
+    assert_eq!(b.counted(Counter::SilenceExcused), 200);
+    // 13 s, which spent nothing; what is left of a minute, and the usual 6 s.
+    let excused = Duration::from_secs(60)
+        .as_nanos()
+        .div_ceil(timer.as_nanos()) as u32;
+    stay_silent(&mut b, excused + 90 - 200 - 1, true);
+    assert_eq!(b.log(), [""; 0]);
+    stay_silent(&mut b, 1, true);
+    assert_eq!(b.log(), ["send 0 RetryExceeded"]);
+}
+
+#[test]
+fn an_excuse_is_for_one_timer_and_progress_allows_a_minute_anew() {
+    let mut b = agreed(14, 7);
+    b.post(Operation::Send, 8);
+    stay_silent(&mut b, 890, true);
+    b.sends();
+    b.acknowledged(P0, ACK);
+    assert_eq!(b.log(), ["send 0 Success"]);
+    assert_eq!(b.qp.silent_timers(), 0);
+    b.post(Operation::Send, 8);
+    stay_silent(&mut b, 10, true);
+    stay_silent(&mut b, 89, false);
+    assert_eq!(b.log(), [""; 0]);
+    stay_silent(&mut b, 1, false);
+    assert_eq!(b.log(), ["send 1 RetryExceeded"]);
+}
+
+#[test]
+fn the_silence_of_an_adapter_is_not_excused() {
+    let mut b = Bench::connected();
+    b.post(Operation::Send, 8);
+    b.sends();
+    b.next_timer();
+    b.sends();
+    b.next_timer();
+    assert_eq!(b.qp.silent_timers(), 0);
 }
 
 #[test]
