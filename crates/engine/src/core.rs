@@ -9,8 +9,10 @@ mod co_processes;
 mod finish_time;
 mod open_port;
 pub(crate) mod progress_loop;
+pub(crate) mod report;
 mod sleep;
 mod state;
+pub(crate) mod viewers;
 
 use crate::clock::Clock;
 use crate::control::{Beside, Control, Reply};
@@ -50,6 +52,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use viewers::Viewers;
 
 /// What would be in the clear must not seem sealed.
 pub(crate) fn not_sealed() -> io::Error {
@@ -118,6 +121,8 @@ pub(crate) struct Core {
     remote: Option<Arc<Remote>>,
     /// Where other processes have the same addresses, once the port is bound.
     steering: OnceLock<Arc<Steering>>,
+    /// Processes that look at this device, once the port is bound and if the system allows it.
+    pub(crate) viewers: OnceLock<Viewers>,
     /// Serial numbers for protection domains and completion queues.
     pub(crate) serial: AtomicU64,
 }
@@ -175,6 +180,7 @@ impl Core {
             bell: config.local.then(Bell::new).transpose()?.map(Arc::new),
             remote: None,
             steering: OnceLock::new(),
+            viewers: OnceLock::new(),
             serial: AtomicU64::new(1),
             arena,
             info,
@@ -484,8 +490,20 @@ impl Core {
         drop(state);
         if is_first {
             self.notify_orphaned_peers();
+            self.admit_viewers();
         }
         self.start_progress_thread()
+    }
+
+    /// From now on other processes can look at the device.
+    fn admit_viewers(self: &Arc<Self>) {
+        // Where the system forbids it the device is not seen.
+        if let Ok(viewers) = Viewers::open(Arc::downgrade(self), self.info.interface_index)
+            && self.progress_thread.watch(viewers.fd()).is_ok()
+        {
+            // The first time that it is set: a port is bound once.
+            let _ = self.viewers.set(viewers);
+        }
     }
 
     /// Uses this port instead of sockets; the counters stay in this process.

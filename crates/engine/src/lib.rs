@@ -43,6 +43,7 @@ mod worker;
 
 pub use airdma_port::impair::Impairment;
 pub use airdma_port::selftest;
+pub use airdma_port::tap;
 pub use airdma_preload::PerProcess;
 pub use airdma_shm::{Sge, memory_file};
 pub use airdma_transport::{
@@ -54,6 +55,7 @@ pub use airdma_wire::{Feth, Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow};
 #[doc(hidden)]
 pub use control::check_control_bytes;
+pub use core::viewers::{CAPTURING, NAME_PREFIX as VIEW_NAME_PREFIX};
 pub use counter_names::SocketCounter;
 pub use daemon::Daemon;
 pub use error::Error;

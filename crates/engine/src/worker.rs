@@ -32,7 +32,8 @@ use crate::worker::state::WorkerState;
 use crate::worker::transmit::{ROUND_BYTES, ROUND_REST_BYTES_MAX};
 use crate::{Error, PathMtu};
 use airdma_cm::Config;
-use airdma_port::{Port, TransmitBatch};
+use airdma_port::tap::{self, Sink};
+use airdma_port::{Port, QueueFill, TransmitBatch};
 use airdma_preload::Uncancelled;
 use airdma_shm::Doorbells;
 use airdma_transport::Time;
@@ -465,6 +466,24 @@ impl Worker {
             link.port.wait_descriptors(out);
         } else if let Some(remote) = &self.state.remote {
             remote.descriptors(out);
+        }
+    }
+
+    /// What this host has sent and the line has not taken yet; `None` if unknown.
+    pub(crate) fn send_queue(&mut self) -> Option<QueueFill> {
+        self.link.as_mut()?.port.send_queue()
+    }
+
+    /// Copies all packets to `sink` from now on. False without a port, or if too many copy.
+    pub(crate) fn tap(&mut self, sink: &Arc<Sink>) -> bool {
+        let rows = &self.state.device.rows;
+        (self.link.as_mut()).is_some_and(|link| tap::add(&mut link.port, rows, Arc::clone(sink)))
+    }
+
+    /// Ends that.
+    pub(crate) fn untap(&mut self, sink: &Arc<Sink>) {
+        if let Some(link) = &mut self.link {
+            tap::remove(&mut link.port, sink);
         }
     }
 

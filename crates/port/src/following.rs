@@ -39,6 +39,19 @@ impl<'a> Following<'a> {
         self.next.set(self.next.get() + self.stride);
     }
 
+    /// How many bytes were taken so far.
+    pub(crate) fn taken(&self) -> usize {
+        self.next.get()
+    }
+
+    /// The packets that were taken since [`taken`](Self::taken) was `before`: BTH to pad.
+    pub(crate) fn taken_since(&self, before: usize) -> impl Iterator<Item = &'a [u8]> {
+        let end = self.next.get().min(self.packets.len());
+        let taken = self.packets.get(before..end).unwrap_or_default();
+        let whole = |packet: &'a [u8]| packet.get(..packet.len().checked_sub(ICRC_LEN)?);
+        taken.chunks(self.stride.max(1)).filter_map(whole)
+    }
+
     /// The next packet, which is handed on.
     #[inline]
     pub(crate) fn pop(&self) -> Option<&'a [u8]> {

@@ -7,9 +7,10 @@
 //!
 //! Backends: [`udp`] (plain sockets, no privilege), [`packet`] (whole Ethernet frames, with
 //! CAP_NET_RAW), [`sim`] (an in-memory pair for tests). [`local`] wraps sockets, and gives packets
-//! for processes of this host to them through memory. [`impair`] wraps any of them and loses,
-//! repeats, reorders or damages packets on purpose; [`selftest`] proves on loopback that the IP
-//! identification the ICRC depends on is what the UDP backend assumes.
+//! for processes of this host to them through memory. [`tap`] wraps any of them, and copies their
+//! packets for a reader. [`impair`] wraps any of them and loses, repeats, reorders or damages
+//! packets on purpose; [`selftest`] proves on loopback that the IP identification the ICRC depends
+//! on is what the UDP backend assumes.
 //!
 //! Nothing is allocated per packet (`tests/no_allocation.rs` proves it), and nothing is locked, but
 //! for the queues that the two ends of a [`sim`] pair share.
@@ -27,6 +28,7 @@ pub mod packet;
 pub mod selftest;
 pub mod sharing;
 pub mod sim;
+pub mod tap;
 pub mod udp;
 
 mod batch;
@@ -48,6 +50,7 @@ pub use icrc::CopySum;
 pub use packet::PacketPort;
 pub use raw::RawSocket;
 use sharing::Sharing;
+use tap::Tap;
 pub use udp::{BindError, Granted, UdpConfig, UdpPort};
 
 /// A packet as a port delivers it: ICRC already checked and cut off.
@@ -205,6 +208,11 @@ pub trait Port: Send {
     fn shared(&mut self) -> Option<&mut dyn SharedPort> {
         None
     }
+
+    /// The tap in front of this port, if it is one.
+    fn tap(&mut self) -> Option<&mut Tap> {
+        None
+    }
 }
 
 /// A port whose addresses other processes of the same user can have too: only sockets are.
@@ -306,5 +314,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn shared(&mut self) -> Option<&mut dyn SharedPort> {
         (**self).shared()
+    }
+
+    fn tap(&mut self) -> Option<&mut Tap> {
+        (**self).tap()
     }
 }

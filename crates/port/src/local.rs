@@ -47,6 +47,7 @@ use inlets::Inlets;
 pub use meeting::Meeting;
 use outlets::{Fate, Outlets};
 pub use source::Source;
+pub use unix::peer_user;
 
 /// Longest packet that goes through memory, BTH to pad.
 const LOCAL_PACKET_MAX: usize = 1 << 16;

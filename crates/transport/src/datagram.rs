@@ -159,6 +159,16 @@ impl Datagrams {
         self.next_psn = attributes.sq_psn;
     }
 
+    /// PSN of the next packet.
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.next_psn
+    }
+
+    /// Requests that have not left completely.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// See [`QueuePair::set_record_requester`](crate::QueuePair::set_record_requester).
     pub(crate) fn set_record_requester(&mut self, instance: Psn, interface_mtu: u32) {
         self.records = RecordRequester::new(instance, interface_mtu);

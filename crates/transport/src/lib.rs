@@ -44,7 +44,9 @@ pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };
 pub use operation::{Bind, Extent, Operation, OperationFields, PackedOperation, WORD_LEN};
-pub use queue_pair::{Arrival, Progress, QpConfig, QueuePair, RecordAnswerOwed, Transmit};
+pub use queue_pair::{
+    Activity, Arrival, Progress, QpConfig, QueuePair, RecordAnswerOwed, Transmit,
+};
 pub use record::{
     CannotRead, Ended, InvalidRecordConfig, RECORD_CLOSED_MAX, RECORD_MAP_BYTES_MAX,
     RECORD_OPEN_MAX, RECORD_READS_MAX, RECORD_SOURCES_MAX, RECORD_UNITS_MAX, ReadAsked,

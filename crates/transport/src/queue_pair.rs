@@ -1,10 +1,12 @@
 //! A queue pair: its state, its attributes, and the service that it runs.
 
 mod ack_delay;
+mod activity;
 mod datagrams;
 mod selective;
 mod states;
 
+pub use activity::Activity;
 use airdma_wire::{Bth, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn, RecordAck, Transport};
 
 use crate::ack_delay::AckDelay;

@@ -261,6 +261,21 @@ impl Requester {
         self.acked
     }
 
+    /// Packets that were sent at least once.
+    pub(crate) fn sent_packets(&self) -> u64 {
+        self.sent_max
+    }
+
+    /// Requests that are not completed.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether the peer had no receive, and is not asked again yet.
+    pub(crate) fn waits_for_receiver(&self) -> bool {
+        self.not_ready_until.is_some()
+    }
+
     /// Bytes in flight, requested READ data included.
     pub(crate) fn in_flight_bytes(&self, attributes: &QpAttributes) -> u32 {
         let path_mtu = attributes.path_mtu.bytes();

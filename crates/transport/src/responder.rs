@@ -123,6 +123,11 @@ impl Responder {
         self.expected
     }
 
+    /// Messages completed, modulo 2^24.
+    pub(crate) fn messages(&self) -> u32 {
+        self.msn
+    }
+
     /// What the peer is owed.
     #[inline]
     pub(crate) fn replies(&mut self) -> &mut Replies {

@@ -41,6 +41,16 @@ impl UnreliableRequester {
         !begins_nothing && !self.queue.is_empty()
     }
 
+    /// PSN of the next packet.
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.next_psn
+    }
+
+    /// Requests that have not left completely.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Whether the requests in progress are done; others may wait.
     pub(crate) fn is_drained(&self) -> bool {
         self.sent == 0

@@ -35,6 +35,11 @@ impl UnreliableResponder {
         self.expected = attributes.rq_psn;
     }
 
+    /// PSN of the packet that comes next.
+    pub(crate) fn expected(&self) -> Psn {
+        self.expected
+    }
+
     /// Handles one request packet.
     ///
     /// # Errors

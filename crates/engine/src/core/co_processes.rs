@@ -26,12 +26,15 @@ impl Core {
         self.control(|worker, now| worker.repair(now));
     }
 
-    /// Handles what the progress thread was woken for: changes of the interface, or of the
-    /// processes that share its addresses.
+    /// Handles what the progress thread was woken for: changes of the interface, of the processes
+    /// that share its addresses, or of those that look at the device.
     pub(crate) fn apply_changes(&self) {
         self.apply_link_changes();
         self.run_loss_calls();
         self.remove_departed();
+        if let Some(viewers) = self.viewers.get() {
+            viewers.accept();
+        }
     }
 
     /// Takes over what a process at the same addresses had, if one may have ended.
@@ -101,6 +104,9 @@ impl Core {
         }
         if let Some(remote) = &self.remote {
             close(remote.lifeline());
+        }
+        if let Some(viewers) = self.viewers.get() {
+            close(viewers.fd());
         }
         if self.steering.get().is_some() || self.remote.is_some() {
             // Held by a thread of the parent's at worst, and then they stay open.

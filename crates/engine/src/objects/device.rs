@@ -533,6 +533,9 @@ impl Drop for SharedCore {
     fn drop(&mut self) {
         if self.core.is_ours() {
             self.core.progress_thread.stop();
+            if let Some(viewers) = self.core.viewers.get() {
+                viewers.close();
+            }
             self.core.linger();
             self.core.leave();
             // The last counts, to the file.

@@ -67,6 +67,18 @@ struct Peer {
     blocked: VecDeque<QpIndex>,
 }
 
+/// What a peer's window is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerState {
+    pub(crate) address: Neighbour,
+    /// Its bytes; none if there is no limit.
+    pub(crate) window: Option<u64>,
+    pub(crate) in_flight: u64,
+    /// Queue pairs that it holds back.
+    pub(crate) waiting: usize,
+    pub(crate) is_silent: bool,
+}
+
 impl Peers {
     pub(crate) fn new(window: Window) -> Self {
         Peers {
@@ -87,6 +99,21 @@ impl Peers {
             Window::AtMost(bytes) => bytes.max(WINDOW_BYTES_MIN),
             Window::Unlimited => WINDOW_BYTES_MAX,
         }
+    }
+
+    /// Those with users.
+    pub(crate) fn states(&self) -> impl Iterator<Item = PeerState> {
+        self.places.values().map(|index| {
+            let peer = &self.peers[index.place()];
+            let window = peer.granted.unwrap_or(peer.window.into());
+            PeerState {
+                address: peer.address,
+                window: (window != u64::MAX).then_some(window),
+                in_flight: peer.in_flight,
+                waiting: peer.blocked.len(),
+                is_silent: peer.silent,
+            }
+        })
     }
 
     /// How many have users.

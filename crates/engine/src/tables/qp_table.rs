@@ -351,6 +351,11 @@ impl QpTable {
         self.slots.iter().flatten().count()
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &QpSlot> {
+        self.slots.iter().flatten().map(|slot| &**slot)
+    }
+
     /// How many have something to send that waits for the keys of their connection.
     pub(crate) fn wait_for_keys(&self) -> usize {
         let waits = |slot: &&QpSlot| {

@@ -60,7 +60,7 @@ pub(super) fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
 }
 
 /// The user that the other end of a connection belonged to when it was made.
-pub(super) fn peer_user(connection: &OwnedFd) -> io::Result<libc::uid_t> {
+pub fn peer_user(connection: &impl AsRawFd) -> io::Result<libc::uid_t> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: room for the struct, and its length.

@@ -1,0 +1,147 @@
+//! Processes that look at a device: what they are told, what they cannot do, and that a device
+//! without them has no thread for them.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma_engine::tap::{RECORD_HEADER_LEN, RecordHeader};
+use airdma_engine::*;
+use common::*;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// More than a device serves.
+const CROWD: usize = 40;
+
+/// The loopback device, with a queue pair, so that it has its port.
+fn bound() -> (Arc<Device>, End) {
+    let all = all_devices().unwrap();
+    let info = all.iter().find(|info| info.interface == "lo").unwrap();
+    let device = Device::open_with(info, &DeviceConfig::default()).unwrap();
+    let end = End::new(&device, QpType::Ud, 4096);
+    (device, end)
+}
+
+fn names() -> Vec<String> {
+    let list = fs::read_to_string("/proc/net/unix").unwrap();
+    let names = list.lines().filter_map(|line| line.split_once('@'));
+    let names = names.filter(|(_, name)| name.starts_with(VIEW_NAME_PREFIX));
+    let mut names: Vec<_> = names.map(|(_, name)| name.to_owned()).collect();
+    names.dedup();
+    names
+}
+
+fn connect() -> UnixStream {
+    let address = SocketAddr::from_abstract_name(&names()[0]).unwrap();
+    let stream = UnixStream::connect_addr(&address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// The answer to a request; empty if the connection is closed.
+fn answer(mut stream: &UnixStream, request: &[u8]) -> String {
+    let mut line = String::new();
+    if stream.write_all(request).is_ok() {
+        // A closed connection may be an error.
+        let _ = BufReader::new(stream).read_line(&mut line);
+    }
+    line
+}
+
+fn threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "airdma-viewer").count()
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_device_is_seen_while_it_is_open_and_serves_few_at_a_time() {
+    isolated(
+        "a_device_is_seen_while_it_is_open_and_serves_few_at_a_time",
+        "",
+        || {
+            let (device, end) = bound();
+            assert_eq!((names().len(), threads()), (1, 0));
+            let viewer = connect();
+            let report = answer(&viewer, b"report\n");
+            let number = end.qp.number().get();
+            assert!(
+                report.starts_with("{\"version\":1,\"interface\":1,"),
+                "{report}"
+            );
+            assert!(
+                report.contains(&format!("{{\"number\":{number},\"type\":\"UD\"")),
+                "{report}"
+            );
+            let long = [b'x'; 1 << 16];
+            for request in [
+                &b"\n"[..],
+                b"nonsense\n",
+                b"capture snap=x\n",
+                &long,
+                b"\xff\xfe\n",
+            ] {
+                assert_eq!(answer(&connect(), request), "");
+            }
+            wait_until("odd requests end", || threads() == 1);
+            let crowd: Vec<_> = (0..CROWD).map(|_| connect()).collect();
+            let served = |stream: &&UnixStream| !answer(stream, b"report\n").is_empty();
+            assert_eq!(crowd.iter().filter(served).count(), 7);
+            assert!(answer(&viewer, b"report\n").starts_with('{'));
+            drop(crowd);
+            wait_until("threads end with their connections", || threads() == 1);
+            drop((end, device));
+            assert_eq!((names(), threads()), (Vec::new(), 0));
+            assert_eq!(answer(&viewer, b"report\n"), "");
+        },
+    );
+}
+
+#[test]
+fn packets_are_copied_while_a_reader_is_connected() {
+    isolated("packets_are_copied_while_a_reader_is_connected", "", || {
+        let (device, end) = bound();
+        let mut viewer = connect();
+        assert_eq!(answer(&viewer, b"capture snap=64\n"), "capturing\n");
+        let other = End::new(&device, QpType::Ud, 4096);
+        let _ = other;
+        let (left, right) = (
+            End::new(&device, QpType::Rc, 4096),
+            End::new(&device, QpType::Rc, 4096),
+        );
+        left.connect(&right);
+        right.connect(&left);
+        left.qp.post_send(&left.write(&right, 0, 4096)).unwrap();
+        left.ok();
+        // The end of the device sends what is left.
+        drop((left, right, other, end, device));
+        let mut bytes = Vec::new();
+        viewer.read_to_end(&mut bytes).unwrap();
+        let (mut rest, mut sent, mut received) = (&bytes[..], 0, 0);
+        while let Some((header, after)) = rest.split_first_chunk::<RECORD_HEADER_LEN>() {
+            let header = RecordHeader::parse(header).unwrap();
+            assert_eq!((header.captured.min(64), header.lost), (header.captured, 0));
+            (sent, received) = match header.is_sent {
+                true => (sent + 1, received),
+                false => (sent, received + 1),
+            };
+            rest = &after[header.captured as usize..];
+        }
+        // At least a packet and its acknowledgement.
+        assert!(rest.is_empty() && sent >= 2, "{sent} {received}");
+        assert_eq!(sent, received);
+    });
+}
