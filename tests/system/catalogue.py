@@ -18,6 +18,7 @@ import file_transfer
 import host_programs
 import interface_changes
 import ip_layer
+import live_view
 import matrix
 import narrow_path
 import odd_disks
@@ -96,6 +97,7 @@ SUITES = (
     _on(Net.PROGRAMS, daemon, daemon.run),
     _on(Net.PROGRAMS, one_host, lambda lab, tally, _: one_host.run(lab, tally)),
     _on(Net.PROGRAMS, records, records.run),
+    _on(Net.PROGRAMS, live_view, live_view.run),
     _on(Net.PROGRAMS, packet_port, lambda lab, tally, _: packet_port.run(lab, tally)),
     Suite("programs", table, Net.PROGRAMS, lambda lab, tally, at: running.run(lab, tally, table.ready_lines(), at)),
     _on(Net.FILES, file_transfer, lambda lab, tally, _: file_transfer.run(lab, tally)),

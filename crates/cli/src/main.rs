@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 mod bench;
+mod capture;
 mod daemon;
 mod devices;
 mod doctor;
@@ -23,6 +24,8 @@ mod selftest;
 mod serve;
 mod sim;
 mod stream;
+mod top;
+mod view;
 mod words;
 
 /// RDMA for every network interface, in user space: no RDMA NIC, no kernel module.
@@ -122,6 +125,19 @@ enum Command {
               conflicts_with_all = ["verbose", "json"])]
         metrics: Option<SocketAddr>,
     },
+    /// Show what devices, processes and queue pairs do, while they do it.
+    ///
+    /// Rates each way, packets sent again, drops by reason, and why a queue pair does not send
+    /// more. Sorted by rate. Programs pay nothing for it: what they have for their own purposes is
+    /// read when it is shown.
+    #[command(after_help = top::HELP)]
+    Top(top::Options),
+    /// Write the packets of devices to a file or a pipe, for Wireshark (pcapng).
+    ///
+    /// Without privilege: the programs that have the devices copy their packets while they are
+    /// asked to.
+    #[command(after_help = capture::HELP)]
+    Capture(capture::Options),
     /// Check this host, and say what to change, with the command.
     #[command(after_help = doctor::HELP)]
     Doctor {
@@ -253,6 +269,8 @@ fn main() -> ExitCode {
             ..
         } => devices::metrics::serve(address),
         Command::Devices { verbose, json, .. } => devices::print(verbose, json),
+        Command::Top(options) => top::top(&options),
+        Command::Capture(options) => capture::capture(&options),
         Command::Doctor { json } => doctor::print(json),
         Command::Selftest => selftest::print(),
         Command::Send(options) => return files::send::send(options),

@@ -50,6 +50,11 @@ pub fn then(stop: impl Fn() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a signal has come.
+pub fn has_come() -> bool {
+    STOPPED_BY.get().is_some()
+}
+
 /// Exit status of a program that was ended by a signal, as in shells.
 pub fn status() -> u8 {
     let signal = STOPPED_BY.get().copied().unwrap_or(libc::SIGINT);

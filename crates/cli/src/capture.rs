@@ -1,0 +1,283 @@
+//! `airdma capture`: packets of devices, as pcapng.
+//!
+//! The processes that have the devices copy their own packets for it; see
+//! [`airdma_engine::tap`]. So it needs no privilege, and shows what filters of the kernel hide:
+//! packets through memory, and those that were coalesced or segmented.
+
+use crate::files::stop;
+use crate::view::{self, View};
+use crate::warn;
+use airdma_engine::tap::{NUMBERS_MAX, RECORD_HEADER_LEN, RecordHeader, SNAP_MAX};
+use airdma_engine::{CAPTURING, all_devices};
+use anyhow::{Result, anyhow};
+use pcapng::{Interface, Output};
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Read};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+mod pcapng;
+
+pub const HELP: &str = "\
+Ends with Ctrl-C, at a limit, or with the program that reads its pipe.
+
+Examples:
+  airdma capture packets.pcapng
+  airdma capture - | wireshark -k -i -
+  airdma capture --qp 0x44e157 --seconds 10 packets.pcapng
+  airdma capture --snap 128 --packets 100000 - | tshark -r -
+
+Packets of airdma's own devices only: for a kernel's rxe or an RDMA NIC use tcpdump or dumpcap.
+Processes that start later join within a tenth of a second. The IP header is made of what a socket
+shows: identification and checksums are 0, and the ICRC is right for that header.";
+
+/// How often processes are listed.
+const LIST_EVERY: Duration = Duration::from_millis(50);
+/// Packets that wait to be written.
+const WAITING_MAX: usize = 4096;
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// File to write, or - for standard output
+    file: PathBuf,
+    /// Packets of this device only, by its name or its interface's
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Packets from and to this address only; may be given several times
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Vec<IpAddr>,
+    /// Packets for this queue pair number only, and, where a queue pair here has it, for that of
+    /// its peer; may be given several times
+    #[arg(long = "qp", value_name = "NUMBER", value_parser = queue_pair_number)]
+    numbers: Vec<u32>,
+    /// First bytes of each packet that are kept, from the IP header on
+    #[arg(long, value_name = "BYTES", default_value_t = SNAP_MAX)]
+    snap: usize,
+    /// End after this number of packets
+    #[arg(long, value_name = "COUNT")]
+    packets: Option<u64>,
+    /// End before the file is longer
+    #[arg(long, value_name = "COUNT")]
+    bytes: Option<u64>,
+    /// End after this time
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+}
+
+fn queue_pair_number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    match number {
+        Ok(number) if number < 1 << 24 => Ok(number),
+        Ok(_) | Err(_) => Err("a number of 24 bits, such as 0x11".into()),
+    }
+}
+
+/// A packet, and the interface of its device.
+type Said = (u32, RecordHeader, Vec<u8>);
+
+pub fn capture(options: &Options) -> Result<ExitCode> {
+    let is_pipe = options.file.as_os_str() == "-";
+    if is_pipe && io::stdout().is_terminal() {
+        return Err(anyhow!(
+            "packets are not text: name a file, or give them to a program \
+             (`airdma capture - | wireshark -k -i -`)"
+        ));
+    }
+    if options.peer.len() > 64 || options.numbers.len() > NUMBERS_MAX / 2 {
+        return Err(anyhow!(
+            "a filter has 64 addresses and {} queue pairs at most",
+            NUMBERS_MAX / 2
+        ));
+    }
+    let interface = options.device.as_deref().map(index_of).transpose()?;
+    stop::then(|| ())?;
+    let mut output = Output::open(&options.file, options.snap.min(SNAP_MAX), options.bytes)?;
+    let written = collect(options, interface, &mut output);
+    let (packets, lost) = (output.packets, output.lost());
+    match written.and_then(|()| output.finish()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) => {
+            let file = options.file.display();
+            let held = output.packets_in_file();
+            return Err(anyhow!(
+                "cannot write {file}: {error}; it has {held} packets"
+            ));
+        }
+    }
+    warn(&format!("{packets} packets, {lost} lost"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn index_of(name: &str) -> Result<u32> {
+    let devices = all_devices()?;
+    let is_it = |info: &&airdma_engine::DeviceInfo| info.name == name || info.interface == name;
+    let found = devices.iter().find(is_it);
+    found
+        .map(|info| info.interface_index)
+        .ok_or_else(|| anyhow!("no device is called {name}: `airdma devices` lists them"))
+}
+
+/// Writes what processes send, until a limit or a signal.
+fn collect(options: &Options, interface: Option<u32>, output: &mut Output) -> io::Result<()> {
+    let start = Instant::now();
+    let limit = options.seconds.map(Duration::from_secs);
+    let is_over = || stop::has_come() || limit.is_some_and(|it| start.elapsed() >= it);
+    let (sender, receiver) = sync_channel(WAITING_MAX);
+    let mut joined = HashSet::new();
+    while !is_over() {
+        join_new(options, interface, &mut joined, &sender)?;
+        let next = Instant::now() + LIST_EVERY;
+        while !is_over() && Instant::now() < next {
+            match receive(&receiver, next) {
+                Some((interface, header, bytes)) => {
+                    output.put(interface, &header, &bytes, || interface_named(interface))?;
+                    if output.is_full || options.packets.is_some_and(|most| output.packets >= most)
+                    {
+                        return Ok(());
+                    }
+                }
+                None => break,
+            }
+        }
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn receive(receiver: &Receiver<Said>, until: Instant) -> Option<Said> {
+    let left = until.saturating_duration_since(Instant::now());
+    receiver.recv_timeout(left).ok()
+}
+
+fn interface_named(index: u32) -> Interface {
+    let devices = all_devices().unwrap_or_default();
+    let found = devices
+        .into_iter()
+        .find(|info| info.interface_index == index);
+    Interface {
+        name: found.map_or_else(|| format!("interface {index}"), |info| info.name),
+    }
+}
+
+/// Begins to read from each process that was not there before.
+fn join_new(
+    options: &Options,
+    interface: Option<u32>,
+    joined: &mut HashSet<String>,
+    sender: &SyncSender<Said>,
+) -> io::Result<()> {
+    let names = view::names()?;
+    joined.retain(|name| names.contains(name));
+    for name in names {
+        let index = view::interface_of(&name);
+        let Some(index) = index.filter(|index| interface.is_none_or(|wanted| wanted == *index))
+        else {
+            continue;
+        };
+        if !joined.insert(name.clone()) {
+            continue;
+        }
+        let (sender, peers) = (sender.clone(), options.peer.clone());
+        let (numbers, snap) = (options.numbers.clone(), options.snap);
+        thread::Builder::new().spawn(move || {
+            if let Some(mut view) = View::open(&name) {
+                // An end is the process's, or this program's.
+                let _ = read(
+                    &mut view,
+                    index,
+                    &ask(&peers, &numbers, snap),
+                    &numbers,
+                    &sender,
+                );
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// A request for packets, to which numbers of queue pairs may be added.
+fn ask(peers: &[IpAddr], numbers: &[u32], snap: usize) -> String {
+    let mut request = format!("capture snap={snap}");
+    if !peers.is_empty() {
+        let _ = write!(request, " peers={}", joined(peers));
+    }
+    if !numbers.is_empty() {
+        let _ = write!(request, " numbers={}", joined(numbers));
+    }
+    request
+}
+
+fn joined<T: ToString>(values: &[T]) -> String {
+    let values: Vec<_> = values.iter().map(T::to_string).collect();
+    values.join(",")
+}
+
+/// Reads the packets of a process until it ends.
+fn read(
+    view: &mut View,
+    interface: u32,
+    request: &str,
+    numbers: &[u32],
+    sender: &SyncSender<Said>,
+) -> io::Result<()> {
+    let mut request = request.to_owned();
+    if !numbers.is_empty() {
+        // What its queue pairs send has the numbers of their peers.
+        for pair in view.report()?.queue_pairs {
+            if let Some(peer) = pair.peer_number.filter(|_| numbers.contains(&pair.number)) {
+                let _ = write!(request, ",{peer}");
+            }
+        }
+    }
+    request.push('\n');
+    if view.ask(&request)? != CAPTURING {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let reader = view.reader();
+    reader.get_ref().set_read_timeout(None)?;
+    loop {
+        let mut header = [0; RECORD_HEADER_LEN];
+        reader.read_exact(&mut header)?;
+        let header = RecordHeader::parse(&header).ok_or(io::ErrorKind::InvalidData)?;
+        let mut bytes = vec![0; header.captured as usize];
+        reader.read_exact(&mut bytes)?;
+        if sender.send((interface, header, bytes)).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_pair_number_is_decimal_or_hexadecimal() {
+        let numbers = ["17", "0x11", "16777215", "0x1000000", "-1", "x", ""].map(queue_pair_number);
+        let found: Vec<_> = numbers.into_iter().map(Result::ok).collect();
+        assert_eq!(found[..3], [Some(17), Some(17), Some(0xff_ffff)]);
+        assert_eq!(found[3..], [None; 4]);
+    }
+
+    #[test]
+    fn a_request_has_what_was_asked_for() {
+        assert_eq!(ask(&[], &[], 96), "capture snap=96");
+        let peers = [
+            "10.0.0.2".parse().expect("valid"),
+            "fe80::1".parse().expect("valid"),
+        ];
+        assert_eq!(
+            ask(&peers, &[1, 2], 5),
+            "capture snap=5 peers=10.0.0.2,fe80::1 numbers=1,2"
+        );
+    }
+}
