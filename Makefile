@@ -38,7 +38,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build deb rpm wheel release packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build deb rpm image wheel release packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ deb: build dropin ## the package for Debian and Ubuntu, in target/packages
 
 rpm: build dropin ## the package for Fedora and its relatives, in target/packages
 	$(PYTHON) packaging/rpm.py
+
+image: build dropin ## the container image, as an OCI layout in target/packages, without a daemon
+	$(PYTHON) packaging/image.py
 
 wheel: ## wheel and source distribution of the Python package, in target/packages (python3-venv, PyPI)
 	$(PYTHON) packaging/wheel.py

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import deb
+import image
 import rpm
 import sbom
 import stage
@@ -35,11 +36,11 @@ def main() -> int:
 
 def build(built: Path, output: Path, with_wheel: bool) -> str:
     """Makes the files, and returns the list of their checksums, which is one of them."""
-    files = [deb.build(built, output), rpm.build(built, output)]
+    files = [deb.build(built, output), rpm.build(built, output), image.build(built, output)]
     if with_wheel:
         files += wheel.build(output, "release")
     bill = output / f"airdma-{stage.version()}.cdx.json"
-    bill.write_text(json.dumps(sbom.document(), indent=2) + "\n", encoding="utf-8")
+    bill.write_text(json.dumps(sbom.document(stage.version()), indent=2) + "\n", encoding="utf-8")
     files.append(bill)
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(files)]
     (output / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")

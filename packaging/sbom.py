@@ -7,31 +7,36 @@ from __future__ import annotations
 import json
 import subprocess
 import tomllib
+from pathlib import Path
 from typing import Any
 
-import stage
-
+SOURCE = Path(__file__).resolve().parents[1]
 SHIPPED = ("airdma-cli", "airdma-verbs", "airdma-sockets", "airdma-c", "airdma-python")
 """The crates whose artefacts are packed."""
 TARGET = "x86_64-unknown-linux-gnu"
 
 
-def document() -> dict[str, Any]:
+def document(version: str) -> dict[str, Any]:
     """The bill, the same whenever and wherever it is written."""
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
-    said = subprocess.run(command, cwd=stage.SOURCE, capture_output=True, text=True, check=True).stdout
-    metadata = json.loads(said)
-    lock = tomllib.loads((stage.SOURCE / "Cargo.lock").read_text(encoding="utf-8"))
+    found = metadata()
+    lock = tomllib.loads((SOURCE / "Cargo.lock").read_text(encoding="utf-8"))
     sums = {(package["name"], package["version"]): package.get("checksum") for package in lock["package"]}
-    packages = {package["id"]: package for package in metadata["packages"]}
-    components = [component(packages[name], sums) for name in compiled_in(metadata)]
+    packages = {package["id"]: package for package in found["packages"]}
+    components = [component(packages[name], sums) for name in compiled_in(found)]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": {"component": {"type": "application", "name": "airdma", "version": stage.version()}},
+        "metadata": {"component": {"type": "application", "name": "airdma", "version": version}},
         "components": sorted(components, key=lambda it: (it["name"], it["version"])),
     }
+
+
+def metadata() -> dict[str, Any]:
+    """What cargo knows of all crates."""
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
+    said = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=True).stdout
+    return dict(json.loads(said))
 
 
 def compiled_in(metadata: dict[str, Any]) -> set[str]:

@@ -19,6 +19,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import licences
 import manuals
 
 SOURCE = Path(__file__).resolve().parents[1]
@@ -142,6 +143,7 @@ def documents(root: Path, where: Layout) -> None:
     folder = root / where.documents
     packed((SOURCE / "CHANGELOG.md").read_text(encoding="utf-8"), folder / "changelog.gz")
     put(SOURCE / "packaging/copyright", folder / "copyright")
+    packed(licences.document(), folder / "THIRD-PARTY.gz")
     for example in sorted((SOURCE / "crates/airdma-c/examples").iterdir()):
         put(example, folder / "examples" / example.name)
     put(SOURCE / "tools/wireshark/airdma.lua", root / "usr/share/airdma/airdma.lua")

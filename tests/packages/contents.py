@@ -34,6 +34,7 @@ PRESENT = (
     "usr/share/zsh/vendor-completions/_airdma",
     "usr/share/fish/vendor_completions.d/airdma.fish",
     "usr/share/doc/airdma/copyright",
+    "usr/share/doc/airdma/THIRD-PARTY.gz",
 )
 MIB_MAX = 40
 LOOPBACK = {"AIRDMA_LOOPBACK": "1"}

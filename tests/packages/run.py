@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packaging"))
 import contents
 import deb
 import fresh
+import image_check
 import python_package
 import relatives
 import release_files
@@ -43,6 +44,7 @@ def main() -> int:
         root = Path(scratch) / "root"
         passed = [run(check.__doc__, partial(check, package, root)) for check in contents.CHECKS]
         passed.append(run("The package for Fedora is right:", partial(relatives.check, options.built, root)))
+    passed.append(run("The container image is right:", partial(image_check.check, options.built)))
     if options.wheel:
         passed.append(run("The wheel for Python works:", partial(python_package.check, options.wheel)))
     if options.roots:

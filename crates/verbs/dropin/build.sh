@@ -4,16 +4,19 @@
 # without rdma-core and for programs that ask dlvsym(3) for a version. From the same code as
 # libairdma.so. The loader knows a file by its inode, so a program that links both libraries loads
 # one.
-#   build.sh [OUT]        OUT: the folder, by default target/release/dropin
+#   [PROFILE=dev] build.sh [OUT]        OUT: the folder, by default target/release/dropin
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
-out=${1:-$target/release/dropin}
+profile=${PROFILE:-release}
+folder=$profile
+[ "$profile" = dev ] && folder=debug
+out=${1:-$target/$folder/dropin}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 
-(cd "$root" && "${CARGO:-cargo}" rustc --release -p airdma-verbs --crate-type staticlib)
+(cd "$root" && "${CARGO:-cargo}" rustc --profile "$profile" -p airdma-verbs --crate-type staticlib)
 
 # One version node after the other, each with its names, each inheriting the one before of the same
 # library: RDMACM_1.1 follows RDMACM_1.0, never an IBVERBS node.
@@ -31,7 +34,7 @@ for source in stubs rsockets; do
 done
 # They are known by their versioned names alone.
 objcopy --wildcard --localize-symbol='stub_*' "$work/stubs.o"
-ld -r -o "$work/whole.o" --whole-archive "$target/release/libairdma.a" --no-whole-archive
+ld -r -o "$work/whole.o" --whole-archive "$target/$folder/libairdma.a" --no-whole-archive
 objcopy --keep-global-symbols="$work/exported" "$work/whole.o"
 mkdir -p "$out"
 cc -shared -o "$work/libibverbs.so.1" "$work/whole.o" "$work/stubs.o" "$work/rsockets.o" -Wl,--gc-sections \

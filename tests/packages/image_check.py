@@ -1,0 +1,103 @@
+"""The container image: its files, its size, and what it does without root."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import image
+from said import Failure, Skipped, said
+
+MIB_MAX = 40
+SCRIPT = """
+set -eu
+root=$1
+ip link set lo up
+mount --rbind /proc "$root/proc"
+airdma() {
+    env -i HOME=/home/airdma PATH=/usr/bin AIRDMA_LOOPBACK=1 \
+        unshare --user --map-user=65532 --map-group=65532 --root="$root" /usr/bin/airdma "$@"
+}
+airdma --version
+airdma devices
+airdma run --explain -- /usr/bin/airdma
+mkdir "$root/tmp/arrived"
+airdma recv --yes --no-name --code lusab-babad /tmp/arrived > /dev/null &
+for _ in $(seq 200); do
+    grep -qE "^[ 0-9]+: [0-9A-F:]+:12B7 " /proc/net/udp /proc/net/udp6 && break
+    sleep 0.05
+done
+airdma send --code lusab-babad /usr/share/doc/airdma/copyright 127.0.0.1
+wait
+cmp "$root/usr/share/doc/airdma/copyright" "$root/tmp/arrived/copyright"
+"""
+"""Runs as root of a user namespace; the programs of the image run as its user."""
+
+
+def check(built: Path) -> str:
+    """Its parts fit each other, it is small, and a file is sent from one to another of its user."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = image.build(built, Path(scratch))
+        size = file.stat().st_size / 2**20
+        root = Path(scratch) / "root"
+        configuration = unpack(file, root)
+        if configuration["config"]["User"] != "65532:65532":
+            raise Failure(f"it runs as {configuration['config']['User']}")
+        links = [path for path in root.rglob("*") if path.is_symlink() and not path.exists()]
+        if links:
+            raise Failure(f"links that lead nowhere: {links}")
+        output = ran(root)
+    if size > MIB_MAX:
+        raise Failure(f"{size:.1f} MiB, at most {MIB_MAX} are expected")
+    return f" {size:.1f} MiB, {output.splitlines()[0]}"
+
+
+def unpack(file: Path, root: Path) -> dict[str, Any]:
+    """Unpacks all layers, each of which is what its digest says; returns the configuration."""
+    with tarfile.open(file) as archive:
+        names = archive.getnames()
+
+        def content(name: str) -> bytes:
+            member = archive.extractfile(name)
+            assert member is not None, name
+            return member.read()
+
+        def blob(described: dict[str, Any]) -> bytes:
+            found = content(f"blobs/{described['digest'].replace(':', '/')}")
+            if f"sha256:{hashlib.sha256(found).hexdigest()}" != described["digest"] or len(found) != described["size"]:
+                raise Failure(f"{described} is not what it says")
+            return found
+
+        if json.loads(content("oci-layout")) != {"imageLayoutVersion": "1.0.0"}:
+            raise Failure(f"no OCI layout: {names}")
+        (entry,) = json.loads(content("index.json"))["manifests"]
+        manifest = json.loads(blob(entry))
+        configuration = dict(json.loads(blob(manifest["config"])))
+        layers = [blob(layer) for layer in manifest["layers"]]
+    for layer, named in zip(layers, configuration["rootfs"]["diff_ids"], strict=True):
+        with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
+            archive.extractall(root, filter=ours)
+        if named != f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}":
+            raise Failure("a layer is not the one of the configuration")
+    return configuration
+
+
+def ours(member: tarfile.TarInfo, root: str) -> tarfile.TarInfo:
+    """The files belong to the user of this test, which has the number of the image's user inside."""
+    return tarfile.tar_filter(member.replace(uid=os.getuid(), gid=os.getgid(), deep=False), root)
+
+
+def ran(root: Path) -> str:
+    """What its programs say."""
+    if not shutil.which("unshare") or not shutil.which("ip"):
+        raise Skipped("no unshare or ip (Debian packages util-linux, iproute2)")
+    command = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child"]
+    return said([*command, "sh", "-c", SCRIPT, "sh", root], dict(os.environ))
