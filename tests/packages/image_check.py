@@ -91,7 +91,7 @@ def unpack(file: Path, root: Path) -> dict[str, Any]:
 
 
 def ours(member: tarfile.TarInfo, root: str) -> tarfile.TarInfo:
-    """The files belong to the user of this test, which has the number of the image's user inside."""
+    """Files belong to the user of this test, who has the number of the image's user inside."""
     return tarfile.tar_filter(member.replace(uid=os.getuid(), gid=os.getgid(), deep=False), root)
 
 
