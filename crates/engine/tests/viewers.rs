@@ -14,7 +14,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// More than a device serves.
 const CROWD: usize = 40;
 
@@ -116,8 +116,6 @@ fn packets_are_copied_while_a_reader_is_connected() {
         let (device, end) = bound();
         let mut viewer = connect();
         assert_eq!(answer(&viewer, b"capture snap=64\n"), "capturing\n");
-        let other = End::new(&device, QpType::Ud, 4096);
-        let _ = other;
         let (left, right) = (
             End::new(&device, QpType::Rc, 4096),
             End::new(&device, QpType::Rc, 4096),
@@ -127,7 +125,7 @@ fn packets_are_copied_while_a_reader_is_connected() {
         left.qp.post_send(&left.write(&right, 0, 4096)).unwrap();
         left.ok();
         // The end of the device sends what is left.
-        drop((left, right, other, end, device));
+        drop((left, right, end, device));
         let mut bytes = Vec::new();
         viewer.read_to_end(&mut bytes).unwrap();
         let (mut rest, mut sent, mut received) = (&bytes[..], 0, 0);
@@ -144,4 +142,32 @@ fn packets_are_copied_while_a_reader_is_connected() {
         assert!(rest.is_empty() && sent >= 2, "{sent} {received}");
         assert_eq!(sent, received);
     });
+}
+
+#[test]
+fn a_child_of_fork_does_not_keep_a_device_in_sight() {
+    isolated(
+        "a_child_of_fork_does_not_keep_a_device_in_sight",
+        "",
+        || {
+            let (device, end) = bound();
+            assert_eq!(names().len(), 1);
+            // SAFETY: the child calls what a signal handler may, and nothing else.
+            let child = unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::pause();
+                    libc::_exit(0);
+                }
+                child
+            };
+            drop((end, device));
+            wait_until("the name goes", || names().is_empty());
+            // SAFETY: the child that was made above.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+            }
+        },
+    );
 }
