@@ -11,10 +11,8 @@ use airdma_engine::cm_protocol::{
 };
 use airdma_engine::{
     Access, AttrMask, Completion, Cq, Gid, Path, PathMtu, Psn, Qp, QpAttributes, QpCaps, QpInit,
-    QpState, QpType, Qpn, RETRY_FOR_EVER,
+    QpState, QpType, Qpn, RETRY_FOR_EVER, random_u32,
 };
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -228,7 +226,7 @@ impl Connection {
             } else {
                 RETRIES
             },
-            psn: Psn::new(RandomState::new().build_hasher().finish() as u32),
+            psn: Psn::new(random_u32()),
             qp,
             cq,
             polling: Mutex::new(Vec::with_capacity(polling::BATCH)),

@@ -1,9 +1,7 @@
 //! Addresses of endpoints without connections.
 
 use crate::{Error, Result};
-use airdma_engine::{Gid, Qkey, Qpn};
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use airdma_engine::{Gid, Qkey, Qpn, random_u32};
 use std::net::IpAddr;
 
 /// Address of a [`DatagramEndpoint`](crate::DatagramEndpoint), for the sources that write to it.
@@ -110,6 +108,5 @@ impl DatagramAddress {
 /// A Q_Key that no peer can guess.
 pub(crate) fn random_qkey() -> Qkey {
     // The highest bit would mean the sender's own Q_Key (IBTA 10.2.5).
-    let random = RandomState::new().build_hasher().finish() as u32;
-    Qkey(random & !(1 << 31))
+    Qkey(random_u32() & !(1 << 31))
 }

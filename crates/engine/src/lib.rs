@@ -93,6 +93,7 @@ pub use queues::cm_channel::{CmChannel, CmNews};
 pub use queues::cq_shared::CqOptions;
 pub use queues::qp_caps::QpCaps;
 pub use queues::work_request::{DatagramRead, RecvWr, SendFlags, SendWr};
+pub use random::random_u32;
 pub use seal::Secret;
 pub use sharing::runtime_dir;
 pub use tables::cq_table::monotonic;

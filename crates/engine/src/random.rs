@@ -1,6 +1,12 @@
 //! Random numbers for keys and queue pair numbers: from the kernel, or, in a simulation, from a
 //! seed.
+//!
+//! | what | from | why |
+//! |---|---|---|
+//! | private keys, and the keys from which proofs of identity are derived | [`Random::secret`], [`Random::secret_u64`]: the kernel, each | nothing but its use ever has it |
+//! | memory keys, numbers of queue pairs and connections | [`Random::next_u32`], [`Random::next_u64`]: several at a time | they are on the wire, and many |
 
+use airdma_preload::WipedPage;
 use std::fmt;
 use std::io::Read;
 
@@ -11,29 +17,31 @@ const FETCHED_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) enum Random {
     /// The kernel: keys guard memory.
-    Kernel(Box<Fetched>),
+    Kernel(Fetched),
     /// A generator in this state, so that a simulation can be repeated.
     Seeded(u64),
 }
 
-/// Random bytes that were fetched and not handed out. A child after fork has them as well, and no
-/// use of the device for which they are.
-pub(crate) struct Fetched {
-    bytes: [u8; FETCHED_BYTES],
-    left: usize,
-}
+/// Random bytes that were fetched and not handed out, and before them the number of these. Both are
+/// zero in a child after fork, which fetches its own.
+pub(crate) struct Fetched(Option<WipedPage>);
 
 impl Fetched {
     /// 32 random bits, which nothing keeps.
     fn next_u32(&mut self) -> u32 {
-        if self.left == 0 {
-            fill(&mut self.bytes);
-            self.left = FETCHED_BYTES;
+        let Some(page) = &mut self.0 else {
+            return random_u32();
+        };
+        let (left, bytes) = page.bytes().split_at_mut(size_of::<u32>());
+        let (left, bytes) = (&mut left[0], &mut bytes[..FETCHED_BYTES]);
+        if *left == 0 {
+            fill(bytes);
+            *left = (FETCHED_BYTES / size_of::<u32>()) as u8;
         }
-        let end = self.left;
-        self.left -= size_of::<u32>();
+        *left -= 1;
+        let at = usize::from(*left) * size_of::<u32>();
         let mut next = [0; size_of::<u32>()];
-        next.swap_with_slice(&mut self.bytes[self.left..end]);
+        next.swap_with_slice(&mut bytes[at..at + size_of::<u32>()]);
         u32::from_ne_bytes(next)
     }
 }
@@ -46,17 +54,14 @@ impl Default for Random {
 
 impl fmt::Debug for Fetched {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Fetched({} bytes)", self.left)
+        out.write_str("Fetched")
     }
 }
 
 impl Random {
-    /// Random numbers of the kernel, several with one system call.
+    /// Random numbers of the kernel.
     pub(crate) fn kernel() -> Random {
-        Random::Kernel(Box::new(Fetched {
-            bytes: [0; FETCHED_BYTES],
-            left: 0,
-        }))
+        Random::Kernel(Fetched(WipedPage::new()))
     }
 
     /// 32 random bits.
@@ -80,6 +85,37 @@ impl Random {
         u64::from(high) << 32 | u64::from(low)
     }
 
+    /// Bytes of a private key, fetched for it alone.
+    pub(crate) fn secret<const N: usize>(&mut self) -> [u8; N] {
+        let mut secret = [0; N];
+        match self {
+            Random::Kernel(_) => fill(&mut secret),
+            Random::Seeded(_) => {
+                for word in secret.chunks_mut(size_of::<u32>()) {
+                    word.copy_from_slice(&self.next_u32().to_ne_bytes()[..word.len()]);
+                }
+            }
+        }
+        secret
+    }
+
+    /// 64 bits of a private key, fetched for it alone.
+    pub(crate) fn secret_u64(&mut self) -> u64 {
+        match self {
+            Random::Kernel(_) => u64::from_ne_bytes(self.secret()),
+            Random::Seeded(_) => self.next_u64(),
+        }
+    }
+
+    /// The page of numbers that were fetched: the number of those left, and the bytes.
+    #[cfg(test)]
+    pub(crate) fn fetched(&mut self) -> [u8; WipedPage::BYTES] {
+        let Random::Kernel(Fetched(Some(page))) = self else {
+            panic!("no page of the kernel's numbers");
+        };
+        *page.bytes()
+    }
+
     /// A generator for another purpose.
     pub(crate) fn fork(&mut self) -> Random {
         match self {
@@ -89,11 +125,12 @@ impl Random {
     }
 }
 
-/// 32 random bits from the kernel. The control path can afford the call.
+/// 32 random bits from the kernel, fetched for this call alone. The control path can afford it.
 ///
 /// # Panics
-/// As [`fill`].
-pub(crate) fn random_u32() -> u32 {
+/// Where a sandbox allows neither `getrandom` nor `/dev/urandom`: keys that can be guessed guard
+/// nothing.
+pub fn random_u32() -> u32 {
     let mut bytes = [0; size_of::<u32>()];
     fill(&mut bytes);
     u32::from_ne_bytes(bytes)
@@ -102,8 +139,7 @@ pub(crate) fn random_u32() -> u32 {
 /// Fills at most [`FETCHED_BYTES`] with random bits of the kernel.
 ///
 /// # Panics
-/// Where a sandbox allows neither `getrandom` nor `/dev/urandom`: keys that can be guessed guard
-/// nothing.
+/// As [`random_u32`].
 fn fill(bytes: &mut [u8]) {
     // SAFETY: the pointer and the length describe `bytes`, which the kernel may write.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
@@ -116,19 +152,4 @@ fn fill(bytes: &mut [u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn numbers_of_the_kernel_differ_and_are_handed_out_once() {
-        let mut random = Random::kernel();
-        let drawn: HashSet<u64> = (0..1000).map(|_| random.next_u64()).collect();
-        assert_eq!(drawn.len(), 1000);
-        let Random::Kernel(fetched) = &random else {
-            panic!("not of the kernel");
-        };
-        assert!(fetched.bytes[fetched.left..].iter().all(|byte| *byte == 0));
-        assert!(!format!("{random:?}").contains('['));
-    }
-}
+mod tests;

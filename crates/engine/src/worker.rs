@@ -247,7 +247,7 @@ impl Worker {
             self.add_range(now);
         }
         let random = &mut self.state.random;
-        let seed = random.next_u64();
+        let seed = random.secret_u64();
         let id_tag = self.state.qps.first_range();
         let config = Config {
             id_tag,

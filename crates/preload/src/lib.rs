@@ -10,7 +10,7 @@
 //! | What does a program get that asks `dlsym(3)` or `dlvsym(3)` for a function? | [`look_ups!`] and [`LookUps`] |
 //! | What of a library that a program opens so that its own dependencies come first? | [`look_ups!`]: the flag is taken from `dlopen(3)` |
 //! | May the function run inside itself? | Yes: finding a symbol neither allocates nor locks, and calls nothing interposed |
-//! | Is this still the process that made the object? | [`Process`]; [`PerProcess`] is a table that a child does not inherit |
+//! | Is this still the process that made the object? | [`Process`]; [`PerProcess`] is a table that a child does not inherit, [`WipedPage`] memory that it finds empty |
 //! | What if the thread is cancelled, or ends? | [`Uncancelled`] defers it; [`blocking`] sleeps where it may happen |
 //! | What if the body panics? | [`contained()`] answers in its place |
 //! | What of `errno`? | [`errno`] |
@@ -35,6 +35,7 @@ mod per_process;
 mod process;
 mod real;
 mod sync;
+mod wiped_page;
 
 pub use cancellation::Uncancelled;
 pub use contained::contained;
@@ -46,3 +47,4 @@ pub use objects::Object;
 pub use per_process::PerProcess;
 pub use process::Process;
 pub use real::{Failure, Real, real};
+pub use wiped_page::WipedPage;

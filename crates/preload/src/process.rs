@@ -3,6 +3,7 @@
 //! After `fork(2)` the child has copies of all objects, while rings, sockets and descriptors are
 //! shared with the parent: an operation of the child on them would happen to the parent.
 
+use crate::wiped_page::WipedPage;
 use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Identifier of the calling process, on a page that the kernel wipes for a child, by whatever call
-/// it was made (`MADV_WIPEONFORK`, Linux 4.14). Null without such a page.
+/// it was made ([`WipedPage`]). Null without such a page.
 ///
 /// A child of `vfork(2)` shares all memory with its parent, which waits for it, and counts as its
 /// parent.
@@ -36,7 +37,8 @@ impl Process {
             // counts. Without memory it is refused; then only the process's id tells processes
             // apart.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-            OWN_ID.store(wiped_for_children(), Ordering::Release);
+            let page = WipedPage::new().map_or(ptr::null_mut(), WipedPage::leak);
+            OWN_ID.store(page.cast(), Ordering::Release);
         });
         Process {
             forks: FORKS.load(Ordering::Relaxed),
@@ -71,25 +73,6 @@ fn own_id() -> u32 {
         }
         id => id,
     }
-}
-
-/// A page of zeros, as each child finds it; null if the system has none to give.
-fn wiped_for_children() -> *mut AtomicU32 {
-    let (bytes, anywhere) = (size_of::<AtomicU32>(), ptr::null_mut());
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, at an address that the kernel chooses.
-    let page = unsafe { libc::mmap(anywhere, bytes, access, kind, -1, 0) };
-    if page == libc::MAP_FAILED {
-        return ptr::null_mut();
-    }
-    // SAFETY: the mapping above, which nothing else uses.
-    if unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) } == 0 {
-        return page.cast();
-    }
-    // SAFETY: as above.
-    unsafe { libc::munmap(page, bytes) };
-    ptr::null_mut()
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub(super) struct Identity {
 impl Identity {
     pub(super) fn draw(random: &mut Random) -> Self {
         Identity {
-            key: [random.next_u64(), random.next_u64()],
+            key: [random.secret_u64(), random.secret_u64()],
             questions: 0,
         }
     }
@@ -77,6 +77,15 @@ impl super::Air {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_key_is_of_no_number_that_was_fetched_before() {
+        let mut random = Random::kernel();
+        random.next_u32();
+        let before = random.fetched();
+        Identity::draw(&mut random);
+        assert!(before == random.fetched());
+    }
 
     #[test]
     fn each_peer_is_told_an_instance_of_its_own() {

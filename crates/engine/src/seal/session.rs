@@ -28,11 +28,7 @@ pub(crate) struct PrivateKey([u8; KEY_LEN]);
 
 impl PrivateKey {
     pub(crate) fn draw(random: &mut Random) -> Self {
-        let mut key = [0; KEY_LEN];
-        for word in key.chunks_exact_mut(4) {
-            word.copy_from_slice(&random.next_u32().to_ne_bytes());
-        }
-        PrivateKey(key)
+        PrivateKey(random.secret())
     }
 
     pub(crate) fn public(&self) -> PublicKey {

@@ -36,7 +36,7 @@ impl WorkerState {
         index: QpIndex,
         config: RecordConfig,
     ) -> Result<(), Error> {
-        let [key, answers_key] = [(); 2].map(|()| [(); 2].map(|()| self.random.next_u64()));
+        let [key, answers_key] = [(); 2].map(|()| [(); 2].map(|()| self.random.secret_u64()));
         let Some(slot) = self.qps.slot(index) else {
             return Err(Error::Gone("the queue pair"));
         };
@@ -66,7 +66,7 @@ impl WorkerState {
         index: QpIndex,
         config: ReliableConfig,
     ) -> Result<(), Error> {
-        let key = [(); 2].map(|()| self.random.next_u64());
+        let key = [(); 2].map(|()| self.random.secret_u64());
         let Some(slot) = self.qps.slot(index) else {
             return Err(Error::Gone("the queue pair"));
         };

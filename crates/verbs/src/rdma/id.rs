@@ -365,14 +365,6 @@ fn gid_of(address: &SocketAddr) -> [u8; 16] {
     engine::Gid::from(address.ip()).0
 }
 
-/// A random number.
-pub fn random() -> u32 {
-    let mut bytes = [0; 4];
-    // SAFETY: room for that many bytes. Once the system has started, four bytes never fail.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    u32::from_ne_bytes(bytes)
-}
-
 /// `rdma_create_id(3)`.
 pub unsafe fn create(
     raw_channel: *mut rdma_event_channel,
@@ -456,7 +448,7 @@ pub unsafe fn make(
             listeners: Vec::new(),
             backlog: 0,
             peer: None,
-            psn: Psn::new(random() & 0x00ff_ffff),
+            psn: Psn::new(engine::random_u32()),
             groups: Vec::new(),
             joins: 0,
             template: None,
