@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
+import calls
 import counted
 import cut
 import datagrams
@@ -37,7 +38,7 @@ from case import Tally
 from ends import BOTH, SHIMMED
 
 SHORT = ("traps", "machine", "programs", "policy", "frozen", "counted")
-SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "frozen", "counted", "faults")
+SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "frozen", "counted", "calls", "faults")
 
 
 def main() -> int:
@@ -92,6 +93,9 @@ def main() -> int:
         if "counted" in only:
             with tally.part("counted"):
                 counted.run(lab, tally)
+        if "calls" in only:
+            with tally.part("calls"):
+                calls.run(lab, tally, folder, arguments.match)
         if "faults" in only:
             with tally.part("faults"):
                 traps.run_faults(lab, tally, folder, chosen)

@@ -29,6 +29,8 @@ use crate::{policy, tcp};
 /// How long an attempt to connect may take. A request that came before the peer had a device is
 /// repeated by the connection manager after seconds only, by the next attempt sooner.
 const FIRST_ANSWER: Duration = Duration::from_millis(500);
+/// Calls that moved data after which a peer that does not answer is left alone.
+const ALONE_AT: u32 = 64;
 /// Most tasks with which a negotiation begins. Hand-backs, of which a connection has one, have no
 /// limit.
 const TASKS_MAX: usize = 4096;
@@ -71,18 +73,28 @@ impl Wake for Task {
 pub fn consider(socket: &'static Socket, fd: c_int) {
     let _inside = Inside::enter();
     let is_active = socket.active.load(Ordering::Relaxed);
-    if is_active && socket.sequence().is_none() {
+    if socket.is_attempting() || is_active && socket.sequence().is_none() {
         return;
     }
     let Some((own, peer)) = tcp::ends(fd) else {
         return;
     };
-    if !policy::allows(own, peer, is_active) || options::has_the_kernels(fd) {
+    if !policy::allows(own, peer, is_active) {
         return socket.settle(Stage::Kernel);
     }
     let Some(agent) = Agent::of_process() else {
         return socket.settle(Stage::Kernel);
     };
+    if agent.hosts.is_silent(peer.ip(), Instant::now()) {
+        return no_answer(socket);
+    }
+    if !is_active && agent.hosts.is_tried(peer.ip()) {
+        return;
+    }
+    // The end that accepted asks once the peer has answered: most peers have no library.
+    if is_active && options::has_the_kernels(fd) {
+        return socket.settle(Stage::Kernel);
+    }
     if lock(&agent.queue).tasks >= TASKS_MAX || !socket.begin_attempt() {
         return;
     }
@@ -100,6 +112,18 @@ pub fn consider(socket: &'static Socket, fd: c_int) {
             socket.end_attempt();
         }
     });
+}
+
+fn has_the_kernels(socket: &Socket, generation: u64) -> bool {
+    let inner = socket.lock();
+    socket.generation() != generation || options::has_the_kernels(inner.fd)
+}
+
+/// The peer has not answered: if it has not for long, its process has no library.
+fn no_answer(socket: &Socket) {
+    if socket.calls.load(Ordering::Relaxed) >= ALONE_AT {
+        socket.leave_alone();
+    }
 }
 
 /// Runs a task beside the program's threads, if there is an agent.
@@ -238,6 +262,7 @@ impl Agent {
         peer: SocketAddr,
     ) -> Outcome {
         if self.hosts.is_silent(peer.ip(), Instant::now()) {
+            no_answer(socket);
             return Outcome::Later;
         }
         let Some(device) = self.device(own.ip()) else {
@@ -256,7 +281,8 @@ impl Agent {
                 match accepted {
                     Some(Ok(endpoint)) if endpoint.peer() == peer.ip() => break endpoint,
                     // Another host is not the peer of this connection.
-                    Some(Ok(_)) | None => {}
+                    Some(Ok(_)) => {}
+                    None => socket.leave_alone(),
                     Some(Err(_)) => return Outcome::Never,
                 }
             }
@@ -271,6 +297,7 @@ impl Agent {
                 }
                 None => {
                     host.unanswered(Instant::now());
+                    no_answer(socket);
                     return Outcome::Later;
                 }
                 Some(Err(error)) => {
@@ -284,6 +311,9 @@ impl Agent {
                 }
             }
         };
+        if !is_active && has_the_kernels(socket, generation) {
+            return Outcome::Never;
+        }
         let connection = negotiation::Connection {
             agent: self,
             socket,

@@ -25,7 +25,8 @@ struct Set([AtomicU64; DESCRIPTORS / 64]);
 /// Descriptors of the shim, and those of them that hold connections which the program has closed.
 static OWN: Set = Set::new();
 static LEFT: Set = Set::new();
-/// Numbers of epoll sets that the program has had members in.
+/// Numbers that may be epoll sets of the program: those whose members it changed, and duplicates,
+/// which it may have made before the first member.
 static EPOLL_SETS: Set = Set::new();
 
 impl Set {
@@ -139,18 +140,11 @@ pub fn in_child() {
     LEFT.each(close_left);
 }
 
-/// The program changes the members of an epoll set.
+/// The number may be that of an epoll set.
 #[inline]
 pub fn note_epoll_set(set: c_int) {
     if !EPOLL_SETS.has(set) {
         EPOLL_SETS.add(set);
-    }
-}
-
-/// A descriptor leads to the same file as another one.
-pub fn duplicated(fd: c_int, to: c_int) {
-    if EPOLL_SETS.has(fd) {
-        EPOLL_SETS.add(to);
     }
 }
 

@@ -24,15 +24,15 @@ pub fn guard<R>(failure: R, body: impl FnOnce() -> R) -> R {
 }
 
 /// Defines C functions whose bodies are guarded. `where kernel(CONDITION => CALL)`: when the call
-/// is passed on in place of that. `waits(CALL)`: called after a failure; returns the result, or
-/// `None` to repeat the call. The thread may be cancelled in both: no Rust value is on its stack.
+/// is passed on in place of that. `waits(SOCKET = OPTION => CALL)`: which call waits in place of
+/// the body, if there is a socket. The thread may be cancelled in both: no Rust value is on its
+/// stack.
 macro_rules! hooks {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $(where kernel($passed_on:expr => $next:expr))? $(, waits($wait:expr))? $body:block)*) => {$(
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $(where kernel($passed_on:expr => $next:expr))? $(, waits($socket:ident = $of:expr => $wait:expr))? $body:block)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
         /// As the man page demands.
-        #[allow(clippy::never_loop, reason = "calls that do not wait")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
             $(
@@ -43,24 +43,19 @@ macro_rules! hooks {
                     return unsafe { $next };
                 }
             )?
-            let call = || $crate::entry::guard(-1, || {
+            $(
+                // SAFETY: as above.
+                #[allow(unused_unsafe, reason = "some conditions are safe")]
+                if let Some($socket) = unsafe { $of } {
+                    // SAFETY: as above.
+                    return unsafe { $wait };
+                }
+            )?
+            $crate::entry::guard(-1, || {
                 // SAFETY: what the man page demands of the caller is what the body demands.
                 #[allow(unused_unsafe, reason = "some bodies are safe")]
                 unsafe { $body }
-            });
-            loop {
-                let answer = call();
-                $(
-                    if answer < 0 {
-                        // SAFETY: as above.
-                        match unsafe { $wait } {
-                            Some(answer) => return answer,
-                            None => continue,
-                        }
-                    }
-                )?
-                break answer;
-            }
+            })
         }
     )*};
 }

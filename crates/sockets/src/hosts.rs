@@ -44,6 +44,11 @@ impl Hosts {
         matches!(lock(&self.0).get(&host), Some(Host::Silent { until, .. }) if *until > now)
     }
 
+    /// Whether an attempt with a host runs, whose outcome other connections wait for.
+    pub fn is_tried(&self, host: IpAddr) -> bool {
+        matches!(lock(&self.0).get(&host), Some(Host::Tried(_)))
+    }
+
     /// Begins an attempt, if it is worth one.
     pub fn begin(&self, host: IpAddr, now: Instant) -> Option<Attempt<'_>> {
         let mut hosts = lock(&self.0);

@@ -53,6 +53,10 @@ pub struct Socket {
     sequence: AtomicU64,
     /// Whether a lane is being tried.
     attempting: AtomicBool,
+    /// Whether calls on the descriptor block, as the kernel said; [`UNKNOWN`] before.
+    blocking: AtomicU8,
+    /// Whether the peer seems to have no library: reads may wait in the kernel.
+    is_alone: AtomicBool,
     /// Whether the program has closed it, and the agent has its descriptor.
     left: AtomicBool,
     /// Events of the lane that no thread has handled.
@@ -83,6 +87,11 @@ pub enum Kind {
     /// A UDP socket.
     Datagram,
 }
+
+/// Values of [`Socket::blocking`].
+const UNKNOWN: u8 = 0;
+const BLOCKING: u8 = 1;
+const NONBLOCKING: u8 = 2;
 
 /// How far a socket is on its way to a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +156,8 @@ pub fn enter(fd: c_int, kind: Kind) -> Option<&'static Socket> {
     socket.bytes.store(0, Ordering::Relaxed);
     socket.sequence.store(0, Ordering::Relaxed);
     socket.attempting.store(false, Ordering::Relaxed);
+    socket.blocking.store(UNKNOWN, Ordering::Relaxed);
+    socket.is_alone.store(false, Ordering::Relaxed);
     socket.left.store(false, Ordering::Relaxed);
     socket.woken.store(false, Ordering::Relaxed);
     {
@@ -274,6 +285,8 @@ impl Socket {
             in_kernel: AtomicU32::new(0),
             sequence: AtomicU64::new(0),
             attempting: AtomicBool::new(false),
+            blocking: AtomicU8::new(UNKNOWN),
+            is_alone: AtomicBool::new(false),
             left: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             inner: Mutex::new(Inner {
@@ -319,7 +332,51 @@ impl Socket {
 
     /// Begins to try a lane, unless that happens already.
     pub fn begin_attempt(&self) -> bool {
-        !self.attempting.swap(true, Ordering::AcqRel)
+        let begins = !self.attempting.swap(true, Ordering::AcqRel);
+        if begins {
+            self.is_alone.store(false, Ordering::Relaxed);
+        }
+        begins
+    }
+
+    /// Whether a lane is being tried.
+    pub fn is_attempting(&self) -> bool {
+        self.attempting.load(Ordering::Relaxed)
+    }
+
+    /// Whether calls on a descriptor of a connection do not block. The kernel is asked once: what
+    /// changes it is seen ([`Socket::forget_blocking`]), and no other process has a lane's
+    /// connection.
+    pub fn is_nonblocking(&self, fd: c_int) -> bool {
+        let known = self.blocking.load(Ordering::Relaxed);
+        if known != UNKNOWN {
+            return known == NONBLOCKING;
+        }
+        let is_nonblocking = tcp::is_nonblocking(fd);
+        let known = if is_nonblocking {
+            NONBLOCKING
+        } else {
+            BLOCKING
+        };
+        self.blocking.store(known, Ordering::Relaxed);
+        is_nonblocking
+    }
+
+    /// The program may have changed whether calls block.
+    pub fn forget_blocking(&self) {
+        self.blocking.store(UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// The peer has not answered for long.
+    pub fn leave_alone(&self) {
+        self.is_alone.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a read is as well made in the kernel: it does not wait, or no lane waits for it.
+    #[inline]
+    pub fn reads_in_kernel(&self) -> bool {
+        self.blocking.load(Ordering::Relaxed) == NONBLOCKING
+            || self.is_alone.load(Ordering::Relaxed)
     }
 
     /// Another attempt may begin.

@@ -5,6 +5,7 @@
 //! and times out as the kernel does, and then takes what is there.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 
 use airdma_preload::errno;
 use libc::{iovec, msghdr};
@@ -22,10 +23,14 @@ use crate::{policy, tcp, waiting};
 const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 /// Calls on a connection before a lane is tried.
 const TRY_AT: u32 = 8;
+/// Calls by which the end that accepted is later: a message and its answer.
+const LATER_BY: u32 = 2;
 /// The least page, at address 0, is never mapped.
 const PAGE_BYTES: usize = 4096;
 /// Length of the part of a write by which the sequence number is learned.
 const LEARN_BYTES: usize = 512;
+/// Calls after which it is no longer tried.
+const LEARN_WITHIN: u32 = 64;
 
 /// The parts of a program's buffer, from some byte on.
 struct Parts<'a> {
@@ -84,6 +89,50 @@ fn returned(step: Step) -> isize {
     }
 }
 
+/// A read that is the kernel's as the program made it, if no lane needs more; its result. Such a
+/// read costs no call of the system beside its own.
+#[inline]
+pub fn read_by_kernel(
+    socket: &'static Socket,
+    fd: c_int,
+    flags: c_int,
+    kernel: impl FnOnce() -> isize,
+) -> Option<isize> {
+    let is_plain = flags & libc::MSG_OOB == 0;
+    let may = is_plain && (flags & libc::MSG_DONTWAIT != 0 || socket.reads_in_kernel());
+    if may {
+        by_kernel(socket, fd, kernel)
+    } else {
+        None
+    }
+}
+
+/// The same of a write: those by which the sequence number is learned are others.
+#[inline]
+pub fn write_by_kernel(
+    socket: &'static Socket,
+    fd: c_int,
+    flags: c_int,
+    kernel: impl FnOnce() -> isize,
+) -> Option<isize> {
+    let may = flags & libc::MSG_OOB == 0 && !learns(socket, flags);
+    if may {
+        by_kernel(socket, fd, kernel)
+    } else {
+        None
+    }
+}
+
+fn by_kernel(socket: &'static Socket, fd: c_int, kernel: impl FnOnce() -> isize) -> Option<isize> {
+    let call = socket.enter_kernel()?;
+    let moves = kernel();
+    drop(call);
+    if moves >= 0 {
+        moved(socket, fd);
+    }
+    Some(moves)
+}
+
 /// Reads from a connection as `recvmsg(2)` does. `control`: room for control messages, used while
 /// the kernel has the stream.
 ///
@@ -117,7 +166,7 @@ pub unsafe fn receive(
                     break Ok(parts.done);
                 }
             }
-            Err(libc::EAGAIN) if flags & libc::MSG_DONTWAIT == 0 && !tcp::is_nonblocking(fd) => {
+            Err(libc::EAGAIN) if flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking(fd) => {
                 let has_some = parts.done > 0;
                 let wait = || waiting::to_receive(socket, fd, has_some);
                 match waiting::keeping(socket, fd, &mut holder, wait) {
@@ -314,7 +363,7 @@ pub unsafe fn send(
             Err(error) => break Err(error),
         }
         waiting::pause_while_ready(socket);
-        if flags & libc::MSG_DONTWAIT != 0 || tcp::is_nonblocking(fd) {
+        if flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking(fd) {
             break Err(libc::EAGAIN);
         }
         let has_some = parts.done > 0;
@@ -354,7 +403,7 @@ unsafe fn send_now(
         step(next::sendmsg(fd, &raw const whole, flags)).map(|count| (count, true))
     };
     if let Some(_call) = socket.enter_kernel() {
-        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0
+        if learns(socket, flags)
             && let Some(count) = learn(socket, fd, parts)
         {
             return Ok((count, false));
@@ -439,16 +488,23 @@ unsafe fn send_now(
     sent
 }
 
+/// Whether a write is one by which the sequence number may be learned.
+fn learns(socket: &Socket, flags: c_int) -> bool {
+    socket.active.load(Ordering::Relaxed)
+        && socket.sequence().is_none()
+        && socket.stage() == Stage::Candidate
+        && flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0
+}
+
 /// Learns the sequence number of a connection that this end made, by the beginning of a write: of
 /// the first one, since many clients write once.
 ///
 /// # Safety
 /// As [`send`].
 fn learn(socket: &Socket, fd: c_int, parts: &Parts) -> Option<usize> {
-    if !socket.active.load(std::sync::atomic::Ordering::Relaxed)
-        || socket.stage() != Stage::Candidate
-        || socket.sequence().is_some()
-    {
+    if socket.calls.load(Ordering::Relaxed) >= LEARN_WITHIN {
+        // Without it there is no lane.
+        socket.step(Stage::Candidate, Stage::Kernel);
         return None;
     }
     let (own, peer) = tcp::ends(fd)?;
@@ -478,9 +534,13 @@ fn moved(socket: &'static Socket, fd: c_int) {
     if socket.stage() != Stage::Candidate {
         return;
     }
-    let calls = 1 + socket
-        .calls
-        .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let calls = 1 + socket.calls.fetch_add(1, Ordering::Relaxed);
+    // The end that accepted asks, once the other one has had time to listen.
+    let calls = if socket.active.load(Ordering::Relaxed) {
+        calls
+    } else {
+        calls.saturating_sub(LATER_BY)
+    };
     if calls >= TRY_AT && calls.is_power_of_two() {
         let before = errno::current();
         agent::consider(socket, fd);

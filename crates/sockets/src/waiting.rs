@@ -10,7 +10,7 @@ use std::time::Duration;
 use airdma_preload::errno;
 
 use crate::holding::Holder;
-use crate::inside::{Inside, is_inside};
+use crate::inside::Inside;
 use crate::lane::Lane;
 use crate::sleeping::questions::{Poll, Time};
 use crate::sleeping::{Question, Refused};
@@ -79,45 +79,32 @@ pub fn pause_while_ready(socket: &'static Socket) {
     }
 }
 
-/// Waits until a blocking read of a UDP socket with lanes should look again: the thread runs the
-/// devices meanwhile.
-pub fn to_receive_datagram(fd: c_int) -> Result<(), c_int> {
-    until_ready(fd, libc::POLLIN, libc::SO_RCVTIMEO, false)
-}
-
-/// After a read of a UDP socket that did not wait and failed. Waits if the call blocks. Returns the
-/// call's result, or `None` to repeat it. No value here has a destructor: the thread may be
-/// cancelled in the waits.
-///
-/// # Safety
-/// None beyond that of the call.
-pub unsafe fn for_datagram(fd: c_int, flags: c_int) -> Option<isize> {
-    const AT_ONCE: c_int = libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE;
-    if errno::current() != libc::EAGAIN || flags & AT_ONCE != 0 || is_inside() {
-        return Some(-1);
-    }
-    let Some(socket) = socket::of(fd).filter(|socket| socket.is_datagram()) else {
-        return Some(-1);
-    };
+/// After a read of a UDP socket that found nothing: waits if the call blocks, and runs the devices
+/// of lanes meanwhile. Returns the call's result, or `None` to read again; `has_waited` if that did
+/// not help before. No value here has a destructor: the thread may be cancelled in the wait.
+pub fn to_receive_datagram(
+    socket: &'static Socket,
+    generation: u64,
+    fd: c_int,
+    has_waited: bool,
+) -> Option<isize> {
     if tcp::is_nonblocking(fd) {
         errno::set(libc::EAGAIN);
         return Some(-1);
     }
-    if is_shut_for_reading(fd) {
+    if has_waited && is_shut_for_reading(fd) {
         return Some(0);
     }
-    let generation = socket.generation();
-    let waited = if socket.stage() == Stage::Lane && turn::has_lanes() {
-        to_receive_datagram(fd)
-    } else {
-        turn::flush();
-        let mut byte = 0u8;
-        // SAFETY: one byte.
-        match unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
-            0.. => Ok(()),
-            _ => Err(errno::current()),
-        }
-    };
+    let mut entry = entry(fd, libc::POLLIN);
+    let entries = &raw mut entry;
+    let waited = until(fd, libc::SO_RCVTIMEO, false, |time| {
+        Looked(Poll {
+            entries,
+            count: 1,
+            time,
+            mask: ptr::null(),
+        })
+    });
     let is_it = |now: &Socket| ptr::eq(now, socket) && socket.generation() == generation;
     let error = match waited {
         Ok(()) if socket::of(fd).is_some_and(is_it) => return None,
@@ -174,6 +161,40 @@ fn with_lane<T>(socket: &'static Socket, of: impl FnOnce(&mut Lane, c_int) -> T)
     drop(inner);
     socket.catch_up();
     found
+}
+
+/// A wait for what the caller has looked for: the sleep looks again.
+#[derive(Clone, Copy)]
+struct Looked(Poll);
+
+impl Question for Looked {
+    unsafe fn ask_kernel(&self) -> c_int {
+        // SAFETY: the caller's promise; so below.
+        unsafe { self.0.ask_kernel() }
+    }
+
+    unsafe fn ask_now(&self) -> c_int {
+        // SAFETY: as above.
+        unsafe { self.0.ask_now() }
+    }
+
+    unsafe fn ask_first(&self) -> c_int {
+        0
+    }
+
+    unsafe fn descriptors(&self, to: &mut Vec<libc::pollfd>) {
+        // SAFETY: as above.
+        unsafe { self.0.descriptors(to) };
+    }
+
+    unsafe fn limit(&self) -> Result<Option<Duration>, Refused> {
+        // SAFETY: as above.
+        unsafe { self.0.limit() }
+    }
+
+    fn mask(&self) -> *const libc::sigset_t {
+        self.0.mask()
+    }
 }
 
 /// Whether the kernel has ended a connection with a lane, or the peer's kernel its stream.

@@ -144,6 +144,24 @@ static void family(int fd)
     TRY(sent(fd, 4000, 'p', port + 50));
 }
 
+/* Each peek goes on where the last one ended. */
+static void peeks(int fd)
+{
+    int start = 0, waiting = 0;
+    MUST(setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &start, sizeof start));
+    tell("peeks");
+    MUST(wait_mask(fd, POLLIN, POLLIN));
+    for (int part = 0; part < 3; part++) {
+        TRY(recv(fd, data, 10, MSG_PEEK));
+        say("peeked at %d: %d", part, data[1] == (char)pattern_at((size_t)(10 * part + 1)));
+    }
+    MUST(ioctl(fd, FIONREAD, &waiting));
+    say("next has %d", waiting);
+    TRY(recv(fd, data, 10, MSG_PEEK));
+    say("peeked at 3: %d", data[1] == (char)pattern_at(31));
+    received("the peeked", fd, 0, sizeof data);
+}
+
 void server(void)
 {
     int fd = at(own, port), waiting = 0;
@@ -183,6 +201,7 @@ void server(void)
     tell("duplicated");
     received("by the duplicate", other, 0, sizeof data);
     family(other);
+    peeks(other);
     MUST(close(other));
     tell("closed");
     hear("over");
@@ -236,6 +255,8 @@ void client(void)
     hear("parent");
     MUST(sent(fd, 4000, 'P', port));
     received("of the parent", fd, 0, sizeof data);
+    hear("peeks");
+    MUST(sent(fd, 32, 'K', port));
     hear("closed");
     TRY(connect(fd, (struct sockaddr *)&to, sizeof to));
     /* The kernel limits how often it says that a port is closed. */

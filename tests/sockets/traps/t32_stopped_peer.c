@@ -22,13 +22,20 @@ void server(void)
     int talks = busy(joined_server()), ends = busy(joined_server());
     tell("stop");
     hear("stopped");
+    /* One set by two descriptors, of which the one that took the member is closed. */
+    int set = MUST(epoll_create1(0)), copy = MUST(dup(set));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP, .data.u64 = 7};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends, &event));
+    MUST(close(set));
     send_pattern(talks, 0, PART);
     send_pattern(ends, 0, PART);
     int64_t since = now_ms();
     TRY(close(ends));
     say("closed at once: %d", now_ms() - since < SOON_MS);
+    say_events("closed", copy, QUIET_MS);
     say("answer: %zu", check_pattern(talks, 0, PART));
     say("it took its time: %d", now_ms() - since > 1000 * (stopped_s() - 1));
+    say_events("closed, and its end is known", copy, QUIET_MS);
     MUST(close(talks));
 }
 

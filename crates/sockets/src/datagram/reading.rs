@@ -13,18 +13,16 @@ use super::words::{NOTE_BYTES, Note};
 use super::{FRAME, TRY_AT, is_open, opening, total};
 use crate::address;
 use crate::counters::{self, Counter};
+use crate::entry::guard;
 use crate::inside::{Inside, is_inside};
 use crate::socket::{Socket, Stage, lock};
-use crate::{next, tcp, waiting};
+use crate::{next, tcp, turn, waiting};
 
 /// Datagrams of any length after which a socket takes lanes; a long one counts as eight. Where IP
 /// fragments are lost, no long one comes.
 const LISTEN_AT: u32 = 64;
 /// Most parts of a message of the kernel.
 const PARTS_MAX: usize = 1024;
-/// Parts for which there is room without memory of the allocator, which a signal handler may have
-/// interrupted.
-const PARTS: usize = 8;
 
 /// Receives a datagram as `recvfrom(2)` does.
 ///
@@ -52,37 +50,40 @@ pub unsafe fn receive_from(
     }
 }
 
-/// Parts of the program, and behind them room for a note.
-struct Parts {
-    few: [iovec; PARTS + 1],
-    many: Vec<iovec>,
+/// What the kernel receives into: the parts of the program, and behind short ones room for a note.
+struct Parts<'a> {
+    of_program: &'a [iovec],
+    /// Those with any length, and the room, where all are shorter than a note.
+    short: [iovec; NOTE_BYTES],
     count: usize,
 }
 
-impl Parts {
-    fn new(parts: &[iovec], spill: &mut [u8; NOTE_BYTES]) -> Parts {
+impl<'a> Parts<'a> {
+    fn new(parts: &'a [iovec], spill: &mut [u8; NOTE_BYTES]) -> Parts<'a> {
         let spill = iovec {
             iov_base: spill.as_mut_ptr().cast(),
             iov_len: NOTE_BYTES,
         };
         let mut all = Parts {
-            few: [spill; PARTS + 1],
-            many: Vec::new(),
-            count: parts.len() + 1,
+            of_program: parts,
+            short: [spill; NOTE_BYTES],
+            count: 0,
         };
-        if parts.len() <= PARTS {
-            all.few[..parts.len()].copy_from_slice(parts);
-        } else {
-            all.many = [parts, &[spill]].concat();
+        if total(parts) < NOTE_BYTES {
+            let with_length = parts.iter().filter(|part| part.iov_len > 0);
+            for (part, place) in with_length.zip(&mut all.short) {
+                *place = *part;
+                all.count += 1;
+            }
+            all.count += 1;
         }
         all
     }
 
     fn all(&self) -> &[iovec] {
-        if self.many.is_empty() {
-            &self.few[..self.count]
-        } else {
-            &self.many
+        match self.count {
+            0 => self.of_program,
+            count => &self.short[..count],
         }
     }
 
@@ -111,6 +112,9 @@ impl Parts {
 
 /// Receives a datagram as `recvmsg(2)` does, into `parts`; the message has the rest.
 ///
+/// A socket without lanes costs the call of the kernel alone, also where it waits. The thread may
+/// be cancelled in that: no value here has a destructor.
+///
 /// # Safety
 /// The parts and the message are the program's.
 pub unsafe fn receive(
@@ -120,87 +124,123 @@ pub unsafe fn receive(
     flags: c_int,
     message: &mut msghdr,
 ) -> isize {
-    let asked = *message;
-    if flags & libc::MSG_ERRQUEUE != 0 || parts.len() >= PARTS_MAX {
+    if is_kernels(socket, fd, parts, flags) {
         (message.msg_iov, message.msg_iovlen) = (parts.as_ptr().cast_mut(), parts.len());
         // SAFETY: the caller's promise.
         return unsafe { next::recvmsg(fd, message, flags) };
     }
     let before = errno::current();
+    let asked = *message;
     let generation = socket.generation();
-    let room = total(parts);
     // SAFETY: all zeros is a value of the structure.
     let mut from: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let (mut fd, mut holder) = (fd, None);
+    let mut spill = [0; NOTE_BYTES];
+    let mut has_waited = false;
     loop {
-        let mut spill = [0; NOTE_BYTES];
         let all = Parts::new(parts, &mut spill);
         let mut received = asked;
         received.msg_iov = all.all().as_ptr().cast_mut();
-        received.msg_iovlen = all.count;
+        received.msg_iovlen = all.all().len();
         if asked.msg_name.is_null() {
             received.msg_name = (&raw mut from).cast();
             received.msg_namelen = size_of_val(&from) as socklen_t;
         }
         // A read that waits runs the devices of lanes.
-        let runs = socket.stage() == Stage::Lane && flags & libc::MSG_DONTWAIT == 0 && !is_inside();
+        let runs = flags & libc::MSG_DONTWAIT == 0 && turn::has_lanes() && !is_inside();
         let now = if runs { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the caller's promise.
         let got = unsafe { next::recvmsg(fd, &raw mut received, flags | now | libc::MSG_TRUNC) };
         let Ok(got) = usize::try_from(got) else {
-            if !runs || errno::current() != libc::EAGAIN || tcp::is_nonblocking(fd) {
+            if !runs || errno::current() != libc::EAGAIN {
                 return -1;
             }
-            let wait = || waiting::to_receive_datagram(fd);
-            match waiting::keeping(socket, fd, &mut holder, wait) {
-                Ok(goes_on_by) => fd = goes_on_by,
-                Err(error) => {
-                    errno::set(error);
-                    return -1;
-                }
+            match waiting::to_receive_datagram(socket, generation, fd, has_waited) {
+                None => has_waited = true,
+                Some(answer) => return answer,
             }
             continue;
         };
-        // SAFETY: the kernel has written there.
-        let note = unsafe { all.note(got) };
-        let mut length = got;
-        if let Some(note) = note {
-            // SAFETY: the caller's promise.
-            if !unsafe { payload(socket, generation, &note, parts, flags) } {
-                if flags & libc::MSG_PEEK != 0 {
-                    take(fd);
-                }
-                continue;
-            }
-            length = note.length as usize;
-        } else {
-            // A name may be longer than the program's room for it.
-            let room = if asked.msg_name.is_null() {
-                size_of_val(&from) as socklen_t
-            } else {
-                asked.msg_namelen
-            };
-            let name = (
-                received.msg_name.cast_const().cast(),
-                received.msg_namelen.min(room),
-            );
-            // SAFETY: the kernel has written that many bytes of the name.
-            unsafe { by_kernel(socket, fd, got, name) };
-        }
-        if !asked.msg_name.is_null() {
-            message.msg_namelen = received.msg_namelen;
-        }
-        message.msg_controllen = received.msg_controllen;
-        message.msg_flags = received.msg_flags & !libc::MSG_TRUNC;
-        if length > room {
-            message.msg_flags |= libc::MSG_TRUNC;
-        }
-        errno::set(before);
-        return if flags & libc::MSG_TRUNC != 0 {
-            length as isize
-        } else {
-            length.min(room) as isize
+        let call = Call {
+            socket,
+            generation,
+            fd,
+            flags,
+            asked: &asked,
         };
+        // SAFETY: the kernel has written there.
+        match guard(Some(-1), || unsafe { call.end(&all, got, &received) }) {
+            Some(length) if length >= 0 => {
+                if !asked.msg_name.is_null() {
+                    message.msg_namelen = received.msg_namelen;
+                }
+                message.msg_controllen = received.msg_controllen;
+                message.msg_flags = received.msg_flags & !libc::MSG_TRUNC;
+                let room = total(parts) as isize;
+                if length > room {
+                    message.msg_flags |= libc::MSG_TRUNC;
+                }
+                errno::set(before);
+                let is_whole = flags & libc::MSG_TRUNC != 0;
+                return if is_whole { length } else { length.min(room) };
+            }
+            Some(failed) => return failed,
+            None => {}
+        }
+    }
+}
+
+/// Whether a read is the kernel's alone.
+fn is_kernels(socket: &Socket, fd: c_int, parts: &[iovec], flags: c_int) -> bool {
+    // What is read beside the program's parts would count for the next peek.
+    let peeks_from_offset =
+        || socket.stage() == Stage::Lost && flags & libc::MSG_PEEK != 0 && has_peek_offset(fd);
+    flags & libc::MSG_ERRQUEUE != 0 || parts.len() >= PARTS_MAX || peeks_from_offset()
+}
+
+/// Whether each peek begins where the last one ended.
+fn has_peek_offset(fd: c_int) -> bool {
+    tcp::integer(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_some_and(|offset| offset >= 0)
+}
+
+/// A call that the kernel has answered.
+struct Call<'a> {
+    socket: &'static Socket,
+    generation: u64,
+    fd: c_int,
+    flags: c_int,
+    asked: &'a msghdr,
+}
+
+impl Call<'_> {
+    /// The length of the datagram, whose first bytes are in the program's parts; `None` if it is
+    /// lost, and the call goes on.
+    ///
+    /// # Safety
+    /// The kernel has received `got` bytes into the parts, and the rest into the message.
+    unsafe fn end(&self, all: &Parts, got: usize, received: &msghdr) -> Option<isize> {
+        let (socket, generation, fd) = (self.socket, self.generation, self.fd);
+        // SAFETY: the caller's promise.
+        let Some(note) = (unsafe { all.note(got) }) else {
+            // A name may be longer than the program's room for it.
+            let room = if self.asked.msg_name.is_null() {
+                size_of::<libc::sockaddr_storage>() as socklen_t
+            } else {
+                self.asked.msg_namelen
+            };
+            let name = received.msg_name.cast_const().cast();
+            let name = (name, received.msg_namelen.min(room));
+            // SAFETY: the kernel has written that many bytes of the name.
+            unsafe { by_kernel(socket, generation, fd, got, name) };
+            return Some(got as isize);
+        };
+        // SAFETY: the caller's promise.
+        if unsafe { payload(socket, generation, &note, all.of_program, self.flags) } {
+            return Some(note.length as isize);
+        }
+        if self.flags & libc::MSG_PEEK != 0 {
+            take(fd);
+        }
+        None
     }
 }
 
@@ -262,11 +302,12 @@ fn take(fd: c_int) {
 /// The name has that many bytes.
 unsafe fn by_kernel(
     socket: &'static Socket,
+    generation: u64,
     fd: c_int,
     length: usize,
     (name, name_length): (*const sockaddr, socklen_t),
 ) {
-    if is_inside() || !is_open(socket, socket.generation()) {
+    if is_inside() || !is_open(socket, generation) {
         return;
     }
     let worth = if length > FRAME {
@@ -310,6 +351,9 @@ fn drop_orphans(socket: &Socket) {
 /// Length of the next datagram, of which the kernel says that it has `length` bytes.
 pub fn next_length(fd: c_int, length: c_int) -> c_int {
     if usize::try_from(length) != Ok(NOTE_BYTES) {
+        return length;
+    }
+    if has_peek_offset(fd) {
         return length;
     }
     let mut bytes = [0u8; NOTE_BYTES];

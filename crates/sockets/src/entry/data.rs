@@ -1,7 +1,7 @@
 //! Calls that move data.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::{self, null, null_mut};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
@@ -10,7 +10,6 @@ use crate::datagram::{reading, writing};
 use crate::inside::is_inside;
 use crate::socket::{self, Stage};
 use crate::stream::{self, is_special, part, parts_of};
-use crate::waiting::for_datagram;
 use crate::{copying, hand_back};
 use crate::{next, socket::Socket};
 
@@ -28,14 +27,9 @@ fn connection(fd: c_int) -> Option<&'static Socket> {
     streamed(fd).filter(|socket| !socket.is_datagram())
 }
 
-/// Flags of a read that does not wait: [`for_datagram`] does, where the thread may be cancelled. A
-/// signal handler that interrupted the shim leaves it to the kernel.
-fn at_once(flags: c_int) -> c_int {
-    if is_inside() {
-        flags
-    } else {
-        flags | libc::MSG_DONTWAIT
-    }
+/// The same, of a UDP socket; `None` if the read is of no bytes, which takes no datagram.
+fn datagrams(fd: c_int, reads_some: bool) -> Option<&'static Socket> {
+    streamed(fd).filter(|socket| socket.is_datagram() && reads_some)
 }
 
 /// Whether a message of a program passes no descriptors.
@@ -47,15 +41,13 @@ unsafe fn passes_nothing(message: *const msghdr) -> bool {
 hooks! {
     /// `read(2)`.
     fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::read(fd, to, length)), waits(for_datagram(fd, 0)) {
-        match streamed(fd) {
-            Some(socket) if length > 0 => {
-                let part = part(to, length);
-                if socket.is_datagram() {
-                    return reading::receive_from(socket, fd, &part, at_once(0), null_mut(), null_mut());
-                }
-                stream::receive(socket, fd, &part, 0, None)
-            }
+    where kernel(streamed(fd).is_none() => next::read(fd, to, length)),
+        waits(socket = datagrams(fd, length > 0) => {
+            reading::receive_from(socket, fd, &part(to, length), 0, null_mut(), null_mut())
+        }) {
+        match connection(fd) {
+            Some(socket) if length > 0 => stream::read_by_kernel(socket, fd, 0, || next::read(fd, to, length))
+                .unwrap_or_else(|| stream::receive(socket, fd, &part(to, length), 0, None)),
             _ => next::read(fd, to, length),
         }
     }
@@ -70,14 +62,16 @@ hooks! {
 
     /// `readv(2)`.
     fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::readv(fd, to, count)), waits(for_datagram(fd, 0)) {
-        match streamed(fd) {
+    where kernel(streamed(fd).is_none() => next::readv(fd, to, count)),
+        waits(socket = datagrams(fd, count > 0) => {
+            let parts = parts_of(to, count.unsigned_abs() as usize);
+            reading::receive_from(socket, fd, parts, 0, null_mut(), null_mut())
+        }) {
+        match connection(fd) {
             Some(socket) if count > 0 => {
                 let parts = parts_of(to, count.unsigned_abs() as usize);
-                if socket.is_datagram() {
-                    return reading::receive_from(socket, fd, parts, at_once(0), null_mut(), null_mut());
-                }
-                stream::receive(socket, fd, parts, 0, None)
+                stream::read_by_kernel(socket, fd, 0, || next::readv(fd, to, count))
+                    .unwrap_or_else(|| stream::receive(socket, fd, parts, 0, None))
             }
             _ => next::readv(fd, to, count),
         }
@@ -85,14 +79,14 @@ hooks! {
 
     /// `recv(2)`.
     fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::recv(fd, to, length, flags)), waits(for_datagram(fd, flags)) {
-        match streamed(fd) {
-            Some(socket) if socket.is_datagram() => {
-                let part = part(to, length);
-                reading::receive_from(socket, fd, &part, at_once(flags), null_mut(), null_mut())
-            }
+    where kernel(streamed(fd).is_none() => next::recv(fd, to, length, flags)),
+        waits(socket = datagrams(fd, true) => {
+            reading::receive_from(socket, fd, &part(to, length), flags, null_mut(), null_mut())
+        }) {
+        match connection(fd) {
             Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
-                stream::receive(socket, fd, &part(to, length), flags, None)
+                stream::read_by_kernel(socket, fd, flags, || next::recv(fd, to, length, flags))
+                    .unwrap_or_else(|| stream::receive(socket, fd, &part(to, length), flags, None))
             }
             _ => next::recv(fd, to, length, flags),
         }
@@ -108,15 +102,16 @@ hooks! {
 
     /// `recvfrom(2)`.
     fn recvfrom(fd: c_int, to: *mut c_void, length: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::recvfrom(fd, to, length, flags, from, from_length)), waits(for_datagram(fd, flags)) {
-        match streamed(fd) {
-            Some(socket) if socket.is_datagram() && from.is_null() == from_length.is_null() => {
-                reading::receive_from(socket, fd, &part(to, length), at_once(flags), from, from_length)
-            }
-            Some(socket) if socket.is_datagram() => {
-                next::recvfrom(fd, to, length, flags, from, from_length)
-            }
+    where kernel(streamed(fd).is_none() => next::recvfrom(fd, to, length, flags, from, from_length)),
+        waits(socket = datagrams(fd, from.is_null() == from_length.is_null()) => {
+            reading::receive_from(socket, fd, &part(to, length), flags, from, from_length)
+        }) {
+        match connection(fd) {
             Some(socket) if socket.stage() == Stage::Lane || (length > 0 && !is_special(flags)) => {
+                let kernel = || next::recvfrom(fd, to, length, flags, from, from_length);
+                if let Some(got) = stream::read_by_kernel(socket, fd, flags, kernel) {
+                    return got;
+                }
                 let got = stream::receive(socket, fd, &part(to, length), flags, None);
                 if got >= 0 && !from.is_null() && !from_length.is_null() {
                     // As the kernel does for TCP.
@@ -138,18 +133,21 @@ hooks! {
 
     /// `recvmsg(2)`.
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t
-    where kernel(streamed(fd).is_none() => next::recvmsg(fd, message, flags)), waits(for_datagram(fd, flags)) {
-        match (streamed(fd), message.as_mut()) {
-            (Some(socket), Some(message)) if socket.is_datagram() => {
-                let parts = parts_of(message.msg_iov, message.msg_iovlen);
-                reading::receive(socket, fd, parts, at_once(flags), message)
-            }
+    where kernel(streamed(fd).is_none() => next::recvmsg(fd, message, flags)),
+        waits(socket = datagrams(fd, !message.is_null()) => {
+            let message = &mut *message;
+            let parts = parts_of(message.msg_iov, message.msg_iovlen);
+            reading::receive(socket, fd, parts, flags, message)
+        }) {
+        match (connection(fd), message.as_mut()) {
             (Some(socket), Some(message)) if !is_special(flags) || socket.stage() == Stage::Lane => {
                 let parts = parts_of(message.msg_iov, message.msg_iovlen);
                 if parts.iter().all(|part| part.iov_len == 0) {
                     return next::recvmsg(fd, message, flags);
                 }
-                stream::receive(socket, fd, parts, flags, Some(message))
+                let at = ptr::from_mut(message);
+                stream::read_by_kernel(socket, fd, flags, || next::recvmsg(fd, at, flags))
+                    .unwrap_or_else(|| stream::receive(socket, fd, parts, flags, Some(&mut *at)))
             }
             _ => next::recvmsg(fd, message, flags),
         }
@@ -157,11 +155,11 @@ hooks! {
 
     /// `recvmmsg(2)`.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int
-    where kernel(streamed(fd).is_none() => next::recvmmsg(fd, messages, count, flags, timeout)) {
-        match streamed(fd) {
-            Some(socket) if socket.is_datagram() && !messages.is_null() => {
-                reading::receive_many(socket, fd, messages, count, flags, timeout)
-            }
+    where kernel(streamed(fd).is_none() => next::recvmmsg(fd, messages, count, flags, timeout)),
+        waits(socket = datagrams(fd, !messages.is_null()) => {
+            reading::receive_many(socket, fd, messages, count, flags, timeout)
+        }) {
+        match connection(fd) {
             // One message has all that a stream has to give.
             Some(_) if count > 0 && !messages.is_null() => {
                 let got = recvmsg(fd, &raw mut (*messages).msg_hdr, flags & !libc::MSG_WAITFORONE);
@@ -183,7 +181,8 @@ hooks! {
                 let kernel = || next::write(fd, from, length);
                 writing::send(socket, fd, &part(from, length), 0, NO_NAME, kernel)
             }
-            Some(socket) if length > 0 => stream::send(socket, fd, &part(from, length), 0, None),
+            Some(socket) if length > 0 => stream::write_by_kernel(socket, fd, 0, || next::write(fd, from, length))
+                .unwrap_or_else(|| stream::send(socket, fd, &part(from, length), 0, None)),
             _ => next::write(fd, from, length),
         }
     }
@@ -201,7 +200,8 @@ hooks! {
                 if parts.iter().all(|part| part.iov_len == 0) {
                     return next::writev(fd, from, count);
                 }
-                stream::send(socket, fd, parts, 0, None)
+                stream::write_by_kernel(socket, fd, 0, || next::writev(fd, from, count))
+                    .unwrap_or_else(|| stream::send(socket, fd, parts, 0, None))
             }
             _ => next::writev(fd, from, count),
         }
@@ -215,7 +215,10 @@ hooks! {
                 let kernel = || next::send(fd, from, length, flags);
                 writing::send(socket, fd, &part(from, length), flags, NO_NAME, kernel)
             }
-            Some(socket) if length > 0 => stream::send(socket, fd, &part(from, length), flags, None),
+            Some(socket) if length > 0 => {
+                stream::write_by_kernel(socket, fd, flags, || next::send(fd, from, length, flags))
+                    .unwrap_or_else(|| stream::send(socket, fd, &part(from, length), flags, None))
+            }
             _ => next::send(fd, from, length, flags),
         }
     }
@@ -229,7 +232,9 @@ hooks! {
                 writing::send(socket, fd, &part(from, length), flags, (to, to_length), kernel)
             }
             Some(socket) if length > 0 && flags & libc::MSG_FASTOPEN == 0 => {
-                stream::send(socket, fd, &part(from, length), flags, None)
+                let kernel = || next::sendto(fd, from, length, flags, to, to_length);
+                stream::write_by_kernel(socket, fd, flags, kernel)
+                    .unwrap_or_else(|| stream::send(socket, fd, &part(from, length), flags, None))
             }
             _ => next::sendto(fd, from, length, flags, to, to_length),
         }
@@ -255,7 +260,8 @@ hooks! {
                 if parts.iter().all(|part| part.iov_len == 0) {
                     return next::sendmsg(fd, message, flags);
                 }
-                stream::send(socket, fd, parts, flags, Some(header))
+                stream::write_by_kernel(socket, fd, flags, || next::sendmsg(fd, message, flags))
+                    .unwrap_or_else(|| stream::send(socket, fd, parts, flags, Some(header)))
             }
             _ => {
                 socket::passed(header);

@@ -32,8 +32,8 @@ fn closes(fd: c_int) {
 
 /// After a call of the program made `to` from `fd`.
 fn duplicated(fd: c_int, to: c_int) -> c_int {
-    if to >= 0 {
-        descriptors::duplicated(fd, to);
+    if known(fd).is_none() {
+        descriptors::note_epoll_set(to);
     }
     if to < 0 || to == fd || known(fd).is_none() || is_inside() {
         return to;
@@ -263,9 +263,10 @@ hooks! {
             libc::SYS_close_range => {
                 close_range(a as c_uint, b as c_uint, c as c_int) as isize
             }
-            libc::SYS_dup if is_ours => dup(fd) as isize,
+            libc::SYS_dup => dup(fd) as isize,
             libc::SYS_dup2 => dup2(fd, b as c_int) as isize,
             libc::SYS_dup3 => dup3(fd, b as c_int, c as c_int) as isize,
+            libc::SYS_fcntl => fcntl(fd, b as c_int, c as c_ulong) as isize,
             libc::SYS_read if is_ours => data::read(fd, b as *mut c_void, c as usize),
             libc::SYS_write if is_ours => data::write(fd, b as *const c_void, c as usize),
             // It may pass descriptors.
@@ -299,6 +300,9 @@ hooks! {
                 data::recvmmsg(fd, b as *mut _, c as c_uint, d as c_int, e as *mut _) as isize
             }
             libc::SYS_epoll_ctl => epoll_ctl(fd, b as c_int, c as c_int, d as *mut _) as isize,
+            libc::SYS_setsockopt if is_ours => {
+                super::options::setsockopt(fd, b as c_int, c as c_int, d as *const _, e as u32) as isize
+            }
             libc::SYS_shutdown if is_ours => shutdown(fd, b as c_int) as isize,
             libc::SYS_accept4 => accepted(next::syscall(number, a, b, c, d, e, f) as c_int) as isize,
             _ => next::syscall(number, a, b, c, d, e, f),
@@ -335,7 +339,7 @@ accepts! {
 fn is_kernels(command: c_int) -> bool {
     !matches!(
         command,
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFD
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFD | libc::F_SETFL
     )
 }
 
@@ -353,6 +357,11 @@ fn least(command: c_int, argument: c_ulong) -> c_ulong {
 
 /// After `fcntl(2)`.
 fn controlled(fd: c_int, command: c_int, argument: c_ulong, answer: c_int) -> c_int {
+    if command == libc::F_SETFL
+        && let Some(socket) = known(fd)
+    {
+        socket.forget_blocking();
+    }
     let is_inherited = command == libc::F_SETFD && argument & libc::FD_CLOEXEC as c_ulong == 0;
     if is_inherited && socket::is_of_parent() && !is_inside() {
         hand_back::descriptor(fd);

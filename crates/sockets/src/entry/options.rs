@@ -87,6 +87,11 @@ hooks! {
     /// `ioctl(2)`: how much there is to read, and to send.
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
         let answer = next::ioctl(fd, request, argument);
+        if request == libc::FIONBIO
+            && let Some(socket) = known(fd)
+        {
+            socket.forget_blocking();
+        }
         if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ) || answer != 0 {
             return answer;
         }
