@@ -342,6 +342,34 @@ pub struct Curve {
     pub points: BTreeMap<u64, Point>,
 }
 
+impl Curve {
+    /// The curve of another value of the same runs, where they have it.
+    pub fn of_value(&self, figure: Figure, value: impl Fn(&Sample) -> Option<f64>) -> Curve {
+        let points = self.points.iter().filter_map(|(x, point)| {
+            let sample = |sample: &Sample| {
+                Some(Sample {
+                    value: value(sample)?,
+                    ..Sample::default()
+                })
+            };
+            let samples: Vec<Sample> = point.samples.iter().filter_map(sample).collect();
+            let is_any = !samples.is_empty();
+            let point = Point {
+                samples,
+                client: point.client.clone(),
+                server: point.server.clone(),
+                ..Point::default()
+            };
+            is_any.then_some((*x, point))
+        });
+        Curve {
+            figure,
+            points: points.collect(),
+            ..self.clone()
+        }
+    }
+}
+
 /// A program that is not installed or a link that cannot be made, and the series left out for it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Missing {

@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use airdma_engine::{
-    Access, AttrMask, Channel, ChannelWait, Completion, Cq, Device, EventWait, Gid, LIMITS, Lkey,
-    Mr, Path, PathMtu, Pd, Qp, QpAttributes, QpCaps, QpInit, QpState, QpType, Qpn, Rkey, Sge,
-    Status, all_devices,
+    Access, Channel, ChannelWait, Completion, Cq, Device, EventWait, Gid, LIMITS, Lkey, Mr, Path,
+    PathMtu, Pd, Qp, QpAttributes, QpCaps, QpInit, QpType, Qpn, Rkey, Sge, Status, all_devices,
 };
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
@@ -103,8 +102,7 @@ impl Queues {
     pub fn connect(&self, qp: &Qp, there: IpAddr, number: u32) -> anyhow::Result<()> {
         let info = self.device.current();
         let own = info.gids.iter().position(|row| row.address == self.here);
-        let mut attributes = QpAttributes {
-            state: QpState::Init,
+        let attributes = QpAttributes {
             port: 1,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             path: Path {
@@ -123,26 +121,7 @@ impl Queues {
             timeout: ACK_TIMEOUT,
             ..QpAttributes::default()
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let receive = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let send = AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::TIMEOUT;
-        for (state, mask) in [
-            (QpState::Init, init),
-            (QpState::ReadyToReceive, receive),
-            (QpState::ReadyToSend, send),
-        ] {
-            attributes.state = state;
-            qp.modify(&attributes, mask | AttrMask::STATE)?;
-        }
+        qp.connect(&attributes)?;
         Ok(())
     }
 

@@ -18,6 +18,7 @@ mod record;
 mod region;
 mod shared;
 mod streams;
+mod view;
 
 #[pymodule]
 mod _airdma {

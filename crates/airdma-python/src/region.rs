@@ -1,7 +1,7 @@
 //! Memory that a device sends from and receives into, as a Python buffer.
 
 use crate::shared::Shared;
-use crate::{Cell, failure};
+use crate::{Cell, failure, view};
 use airdma::Rights;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -112,7 +112,7 @@ impl Region {
     }
 
     /// The memory for one more view, which is counted.
-    fn view(&self, part: Option<(&Range<usize>, u64)>) -> PyResult<Bytes> {
+    fn view(&self, part: Option<(&Range<usize>, u64)>) -> PyResult<view::Bytes> {
         let mut place = self.place.lock();
         if let Some((_, times_given)) = part
             && times_given != place.times_given
@@ -125,51 +125,15 @@ impl Region {
             return Err(PyBufferError::new_err(place.away));
         }
         place.views += 1;
-        let whole = place.bytes;
-        Ok(part.map_or(whole, |(range, _)| Bytes {
+        let Bytes { start, length } = place.bytes;
+        Ok(part.map_or((start, length), |(range, _)| {
             // SAFETY: a message lies within its region, which has not been given away since.
-            start: unsafe { whole.start.add(range.start) },
-            length: range.len(),
+            (unsafe { start.add(range.start) }, range.len())
         }))
     }
 
     fn end_view(&self) {
         self.place.lock().views -= 1;
-    }
-}
-
-/// Clears the owner of a refused view (PEP 3118): a caller that releases it all the same must not
-/// release what was on its stack.
-///
-/// # Safety
-/// `view` is null, or what Python gave to `__getbuffer__`.
-unsafe fn disown(view: *mut ffi::Py_buffer) {
-    // SAFETY: the caller's promise.
-    if let Some(view) = unsafe { view.as_mut() } {
-        view.obj = std::ptr::null_mut();
-    }
-}
-
-/// Fills `view` with bytes that `owner` keeps.
-///
-/// # Safety
-/// `view` is what Python gave to `__getbuffer__` of `owner`, and the bytes stay until its
-/// `__releasebuffer__`.
-unsafe fn fill(
-    owner: &Bound<'_, PyAny>,
-    bytes: Bytes,
-    view: *mut ffi::Py_buffer,
-    flags: c_int,
-) -> PyResult<()> {
-    let length = bytes.length as ffi::Py_ssize_t;
-    // SAFETY: the caller's promise; a writable buffer of that length.
-    let failed = unsafe {
-        ffi::PyBuffer_FillInfo(view, owner.as_ptr(), bytes.start.cast(), length, 0, flags)
-    };
-    if failed == 0 {
-        Ok(())
-    } else {
-        Err(PyErr::fetch(owner.py()))
     }
 }
 
@@ -180,12 +144,10 @@ impl Region {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: Python's view.
-        unsafe { disown(view) };
-        let bytes = slf.get().view(None)?;
+        let region = slf.get();
+        let (begin, end) = (|| region.view(None), || region.end_view());
         // SAFETY: Python's view; the region keeps its memory while views are counted.
-        let filled = unsafe { fill(slf.as_any(), bytes, view, flags) };
-        filled.inspect_err(|_| slf.get().end_view())
+        unsafe { view::give(slf.as_any(), (view, flags), true, begin, end) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
@@ -289,15 +251,13 @@ impl Message {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: Python's view.
-        unsafe { disown(view) };
         let message = slf.get();
         let region = message.region.get();
-        let bytes = region.view(Some((&message.range, message.times_given)))?;
+        let begin = || region.view(Some((&message.range, message.times_given)));
+        let end = || region.end_view();
         // SAFETY: Python's view; the message keeps its region, and that its memory while views are
         // counted.
-        let filled = unsafe { fill(slf.as_any(), bytes, view, flags) };
-        filled.inspect_err(|_| region.end_view())
+        unsafe { view::give(slf.as_any(), (view, flags), true, begin, end) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {

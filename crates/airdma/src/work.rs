@@ -188,15 +188,8 @@ impl Work {
         seen: u64,
         waker: Option<&Waker>,
     ) -> Option<Result<u64>> {
-        if waker.is_some() {
-            watch(&mut self.write_watchers, waker);
-            qp.await_writes(true);
-        }
-        let placed = qp.writes_placed();
-        if placed != seen {
-            return Some(Ok(placed));
-        }
-        self.failure.clone().map(|cause| Err(cause.into()))
+        await_writes(qp, &mut self.write_watchers, waker);
+        self.beyond(qp.writes_placed(), seen)
     }
 
     /// Number of placed WRITEs and of completions.
@@ -211,13 +204,14 @@ impl Work {
         seen: u64,
         waker: Option<&Waker>,
     ) -> Option<Result<u64>> {
-        if waker.is_some() {
-            watch(&mut self.activity_watchers, waker);
-            qp.await_writes(true);
-        }
-        let found = self.activity(qp);
-        if found != seen {
-            return Some(Ok(found));
+        await_writes(qp, &mut self.activity_watchers, waker);
+        self.beyond(self.activity(qp), seen)
+    }
+
+    /// A count that was taken after a waker was kept, if it is not `seen`.
+    fn beyond(&self, count: u64, seen: u64) -> Option<Result<u64>> {
+        if count != seen {
+            return Some(Ok(count));
         }
         self.failure.clone().map(|cause| Err(cause.into()))
     }
@@ -613,4 +607,11 @@ fn broken() -> Cause {
         Blame::Peer,
         "the connection broke: the peer asked for something that our regions do not allow",
     )
+}
+/// Keeps the waker, if there is one, for the next WRITE that is placed.
+fn await_writes(qp: &Qp, watchers: &mut Vec<Waker>, waker: Option<&Waker>) {
+    if waker.is_some() {
+        watch(watchers, waker);
+        qp.await_writes(true);
+    }
 }

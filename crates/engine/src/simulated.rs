@@ -10,9 +10,7 @@ use crate::core::Core;
 pub use crate::inventory::Inventory;
 use crate::random::Random;
 use crate::worker::Work;
-use crate::{
-    AttrMask, Device, DeviceConfig, DeviceInfo, GidEntry, Mr, PathMtu, Qp, QpAttributes, QpState,
-};
+use crate::{Device, DeviceConfig, DeviceInfo, GidEntry, Mr, PathMtu, Qp, QpAttributes};
 use airdma_port::Port;
 use airdma_transport::Time;
 use airdma_wire::air::feature;
@@ -156,38 +154,6 @@ impl Simulated {
     }
 }
 
-/// Moves a queue pair of a reliable connection from RESET to RTS with these attributes, whatever
-/// state they name.
-///
-/// # Panics
-/// If a transition is refused.
-pub fn connect(qp: &Qp, attributes: &QpAttributes) {
-    let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    let receive = AttrMask::AV
-        | AttrMask::PATH_MTU
-        | AttrMask::DEST_QPN
-        | AttrMask::RQ_PSN
-        | AttrMask::MAX_DEST_RD_ATOMIC
-        | AttrMask::MIN_RNR_TIMER;
-    let send = AttrMask::SQ_PSN
-        | AttrMask::MAX_QP_RD_ATOMIC
-        | AttrMask::RETRY_CNT
-        | AttrMask::RNR_RETRY
-        | AttrMask::TIMEOUT;
-    for (state, mask) in [
-        (QpState::Init, init),
-        (QpState::ReadyToReceive, receive),
-        (QpState::ReadyToSend, send),
-    ] {
-        let attributes = QpAttributes {
-            state,
-            ..*attributes
-        };
-        qp.modify(&attributes, mask | AttrMask::STATE)
-            .expect("all that the transition asks for");
-    }
-}
-
 /// Makes the calls that wait for an event of this descriptor return `EAGAIN` when there is none.
 pub fn set_nonblocking(fd: RawFd) {
     // SAFETY: plain integers; a descriptor that is none is refused.
@@ -195,4 +161,13 @@ pub fn set_nonblocking(fd: RawFd) {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
     }
+}
+
+/// As [`Qp::connect`], for tests.
+///
+/// # Panics
+/// If a transition is refused.
+pub fn connect(qp: &Qp, attributes: &QpAttributes) {
+    qp.connect(attributes)
+        .expect("all that the transitions ask for");
 }

@@ -3,7 +3,7 @@
 
 mod world;
 
-use airdma_stream::{Description, Flags, Pool, Source};
+use airdma_stream::{Description, Flags, Frame, Pool, Receiver, Sender, Source};
 use std::time::{Duration, Instant};
 use world::common::{PATIENCE, isolated};
 use world::{World, exchange, is_intact, received, send};
@@ -74,17 +74,23 @@ fn the_end_of_a_device_keeps_no_block() {
     });
 }
 
+/// A stream whose receiver has one block, with a frame that the program keeps.
+fn with_the_only_block_kept(world: &World) -> (Pool, Sender, Receiver, Frame) {
+    let pool = world.pool(1, 100);
+    let mut sender = world.sender(2, 100, 1);
+    let mut receiver = world.open(&mut sender, &pool);
+    sender.add(1, Source::default()).unwrap();
+    send(&mut sender, 1, 0, 10);
+    let kept = exchange(&mut sender, &mut receiver);
+    assert!(sender.flush(PATIENCE).unwrap());
+    (pool, sender, receiver, kept)
+}
+
 #[test]
 fn has_credit_reports_an_ended_connection() {
     isolated("has_credit_reports_an_ended_connection", "", || {
         let world = World::new();
-        let pool = world.pool(1, 100);
-        let mut sender = world.sender(2, 100, 1);
-        let mut receiver = world.open(&mut sender, &pool);
-        sender.add(1, Source::default()).unwrap();
-        send(&mut sender, 1, 0, 10);
-        let kept = exchange(&mut sender, &mut receiver);
-        assert!(sender.flush(PATIENCE).unwrap());
+        let (pool, mut sender, receiver, kept) = with_the_only_block_kept(&world);
         assert!(!sender.has_credit().unwrap());
         drop((receiver, kept, pool));
         let start = Instant::now();
@@ -99,14 +105,8 @@ fn has_credit_reports_an_ended_connection() {
 fn a_wait_ends_with_a_credit_and_with_an_arrival() {
     isolated("a_wait_ends_with_a_credit_and_with_an_arrival", "", || {
         let world = World::new();
-        let pool = world.pool(1, 100);
-        let mut sender = world.sender(2, 100, 1);
-        let mut receiver = world.open(&mut sender, &pool);
-        sender.add(1, Source::default()).unwrap();
-        send(&mut sender, 1, 0, 10);
-        let kept = exchange(&mut sender, &mut receiver);
-        assert!(sender.flush(PATIENCE).unwrap());
-        // The receiver's only block is kept: nothing happens.
+        let (_pool, mut sender, _receiver, kept) = with_the_only_block_kept(&world);
+        // Nothing happens.
         assert!(!sender.has_credit().unwrap());
         while sender.wait(Duration::from_millis(20)).unwrap() {}
         assert!(!sender.has_credit().unwrap());

@@ -1,6 +1,6 @@
 //! What the page says, and the measurement with the shares of valid bytes.
 
-use crate::measurement::{Curve, Figure, Measurement, Point, Sample};
+use crate::measurement::{Curve, Figure, Measurement, Sample};
 
 /// The measurement with the shares of valid bytes as curves of their own.
 pub fn with_shares(taken: &Measurement) -> Measurement {
@@ -29,32 +29,10 @@ fn is_lossy(curve: &Curve) -> bool {
 }
 
 fn shares(curve: &Curve, name: &str, label: &str, share: Share) -> Curve {
-    let points = curve.points.iter().filter_map(|(x, point)| {
-        let samples: Vec<Sample> = point
-            .samples
-            .iter()
-            .filter_map(|sample| {
-                Some(Sample {
-                    value: share(sample)?,
-                    ..Sample::default()
-                })
-            })
-            .collect();
-        let is_any = !samples.is_empty();
-        let point = Point {
-            samples,
-            client: point.client.clone(),
-            server: point.server.clone(),
-            ..Point::default()
-        };
-        is_any.then_some((*x, point))
-    });
     Curve {
-        figure: Figure::Valid,
         name: format!("{}{name}", curve.name),
         label: format!("{}{label}", curve.label),
-        points: points.collect(),
-        ..curve.clone()
+        ..curve.of_value(Figure::Valid, share)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the page says, and the measurement with what streams cost.
 
-use crate::measurement::{Curve, Figure, Measurement, Point, Sample, StreamCost};
+use crate::measurement::{Figure, Measurement, StreamCost};
 
 type Value = fn(&StreamCost) -> Option<f64>;
 
@@ -27,36 +27,11 @@ pub fn with_costs(taken: &Measurement) -> Measurement {
     let mut all = taken.clone();
     for (of, figure, value) in DERIVED {
         let curves = taken.curves.iter().filter(|curve| curve.figure == of);
-        let derived = curves.map(|curve| derived(curve, figure, value));
+        let derived = curves.map(|curve| curve.of_value(figure, |sample| value(&sample.stream?)));
         all.curves
             .extend(derived.filter(|curve| !curve.points.is_empty()));
     }
     all
-}
-
-fn derived(curve: &Curve, figure: Figure, value: Value) -> Curve {
-    let points = curve.points.iter().filter_map(|(x, point)| {
-        let sample = |sample: &Sample| {
-            Some(Sample {
-                value: value(&sample.stream?)?,
-                ..Sample::default()
-            })
-        };
-        let samples: Vec<Sample> = point.samples.iter().filter_map(sample).collect();
-        let is_any = !samples.is_empty();
-        let point = Point {
-            samples,
-            client: point.client.clone(),
-            server: point.server.clone(),
-            ..Point::default()
-        };
-        is_any.then_some((*x, point))
-    });
-    Curve {
-        figure,
-        points: points.collect(),
-        ..curve.clone()
-    }
 }
 
 /// What comes before the figures.

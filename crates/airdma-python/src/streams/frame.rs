@@ -1,5 +1,6 @@
 //! Frames and blocks as Python buffers.
 
+use crate::view::{self, Bytes};
 use crate::{Cell, failure};
 use airdma_stream::{Block, Flags};
 use pyo3::exceptions::PyBufferError;
@@ -24,6 +25,14 @@ impl<T> Viewed<T> {
         })
     }
 
+    /// One view more, of these bytes; an error says why there is no memory.
+    fn view(&mut self, away: &'static str, bytes: impl FnOnce(&mut T) -> Bytes) -> PyResult<Bytes> {
+        let memory = self.memory.as_mut();
+        let bytes = bytes(memory.ok_or_else(|| PyBufferError::new_err(away))?);
+        self.views += 1;
+        Ok(bytes)
+    }
+
     fn take(&mut self) -> PyResult<Option<T>> {
         if self.views > 0 {
             return Err(PyBufferError::new_err(format!(
@@ -32,47 +41,6 @@ impl<T> Viewed<T> {
             )));
         }
         Ok(self.memory.take())
-    }
-}
-
-/// Makes a view of `owner`'s memory.
-///
-/// # Safety
-/// `view` is what Python gave to `__getbuffer__` of `owner`, and `bytes` are those of its memory,
-/// which stays while views are counted.
-unsafe fn fill(
-    owner: &Bound<'_, PyAny>,
-    (start, length): (*mut u8, usize),
-    is_readonly: bool,
-    (view, flags): (*mut ffi::Py_buffer, c_int),
-) -> PyResult<()> {
-    let (length, is_readonly) = (length as ffi::Py_ssize_t, c_int::from(is_readonly));
-    // SAFETY: the caller's promise.
-    let failed = unsafe {
-        ffi::PyBuffer_FillInfo(
-            view,
-            owner.as_ptr(),
-            start.cast(),
-            length,
-            is_readonly,
-            flags,
-        )
-    };
-    if failed == 0 {
-        Ok(())
-    } else {
-        Err(PyErr::fetch(owner.py()))
-    }
-}
-
-/// Clears the owner of a view that may be refused (PEP 3118).
-///
-/// # Safety
-/// `view` is null, or what Python gave to `__getbuffer__`.
-unsafe fn disown(view: *mut ffi::Py_buffer) {
-    // SAFETY: the caller's promise.
-    if let Some(view) = unsafe { view.as_mut() } {
-        view.obj = std::ptr::null_mut();
     }
 }
 
@@ -211,20 +179,14 @@ impl Frame {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: Python's view.
-        unsafe { disown(view) };
-        let bytes = {
-            let mut viewed = slf.get().frame.lock();
-            let Some(frame) = &viewed.memory else {
-                return Err(PyBufferError::new_err("the frame is released"));
-            };
-            let bytes = (frame.as_ptr().cast_mut(), frame.len());
-            viewed.views += 1;
-            bytes
+        let frame = &slf.get().frame;
+        let begin = || {
+            let bytes = |frame: &mut airdma_stream::Frame| (frame.as_ptr().cast_mut(), frame.len());
+            frame.lock().view("the frame is released", bytes)
         };
+        let end = || frame.lock().views -= 1;
         // SAFETY: Python's view, which is read-only; a frame stays while views are counted.
-        let filled = unsafe { fill(slf.as_any(), bytes, true, (view, flags)) };
-        filled.inspect_err(|_| slf.get().frame.lock().views -= 1)
+        unsafe { view::give(slf.as_any(), (view, flags), false, begin, end) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
@@ -301,22 +263,16 @@ impl FrameBlock {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: Python's view.
-        unsafe { disown(view) };
-        let bytes = {
-            let mut viewed = slf.get().block.lock();
-            let Some(block) = &mut viewed.memory else {
-                return Err(PyBufferError::new_err(
-                    "the block was sent: ask for another",
-                ));
-            };
-            let bytes = (block.as_mut_ptr(), block.len());
-            viewed.views += 1;
-            bytes
+        let block = &slf.get().block;
+        let begin = || {
+            let bytes = |block: &mut Block| (block.as_mut_ptr(), block.len());
+            block
+                .lock()
+                .view("the block was sent: ask for another", bytes)
         };
+        let end = || block.lock().views -= 1;
         // SAFETY: Python's view; a block stays while views are counted.
-        let filled = unsafe { fill(slf.as_any(), bytes, false, (view, flags)) };
-        filled.inspect_err(|_| slf.get().block.lock().views -= 1)
+        unsafe { view::give(slf.as_any(), (view, flags), true, begin, end) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {

@@ -313,6 +313,38 @@ impl Qp {
         }
     }
 
+    /// Moves a queue pair of a reliable connection from RESET to RTS with these attributes,
+    /// whatever state they name.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`].
+    pub fn connect(&self, attributes: &QpAttributes) -> Result<(), Error> {
+        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        let receive = AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        let send = AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::TIMEOUT;
+        for (state, mask) in [
+            (QpState::Init, init),
+            (QpState::ReadyToReceive, receive),
+            (QpState::ReadyToSend, send),
+        ] {
+            let attributes = QpAttributes {
+                state,
+                ..*attributes
+            };
+            self.modify(&attributes, mask | AttrMask::STATE)?;
+        }
+        Ok(())
+    }
+
     /// Changes state and attributes as `ibv_modify_qp(3)`. On the way to RESET its completions
     /// leave the completion queues.
     ///
