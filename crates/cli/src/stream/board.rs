@@ -8,6 +8,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +19,10 @@ const PREFIX: &str = "stream-";
 const SUFFIX: &str = ".sock";
 /// Begin of the name of a socket that does not listen yet.
 const NEW: &str = "new-";
+/// Age at which such a socket is that of a dead process.
+const NEW_MAX: Duration = Duration::from_secs(60);
+/// Most sockets that a start looks at.
+const SWEPT_MAX: usize = 256;
 /// Time without an answer after one has failed, for want of descriptors mostly.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the other process.
@@ -85,12 +90,48 @@ impl Drop for Board {
 /// A socket with a name of its own: processes of several containers may have one number and one
 /// directory.
 fn listen_in(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
+    sweep(folder);
     let name = format!("{PREFIX}{}-{:x}{SUFFIX}", std::process::id(), monotonic());
     let (path, new) = (folder.join(&name), folder.join(format!("{NEW}{name}")));
     let listener = UnixListener::bind(&new)?;
     // Only now: one that has its name and does not listen is taken for that of a dead process.
     fs::rename(&new, &path)?;
     Ok((path, listener))
+}
+
+/// Removes sockets of processes that were killed. One that does not listen yet may be that of a
+/// process that starts; that of another user, whose runtime directory this may be, is left alone.
+fn sweep(folder: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    for path in paths
+        .filter(|path| is_new(path) || is_board(path))
+        .take(SWEPT_MAX)
+    {
+        let Ok(metadata) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        if !metadata.file_type().is_socket() || metadata.uid() != own {
+            continue;
+        }
+        let age = metadata
+            .modified()
+            .ok()
+            .and_then(|made| made.elapsed().ok());
+        let is_dead = if is_new(&path) {
+            age.is_some_and(|age| age >= NEW_MAX)
+        } else {
+            connect(&path).is_err_and(|error| is_of_the_dead(&error))
+        };
+        if is_dead {
+            drop(fs::remove_file(&path));
+        }
+    }
+}
+
+fn is_of_the_dead(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
 }
 
 fn answer(mut stream: &UnixStream, latest: &Mutex<String>) -> io::Result<()> {
@@ -124,9 +165,15 @@ fn is_board(path: &Path) -> bool {
     name.is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX))
 }
 
+fn is_new(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let begun = name.and_then(|name| name.strip_prefix(NEW));
+    begun.is_some_and(|name| is_board(Path::new(name)))
+}
+
 fn read(path: &Path) -> io::Result<Value> {
     let stream = match connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+        Err(error) if is_of_the_dead(&error) => {
             // Its process was killed.
             drop(fs::remove_file(path));
             return Err(error);
@@ -166,6 +213,41 @@ mod tests {
         let [one, other] = [(); 2].map(|()| listen_in(&folder).unwrap());
         assert_ne!(one.0, other.0);
         assert!(is_board(&one.0) && is_board(&other.0));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_start_removes_what_killed_processes_left() {
+        let folder = folder("left");
+        let (live, _listener) = listen_in(&folder).unwrap();
+        let left = |name: &str, age_s: u64| {
+            let path = folder.join(name);
+            drop(UnixListener::bind(&path).unwrap());
+            let file = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+            let made = std::time::SystemTime::now() - Duration::from_secs(age_s);
+            let since = made.duration_since(std::time::UNIX_EPOCH).unwrap();
+            let time = rustix::fs::Timespec {
+                tv_sec: since.as_secs() as i64,
+                tv_nsec: 0,
+            };
+            let times = rustix::fs::Timestamps {
+                last_access: time,
+                last_modification: time,
+            };
+            let at = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::utimensat(rustix::fs::CWD, &file, &times, at).unwrap();
+            path
+        };
+        let named = left("stream-1-0.sock", 0);
+        let old = left("new-stream-2-0.sock", 3600);
+        let starting = left("new-stream-3-0.sock", 0);
+        let daemon = left("new-daemon.sock", 3600);
+        let file = folder.join("new-stream-4-0.sock");
+        std::os::unix::fs::symlink(&old, &file).unwrap();
+        listen_in(&folder).unwrap();
+        assert!(!named.exists() && !old.exists());
+        assert!(live.exists() && starting.exists() && daemon.exists());
+        assert!(fs::symlink_metadata(&file).is_ok(), "no socket");
         fs::remove_dir_all(&folder).unwrap();
     }
 
