@@ -5,6 +5,7 @@ run, it is compared.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shutil
@@ -142,5 +143,6 @@ def _complaints(entry: Entry, outcome: Outcome, said: list[str]) -> list[str]:
             said.append(outcome.stdout)
         if outcome.stdout != said[0]:
             complaints.append("the output is not that of the first run:")
-            complaints.append(said[0])
+            lines = said[0].splitlines(), outcome.stdout.splitlines()
+            complaints += difflib.unified_diff(*lines, "first", "here", n=1, lineterm="")
     return complaints
