@@ -1,7 +1,8 @@
 //! A process that owns devices for others: `airdma daemon` (`docs/design/034-daemon.md`).
 //!
 //! A client connects for each device that it opens. The thread that accepts greets it
-//! ([`handshake`]); from then on the thread of the device serves it ([`service`]): it takes its
+//! ([`handshake`]) once its greeting is there, so that a connection that stays silent delays no
+//! other one; from then on the thread of the device serves it ([`service`]): it takes its
 //! doorbells, runs the worker, handles its requests ([`requests`]), and wakes it. All that the
 //! daemon knows of a client is in [`client`].
 
@@ -9,6 +10,8 @@ mod client;
 mod handshake;
 mod requests;
 mod service;
+#[cfg(test)]
+mod tests;
 
 use crate::core::not_sealed;
 use crate::progress::poll_set::PollSet;
@@ -16,18 +19,23 @@ use crate::remote::socket::Socket;
 use crate::{Device, DeviceConfig, DeviceInfo};
 use handshake::Refusal;
 use service::Service;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Clients that wait to be greeted.
+/// Connections that wait to be accepted.
 const BACKLOG: libc::c_int = 128;
-/// How long a greeting may take: the clients behind it wait.
-const GREETING_TIME_MAX: Duration = Duration::from_millis(250);
+/// Connections that were accepted and have sent no greeting. One more, and the oldest is refused.
+const NEWCOMERS_MAX: usize = 128;
+/// How long a program may take for its greeting.
+const GREETING_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a listener at the socket's path may take to accept, before it counts as one.
+const LISTENER_TIME_MAX: Duration = Duration::from_millis(250);
 /// Pause where there are no descriptors for another client.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
@@ -43,7 +51,24 @@ pub struct Daemon {
     log: Log,
     services: Vec<Service>,
     numbers: Numbers,
+    poll: PollSet,
+    /// The oldest first.
+    newcomers: VecDeque<Newcomer>,
+    /// Connections that were accepted.
+    accepted: u64,
 }
+
+/// A connection whose greeting has not arrived.
+struct Newcomer {
+    /// Its number in the poll set.
+    number: u64,
+    socket: Socket,
+    until: Instant,
+}
+
+/// Numbers in the poll set; those of newcomers follow.
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
 
 /// The numbers of clients, each of one at a time.
 #[derive(Clone, Default)]
@@ -73,6 +98,8 @@ impl Daemon {
         let place = Place::take(path)?;
         remove_stale(path)?;
         let listener = Socket::listen(path, BACKLOG)?;
+        let poll = PollSet::out_of_sight()?;
+        poll.add_as(listener.fd(), LISTENER)?;
         Ok(Daemon {
             listener,
             _place: place,
@@ -84,6 +111,9 @@ impl Daemon {
             log: Arc::new(log),
             services: Vec::new(),
             numbers: Numbers::default(),
+            poll,
+            newcomers: VecDeque::new(),
+            accepted: 0,
         })
     }
 
@@ -91,41 +121,87 @@ impl Daemon {
     ///
     /// # Errors
     /// Those of the listening socket.
-    pub fn run(mut self, stop: &impl std::os::fd::AsRawFd) -> io::Result<()> {
-        let poll = PollSet::out_of_sight()?;
-        poll.add_as(self.listener.fd(), 0)?;
-        poll.add_as(stop.as_raw_fd(), 1)?;
+    pub fn run(mut self, stop: &impl AsRawFd) -> io::Result<()> {
+        self.poll.add_as(stop.as_raw_fd(), STOP)?;
+        self.serve()
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
         loop {
-            let mut ready = poll.wait()?.peekable();
-            if ready.peek().is_none() {
-                continue;
-            }
-            if ready.any(|number| number == 1) {
-                return Ok(());
-            }
-            match self.listener.accept() {
-                Ok(socket) => self.welcome(socket),
-                Err(error) => {
-                    (self.log)(&format!("a client cannot be accepted: {error}"));
-                    std::thread::sleep(FULL_PAUSE);
+            let first = self.newcomers.front();
+            let time = first.map(|first| first.until.saturating_duration_since(Instant::now()));
+            for number in self.poll.wait_at_most(time)? {
+                match number {
+                    STOP => return Ok(()),
+                    LISTENER => self.accept(),
+                    newcomer => self.greet(newcomer),
                 }
             }
+            let now = Instant::now();
+            while self
+                .newcomers
+                .front()
+                .is_some_and(|first| first.until <= now)
+            {
+                self.refuse_oldest("no greeting came in time");
+            }
+        }
+    }
+
+    /// Takes a connection, whose greeting may take its time.
+    fn accept(&mut self) {
+        self.accepted += 1;
+        let number = STOP + self.accepted;
+        let accepted = self.listener.accept().and_then(|socket| {
+            self.poll.add_as(socket.fd(), number)?;
+            Ok(socket)
+        });
+        match accepted {
+            Ok(socket) => self.newcomers.push_back(Newcomer {
+                number,
+                socket,
+                until: Instant::now() + GREETING_TIME_MAX,
+            }),
+            Err(error) => {
+                (self.log)(&format!("a client cannot be accepted: {error}"));
+                std::thread::sleep(FULL_PAUSE);
+            }
+        }
+        if self.newcomers.len() > NEWCOMERS_MAX {
+            self.refuse_oldest("more connections send no greeting than the daemon waits for");
+        }
+    }
+
+    fn refuse_oldest(&mut self, why: &str) {
+        if let Some(Newcomer { socket, .. }) = self.newcomers.pop_front() {
+            self.refuse(Refusal::new(libc::ETIMEDOUT, why.to_owned()), &socket);
+        }
+    }
+
+    fn refuse(&self, refusal: Refusal, socket: &Socket) {
+        (self.log)(&format!("a client is refused: {refusal}"));
+        refusal.send(socket);
+    }
+
+    /// A newcomer has sent something, or has left.
+    fn greet(&mut self, number: u64) {
+        let mut newcomers = self.newcomers.iter();
+        let found = newcomers.position(|newcomer| newcomer.number == number);
+        if let Some(newcomer) = found.and_then(|index| self.newcomers.remove(index)) {
+            self.poll.remove(newcomer.socket.fd());
+            self.welcome(newcomer.socket);
         }
     }
 
     /// Greets a client, and hands it to the thread of its device.
     fn welcome(&mut self, socket: Socket) {
         let number = self.numbers.take();
-        let greeted = socket
-            .limit_wait(GREETING_TIME_MAX)
-            .map_err(Refusal::from)
-            .and_then(|()| handshake::receive(&socket))
-            .and_then(|greeting| {
-                let number = number.ok_or_else(|| Refusal::full("clients"))?;
-                let service = self.service(greeting.interface_index)?;
-                let client = handshake::accept(&socket, greeting, number)?;
-                Ok((service, client))
-            });
+        let greeted = handshake::receive(&socket).and_then(|greeting| {
+            let number = number.ok_or_else(|| Refusal::full("clients"))?;
+            let service = self.service(greeting.interface_index)?;
+            let client = handshake::accept(&socket, greeting, number)?;
+            Ok((service, client))
+        });
         match greeted {
             Ok((service, client)) => {
                 (self.log)(&format!(
@@ -140,8 +216,7 @@ impl Daemon {
                 if let Some(number) = number {
                     self.numbers.give_back(number);
                 }
-                (self.log)(&format!("a client is refused: {refusal}"));
-                refusal.send(&socket);
+                self.refuse(refusal, &socket);
             }
         }
     }
@@ -180,17 +255,42 @@ struct Place(#[expect(dead_code, reason = "closed when dropped")] fs::File);
 
 impl Place {
     fn take(path: &Path) -> io::Result<Self> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".lock");
+        let name = lock_of(path);
         let mut options = fs::File::options();
         options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.custom_flags(libc::O_NOFOLLOW).open(&name)?;
+        // Another user could have put a link to any file there, or a pipe that no process reads.
+        let options = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = options.open(&name).map_err(|error| {
+            let message = format!(
+                "the lock {}: {error}; choose a socket in a directory of your own (--socket)",
+                name.display()
+            );
+            io::Error::new(error.kind(), message)
+        })?;
+        let found = file.metadata()?;
+        // A lock of another user's keeps daemons of this user away for as long as that one likes.
+        if !found.is_file() || found.uid() != own_user() {
+            let why = "the lock beside it (.lock) is no file of this user: choose a socket in a \
+                       directory of your own (--socket)";
+            return Err(in_use(path, why));
+        }
         match file.try_lock() {
             Ok(()) => Ok(Place(file)),
             Err(fs::TryLockError::WouldBlock) => Err(in_use(path, "a daemon listens there")),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }
     }
+}
+
+fn lock_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+fn own_user() -> libc::uid_t {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() }
 }
 
 fn in_use(path: &Path, why: &str) -> io::Error {
@@ -203,13 +303,15 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());
     };
-    // SAFETY: no arguments.
-    if !found.file_type().is_socket() || found.uid() != unsafe { libc::geteuid() } {
+    if !found.file_type().is_socket() || found.uid() != own_user() {
         return Err(in_use(path, "what lies there is no socket of this user"));
     }
-    match Socket::connect(path, GREETING_TIME_MAX) {
+    match Socket::connect(path, LISTENER_TIME_MAX) {
         Ok(_) => Err(in_use(path, "a program listens there")),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(in_use(path, "a program listens there, and accepts nothing"))
+        }
         Err(error) => Err(error),
     }
 }

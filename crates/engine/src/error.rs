@@ -72,7 +72,10 @@ impl From<Error> for io::Error {
         match error {
             Error::System { message, errno } => io::Error::new(
                 io::Error::from_raw_os_error(errno).kind(),
-                format!("{message} (errno {errno})"),
+                Error::System {
+                    message: format!("{message} (errno {errno})"),
+                    errno,
+                },
             ),
             other @ (Error::Invalid(_)
             | Error::Attribute(_)
@@ -84,4 +87,11 @@ impl From<Error> for io::Error {
             | Error::Forked) => io::Error::from_raw_os_error(other.errno()),
         }
     }
+}
+
+/// The error number of an error of the system's, or of an [`Error`] that became an `io::Error`:
+/// its kind alone does not tell.
+pub fn errno_of(error: &io::Error) -> Option<i32> {
+    let ours = || error.get_ref()?.downcast_ref::<Error>().map(Error::errno);
+    error.raw_os_error().or_else(ours)
 }

@@ -11,8 +11,14 @@
 //! themselves.
 #![cfg(not(loom))]
 
+#[cfg(test)]
+extern crate self as airdma_engine;
+
 mod air;
 mod clock;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 mod config;
 mod control;
 mod core;
@@ -23,9 +29,6 @@ mod error;
 mod host;
 mod index;
 mod inventory;
-#[cfg(test)]
-#[path = "../tests/common/isolated.rs"]
-mod isolated;
 mod limits;
 mod memory;
 mod objects;
@@ -58,7 +61,7 @@ pub use control::check_control_bytes;
 pub use core::viewers::{CAPTURING, NAME_PREFIX as VIEW_NAME_PREFIX};
 pub use counter_names::SocketCounter;
 pub use daemon::Daemon;
-pub use error::Error;
+pub use error::{Error, errno_of};
 pub use host::devices::DeviceInfo;
 pub use host::gids::GidEntry;
 pub use host::link_monitor::LinkMonitor;

@@ -10,11 +10,14 @@
 mod flush;
 pub(crate) mod protocol;
 pub(crate) mod socket;
+#[cfg(test)]
+mod tests;
 
 use crate::control::{
     Beside, CmControl, Control, MemoryControl, QueueControl, QueuePairControl, Reply, WRONG_BESIDE,
     WRONG_REPLY, encoding,
 };
+use crate::error::errno_of;
 use crate::index::{CqHandle, DOORBELLS, Doorbell, QpHandle, QpIndex, Serial, first_serial_of};
 use crate::progress::eventfd::EventFd;
 use crate::queues::async_event::{AsyncEvents, EventOwner};
@@ -107,10 +110,17 @@ impl Remote {
     ) -> io::Result<Self> {
         let named = |what: &str, error: &io::Error| {
             let message = format!("AIRDMA_DAEMON={}: {what}: {error}", path.display());
-            io::Error::new(error.kind(), message)
+            match errno_of(error) {
+                Some(errno) => io::Error::new(error.kind(), Error::System { message, errno }),
+                None => io::Error::new(error.kind(), message),
+            }
         };
-        let control = Socket::connect(path, protocol::ANSWER_TIME_MAX)
-            .map_err(|error| named("no daemon answers (start `airdma daemon`)", &error))?;
+        let control = Socket::connect(path, protocol::ANSWER_TIME_MAX).map_err(|error| {
+            named(
+                "no daemon answers (start `airdma daemon`)",
+                &no_device(error),
+            )
+        })?;
         check_owner(&control).map_err(|error| named("the daemon is not trusted", &error))?;
         let memory = File::options().read(true).write(true).open(OWN_MEMORY);
         let memory =
@@ -460,6 +470,7 @@ impl Remote {
     /// Ends the connection, from which the daemon learns that the memory is no longer its own to
     /// use.
     fn leave(&self) {
+        self.page.take_memory_back();
         for fd in [self.control_fd, self.events.fd()] {
             // SAFETY: a descriptor of ours; the call takes no pointer.
             unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
@@ -541,6 +552,17 @@ fn without_connections(call: &CmControl) -> Result<Reply, Error> {
     }
 }
 
+/// Where no daemon listens there is no device.
+fn no_device(error: io::Error) -> io::Error {
+    let none = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+    if !none.contains(&error.kind()) {
+        return error;
+    }
+    let message = error.to_string();
+    let errno = libc::ENODEV;
+    io::Error::new(error.kind(), Error::System { message, errno })
+}
+
 /// A daemon of this user or of root: it gets all of this process's memory.
 fn check_owner(control: &Socket) -> io::Result<()> {
     let peer = control.peer()?;
@@ -563,7 +585,7 @@ fn greet(
     beside: &[BorrowedFd<'_>],
 ) -> io::Result<(u64, [std::os::fd::OwnedFd; 3])> {
     control.send(&hello.encode(), beside, true)?;
-    let mut buffer = [0; 1024];
+    let mut buffer = [0; protocol::WELCOME_BYTES_MAX];
     let Some(got) = control.receive(&mut buffer, true)? else {
         return Err(io::Error::other("the daemon closed the connection"));
     };
@@ -576,7 +598,7 @@ fn greet(
         }
         Ok(Welcome::Refused { errno, message }) => {
             let kind = io::Error::from_raw_os_error(errno).kind();
-            Err(io::Error::new(kind, message))
+            Err(io::Error::new(kind, Error::System { message, errno }))
         }
         Err(NoGreeting::Other(versions)) => Err(io::Error::other(format!(
             "it speaks version {versions}, and this program {}: install the same airdma for both, \

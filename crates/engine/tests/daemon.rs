@@ -6,10 +6,9 @@ mod common;
 
 use airdma_engine::*;
 use common::*;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path as FilePath, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,8 +19,8 @@ const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n\
                      ip link set veth1 up\n\
                      ip address add 10.9.0.1/32 dev veth0\n\
                      ip address add 10.9.1.1/32 dev veth1";
-const ROLE: &str = "AIRDMA_TEST_ROLE";
-const SOCKET: &str = "AIRDMA_TEST_SOCKET";
+/// The test that the processes of the others run.
+const PROCESS: &str = "in_a_process";
 /// Bound of what must be noticed soon: a second on a machine that has nothing else to do.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -55,54 +54,6 @@ fn in_a_process() {
     }
 }
 
-/// Prints a line for the test that started this process.
-fn say(line: &str) {
-    let mut out = std::io::stdout();
-    writeln!(out, "{line}").unwrap();
-}
-
-/// A process of this test's program, killed when dropped.
-struct Process(Child);
-
-impl Process {
-    fn start(role: &str, socket: &FilePath) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["in_a_process", "--exact", "--nocapture"])
-            .env(ROLE, role)
-            .env(SOCKET, socket)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        Process(command.spawn().unwrap())
-    }
-
-    /// The next line that it prints which is not the test harness's.
-    fn line(&mut self) -> String {
-        let mut lines = BufReader::new(self.0.stdout.take().unwrap());
-        loop {
-            let mut line = String::new();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "the process ended");
-            // The harness may have begun the line.
-            let line = line.trim().rsplit(" ... ").next().unwrap_or_default();
-            if line.starts_with(|c: char| c.is_ascii_digit()) || line == "ready" {
-                return line.to_owned();
-            }
-        }
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
 /// A daemon, and the folder of its socket.
 struct Running {
     daemon: Process,
@@ -114,7 +65,7 @@ impl Running {
         let folder = std::env::temp_dir().join(format!("airdma-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let socket = folder.join("socket");
-        let mut daemon = Process::start("daemon", &socket);
+        let mut daemon = Process::start(PROCESS, "daemon", &socket);
         assert_eq!(daemon.line(), "ready");
         Running { daemon, socket }
     }
@@ -360,7 +311,7 @@ fn what_a_killed_daemon_leaves_is_flushed() {
         left.cq.destroy().unwrap();
         drop((left, right));
         // The next daemon takes the place of its socket.
-        let mut again = Process::start("daemon", &running.socket);
+        let mut again = Process::start(PROCESS, "daemon", &running.socket);
         assert_eq!(again.line(), "ready");
         let (left, right) = running.pair();
         exchange(&left, &right);
@@ -397,9 +348,9 @@ fn peers_of_a_killed_client_get_errors() {
     isolated("peers_of_a_killed_client_get_errors", SETUP, || {
         let running = Running::start("client");
         let left = End::new(&open("veth0", Some(&running.socket)), QpType::Rc, 4096);
-        let mut target = Process::start("target", &running.socket);
+        let mut target = Process::start(PROCESS, "target", &running.socket);
         let number = left.qp.number().get();
-        writeln!(target.0.stdin.take().unwrap(), "{number}").unwrap();
+        writeln!(target.child.stdin.take().unwrap(), "{number}").unwrap();
         let line = target.line();
         let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap());
         let mut word = || words.next().unwrap();
@@ -472,18 +423,18 @@ fn a_client_that_scribbles_harms_itself_alone() {
     isolated("a_client_that_scribbles_harms_itself_alone", SETUP, || {
         let mut running = Running::start("hostile");
         let (left, right) = running.pair();
-        let mut hostile = Process::start("scribbler", &running.socket);
+        let mut hostile = Process::start(PROCESS, "scribbler", &running.socket);
         assert_eq!(hostile.line(), "1");
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(3) {
             exchange(&left, &right);
-            if hostile.0.try_wait().unwrap().is_some() {
-                hostile = Process::start("scribbler", &running.socket);
+            if !hostile.is_alive() {
+                hostile = Process::start(PROCESS, "scribbler", &running.socket);
             }
         }
         hostile.kill();
         exchange(&right, &left);
-        assert!(running.daemon.0.try_wait().unwrap().is_none());
+        assert!(running.daemon.is_alive());
     });
 }
 
@@ -524,7 +475,7 @@ fn greetings_that_are_none_are_refused_and_harm_nothing() {
                 None,
             );
             assert_eq!(srq.err().unwrap().errno(), libc::EOPNOTSUPP);
-            assert!(running.daemon.0.try_wait().unwrap().is_none());
+            assert!(running.daemon.is_alive());
         },
     );
 }

@@ -123,6 +123,9 @@ impl From<io::Error> for Errno {
             return Errno(number);
         }
         trace::warn(&error);
+        if let Some(number) = engine::errno_of(&error) {
+            return Errno(number);
+        }
         let kinds = [
             (io::ErrorKind::AddrInUse, libc::EADDRINUSE),
             (io::ErrorKind::AddrNotAvailable, libc::EADDRNOTAVAIL),
@@ -270,6 +273,11 @@ mod tests {
         assert_eq!(Errno::from(numbered), Errno(libc::ENOSPC));
         let worded = io::Error::new(io::ErrorKind::PermissionDenied, "on purpose");
         assert_eq!(Errno::from(worded), Errno(libc::EACCES));
+        let ours = engine::Error::System {
+            message: "on purpose".to_owned(),
+            errno: libc::EPROTO,
+        };
+        assert_eq!(Errno::from(io::Error::from(ours)), Errno(libc::EPROTO));
         assert_eq!(
             Errno::from(io::Error::other("on purpose")),
             Errno(libc::EIO)

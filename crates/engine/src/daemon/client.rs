@@ -1,5 +1,6 @@
 //! What the daemon knows of one client.
 
+use super::Log;
 use super::handshake::file_system;
 use crate::control::{Control, MemoryControl, QueueControl, QueuePairControl};
 use crate::core::Core;
@@ -54,6 +55,10 @@ pub(super) struct Client {
     pub(super) qps: HashMap<QpIndex, ClientQp>,
     /// Keys of regions and windows. The low bits of a window's key change with each bind.
     pub(super) keys: HashMap<u32, Key>,
+    /// The event for which the socket has no room; the others wait behind it, in their queue.
+    unsent: Option<Event>,
+    /// Whether it was told that the client takes no events.
+    told_unsent: bool,
 }
 
 /// A completion queue of a client.
@@ -104,6 +109,8 @@ impl Greeted {
             cqs: Vec::new(),
             qps: HashMap::new(),
             keys: HashMap::new(),
+            unsent: None,
+            told_unsent: false,
         }
     }
 }
@@ -203,12 +210,37 @@ impl Client {
         }
     }
 
-    /// Sends the client what the worker reported of its objects. False if the client does not take
-    /// its events.
-    pub(super) fn send_events(&self) -> bool {
+    /// Sends the client what the worker reported of its objects. What the socket has no room for
+    /// waits: the client may be stopped. False if its end of the socket is closed.
+    pub(super) fn send_events(&mut self, log: &Log) -> bool {
         let mut sent = false;
-        while let Some((owner, event)) = self.greeted.events.pop() {
-            let event = match (owner, event) {
+        let mut is_open = true;
+        while let Some(event) = self.unsent.take().or_else(|| self.next_event()) {
+            match (self.greeted.event_socket).send(&event.encode(), &[], false) {
+                Ok(()) => sent = true,
+                Err(error) => {
+                    self.unsent = Some(event);
+                    is_open = error.kind() == io::ErrorKind::WouldBlock;
+                    break;
+                }
+            }
+        }
+        if self.unsent.is_some() && is_open && !self.told_unsent {
+            self.told_unsent = true;
+            let number = self.greeted.number;
+            log(&format!("client {number} takes no events: they wait"));
+        }
+        if sent {
+            self.greeted.page.note_events();
+            self.signal();
+        }
+        is_open
+    }
+
+    /// The next event that the client learns of.
+    fn next_event(&self) -> Option<Event> {
+        loop {
+            return Some(match self.greeted.events.pop()? {
                 (_, AsyncEvent::Qp { number, event, .. }) => Event::Qp(number.get(), event),
                 (EventOwner::Cq(serial), AsyncEvent::CqError { .. }) => Event::CqError(serial),
                 (_, AsyncEvent::DeviceFatal) => Event::DeviceFatal,
@@ -221,22 +253,8 @@ impl Client {
                     | AsyncEvent::PortError
                     | AsyncEvent::GidChange,
                 ) => continue,
-            };
-            if self
-                .greeted
-                .event_socket
-                .send(&event.encode(), &[], false)
-                .is_err()
-            {
-                return false;
-            }
-            sent = true;
+            });
         }
-        if sent {
-            self.greeted.page.note_events();
-            self.signal();
-        }
-        true
     }
 
     /// Ends what the client has: its keys first, which open nothing from then on. Its reliable

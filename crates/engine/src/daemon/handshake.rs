@@ -40,7 +40,7 @@ pub(super) struct Greeting {
     chunks: Chunks,
 }
 
-/// Receives and checks the greeting.
+/// Receives and checks the greeting, which is there.
 pub(super) fn receive(socket: &Socket) -> Result<Greeting, Refusal> {
     let peer = socket.peer()?;
     // SAFETY: no arguments.
@@ -55,7 +55,7 @@ pub(super) fn receive(socket: &Socket) -> Result<Greeting, Refusal> {
         ));
     }
     let mut buffer = [0; 256];
-    let got = socket.receive(&mut buffer, true)?;
+    let got = socket.receive(&mut buffer, false)?;
     let got = got
         .ok_or_else(|| Refusal::new(libc::EPIPE, "the program closed the connection".to_owned()))?;
     let hello = Hello::decode(&buffer[..got.length]).map_err(|error| match error {
@@ -89,6 +89,8 @@ pub(super) fn receive(socket: &Socket) -> Result<Greeting, Refusal> {
     let mut chunks = Chunks::default();
     let page = SharedPage::attach(chunks.block(page, hello.page)?);
     let page = page.map_err(|_| Refusal::corrupt("the shared page"))?;
+    let seen = page.clone();
+    let memory = Foreign::new(memory, Box::new(move || seen.lends_memory()));
     let doorbells = Arc::new(chunks.block(doorbells, hello.doorbells)?);
     let doorbells = Doorbells::attach(doorbells, DOORBELLS);
     let doorbells = doorbells.map_err(|_| Refusal::corrupt("the doorbells"))?;
@@ -124,12 +126,12 @@ pub(super) fn accept(socket: &Socket, greeting: Greeting, number: u64) -> Result
         client.wake_daemon.as_fd(),
         events_there.as_fd(),
     ];
-    socket.send(&Welcome::Accepted(number).encode(), &beside, true)?;
+    socket.send(&Welcome::Accepted(number).encode(), &beside, false)?;
     Ok(client)
 }
 
 /// Checks that a descriptor is that process's memory: another file could block the daemon.
-fn memory_of(peer: Peer, memory: OwnedFd) -> Result<Foreign, Refusal> {
+fn memory_of(peer: Peer, memory: OwnedFd) -> Result<File, Refusal> {
     let link = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let name = std::fs::read_link(link)?;
     let wanted = format!("/proc/{}/mem", peer.process);
@@ -142,7 +144,7 @@ fn memory_of(peer: Peer, memory: OwnedFd) -> Result<Foreign, Refusal> {
             format!("the program passed {} in place of {wanted}", name.display()),
         ));
     }
-    Ok(Foreign::new(File::from(memory)))
+    Ok(File::from(memory))
 }
 
 /// The device of a file's file system, as this kernel has it, without a question to a server of it.

@@ -27,8 +27,6 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(50);
 /// How often it looks at the sockets while it has work.
 const SOCKETS_EVERY: Duration = Duration::from_micros(50);
-/// Time without a look at the sockets after which the process was stopped.
-const STOPPED: Duration = Duration::from_secs(1);
 /// Longest sleep: what the progress thread did in the meantime is noticed then.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
@@ -63,13 +61,16 @@ const ORPHANS_MAX: usize = 64;
 /// Number of the inbox in the poll set. Those of a client are its own, times the kinds, plus its
 /// kind.
 const INBOX: u64 = 0;
-const KINDS: u64 = 3;
+const KINDS: u64 = 4;
 
 #[derive(Clone, Copy)]
 enum Kind {
     Requests,
     WakeUp,
+    /// Events are there to be sent.
     Events,
+    /// The client has taken some.
+    Room,
 }
 
 impl Service {
@@ -132,12 +133,6 @@ impl Server {
         let mut last_work = Instant::now();
         let mut looked = last_work;
         loop {
-            // A process that was stopped may have been given up: its clients' memory is no longer
-            // the device's.
-            if looked.elapsed() >= STOPPED {
-                self.serve_sockets();
-                looked = Instant::now();
-            }
             if core.is_gone() && self.is_unused() {
                 return;
             }
@@ -249,8 +244,8 @@ impl Server {
             // Edge-triggered, and never read: the client could empty it first, and block the read.
             return true;
         }
-        if kind == Kind::Events as u64 {
-            return client.send_events();
+        if kind == Kind::Events as u64 || kind == Kind::Room as u64 {
+            return client.send_events(&self.log);
         }
         match client.socket.receive(&mut self.packet, false) {
             Ok(Some(got)) => {
@@ -274,8 +269,10 @@ impl Server {
             let watched = client.descriptors().into_iter().try_for_each(|(fd, kind)| {
                 let number = number * KINDS + kind as u64;
                 match kind {
-                    Kind::WakeUp => self.poll.add_edges_as(fd, number),
-                    Kind::Requests | Kind::Events => self.poll.add_as(fd, number),
+                    // While the socket has no room, events are there for long.
+                    Kind::WakeUp | Kind::Events => self.poll.add_edges_as(fd, number),
+                    Kind::Room => self.poll.add_room_as(fd, number),
+                    Kind::Requests => self.poll.add_as(fd, number),
                 }
             });
             client.begin(&self.core);
@@ -325,11 +322,12 @@ impl Server {
 }
 
 impl Client {
-    fn descriptors(&self) -> [(RawFd, Kind); 3] {
+    fn descriptors(&self) -> [(RawFd, Kind); 4] {
         [
             (self.socket.fd(), Kind::Requests),
             (self.greeted.wake_daemon.fd(), Kind::WakeUp),
             (self.greeted.events.fd(), Kind::Events),
+            (self.greeted.event_socket.fd(), Kind::Room),
         ]
     }
 }

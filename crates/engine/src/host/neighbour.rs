@@ -548,7 +548,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::isolated::isolated;
+    use crate::common::isolated;
 
     fn neighbour(state: u16, address: &[u8], link_address: &[u8]) -> Vec<u8> {
         let mut body = [0; BODY];

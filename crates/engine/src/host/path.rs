@@ -80,7 +80,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::isolated::isolated;
+    use crate::common::isolated;
 
     #[test]
     fn in_one_subnet_each_interface_has_its_own_mtu() {

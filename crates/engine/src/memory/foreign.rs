@@ -23,31 +23,44 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// The memory of one client.
-pub(crate) struct Foreign(File);
+pub(crate) struct Foreign {
+    memory: File,
+    is_lent: Box<IsLent>,
+}
+
+/// Whether the memory is the daemon's to access: a client that has given the daemon up uses it for
+/// other things.
+type IsLent = dyn Fn() -> bool + Send + Sync;
 
 /// The memory of all clients, by their numbers.
 pub(super) type Homes = HashMap<u64, Arc<Foreign>>;
 
 impl Foreign {
     /// `memory` is a descriptor of the client's `/proc/self/mem`.
-    pub(crate) fn new(memory: File) -> Self {
-        Foreign(memory)
+    pub(crate) fn new(memory: File, is_lent: Box<IsLent>) -> Self {
+        Foreign { memory, is_lent }
+    }
+
+    /// The memory, if it still is the daemon's to access. This process may have been stopped since
+    /// the request arrived, for so long that the client has given it up.
+    fn memory(&self) -> Result<&File, Refused> {
+        (self.is_lent)().then_some(&self.memory).ok_or(Refused)
     }
 
     /// Whether the byte at `address` can be read now.
     pub(crate) fn has(&self, address: u64) -> bool {
-        self.0.read_exact_at(&mut [0], address).is_ok()
+        self.memory.read_exact_at(&mut [0], address).is_ok()
     }
 
     #[cold]
     pub(super) fn read(&self, from: *mut u8, out: &mut [u8]) -> Result<(), Refused> {
-        let read = self.0.read_exact_at(out, from.addr() as u64);
+        let read = self.memory()?.read_exact_at(out, from.addr() as u64);
         read.map_err(|_| Refused)
     }
 
     #[cold]
     pub(super) fn write(&self, to: *mut u8, data: &[u8]) -> Result<(), Refused> {
-        let written = self.0.write_all_at(data, to.addr() as u64);
+        let written = self.memory()?.write_all_at(data, to.addr() as u64);
         written.map_err(|_| Refused)
     }
 

@@ -48,6 +48,12 @@ impl Cq {
         }
     }
 
+    /// The memory of its ring.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> Arc<airdma_shm::Block> {
+        Arc::clone(self.consumer.lock().expect("no test panicked").block())
+    }
+
     /// Its name in requests to the worker.
     pub(crate) fn handle(&self) -> CqHandle {
         CqHandle {

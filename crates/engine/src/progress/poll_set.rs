@@ -3,6 +3,7 @@
 use airdma_port::descriptors;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// Most descriptors that one [`PollSet::wait`] returns.
 const EVENTS_MAX: usize = 64;
@@ -51,6 +52,11 @@ impl PollSet {
         self.add_for(libc::EPOLLIN | libc::EPOLLET, fd, number)
     }
 
+    /// As [`PollSet::add_edges_as`], each time that there is room to write again.
+    pub(crate) fn add_room_as(&self, fd: RawFd, number: u64) -> io::Result<()> {
+        self.add_for(libc::EPOLLOUT | libc::EPOLLET, fd, number)
+    }
+
     fn add_for(&self, events: libc::c_int, fd: RawFd, number: u64) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: events.cast_unsigned(),
@@ -78,6 +84,15 @@ impl PollSet {
     /// The system's: a program that closed the set.
     pub fn wait(&self) -> io::Result<impl Iterator<Item = u64> + use<>> {
         self.wait_for(-1)
+    }
+
+    /// As [`PollSet::wait`], for at most `time` (`None`: for ever), rounded up to milliseconds.
+    pub(crate) fn wait_at_most(
+        &self,
+        time: Option<Duration>,
+    ) -> io::Result<impl Iterator<Item = u64> + use<>> {
+        let rounded = |time: Duration| i32::try_from(time.as_micros().div_ceil(1000));
+        self.wait_for(time.map_or(-1, |time| rounded(time).unwrap_or(i32::MAX)))
     }
 
     /// As [`PollSet::wait`], without sleeping.

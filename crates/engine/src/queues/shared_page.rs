@@ -7,9 +7,11 @@
 //! | a completion queue is armed | client | daemon |
 //! | the client was signalled | daemon; the client clears it | both |
 //! | events were sent | daemon; the client clears it | client |
+//! | the client's memory is the daemon's to use | client | daemon, before each access to it |
 //!
 //! The page lies in the client's memory. What the client writes there decides whether the client is
-//! woken, and whether the daemon makes a system call for it, and nothing else.
+//! woken, whether the daemon makes a system call for it, and whether its memory is still accessed,
+//! and nothing else.
 //!
 //! A side that sleeps sets its word, fences, and looks for work; the other one publishes work,
 //! fences, and reads the word (as [`airdma_shm::SleepFlag`]).
@@ -20,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Bytes of the page: a pair of cache lines for each word.
-const BYTES: usize = 5 * APART;
+const BYTES: usize = 6 * APART;
 const APART: usize = 128;
 
 #[derive(Clone, Copy)]
@@ -30,16 +32,19 @@ enum Word {
     Armed,
     Signalled,
     HasEvents,
+    LendsMemory,
 }
 
 /// The page, as one side has it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SharedPage(Arc<Block>);
 
 impl SharedPage {
     /// A page in the client's arena.
     pub(crate) fn new(arena: &Arena) -> io::Result<Self> {
-        Ok(SharedPage(Arc::new(arena.alloc(BYTES, APART)?)))
+        let page = SharedPage(Arc::new(arena.alloc(BYTES, APART)?));
+        page.word(Word::LendsMemory).store(1, Ordering::Relaxed);
+        Ok(page)
     }
 
     /// The page in a block that the client passed.
@@ -126,6 +131,18 @@ impl SharedPage {
     pub(crate) fn take_events(&self) -> bool {
         let word = self.word(Word::HasEvents);
         word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// The client's memory is its own from now on, as it is once the page is freed: free memory of
+    /// an arena is zero. A daemon that was stopped, and runs again, sees this before it sees that
+    /// the client has closed its sockets.
+    pub(crate) fn take_memory_back(&self) {
+        self.word(Word::LendsMemory).store(0, Ordering::SeqCst);
+    }
+
+    /// Whether the client's memory is the daemon's to access.
+    pub(crate) fn lends_memory(&self) -> bool {
+        self.word(Word::LendsMemory).load(Ordering::Relaxed) != 0
     }
 
     fn word(&self, word: Word) -> &AtomicU32 {

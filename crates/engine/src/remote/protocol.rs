@@ -19,10 +19,14 @@ use std::time::Duration;
 const MAGIC: [u8; 8] = *b"airdma-d";
 /// It rises with each change of this file, or of what lies in shared memory. The encoding of
 /// requests has a number of its own.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Longest packet of either side.
 pub(crate) const PACKET_BYTES_MAX: usize = encoding::MESSAGE_BYTES_MAX + 64;
+/// Longest answer to a greeting.
+pub(crate) const WELCOME_BYTES_MAX: usize = 1024;
+/// Longest sentence of a refusal: a name that a client passed may have 4,096 bytes.
+const REFUSAL_BYTES_MAX: usize = WELCOME_BYTES_MAX - 64;
 /// Most blocks beside a request.
 pub(crate) const BLOCKS_MAX: usize = 2;
 /// How long a client waits for an answer. A daemon that is stopped for longer counts as ended.
@@ -131,7 +135,7 @@ impl Welcome {
             }
             Welcome::Refused { errno, message } => {
                 out.extend(errno.to_ne_bytes());
-                out.extend(message.as_bytes());
+                out.extend(front(message).as_bytes());
             }
         }
         out
@@ -152,6 +156,15 @@ impl Welcome {
             }),
         }
     }
+}
+
+/// As much of a sentence as a refusal has room for.
+fn front(message: &str) -> &str {
+    let ends = message
+        .char_indices()
+        .map(|(at, each)| at + each.len_utf8());
+    let end = ends.take_while(|&end| end <= REFUSAL_BYTES_MAX).last();
+    &message[..end.unwrap_or(0)]
 }
 
 fn greeting(versions: Versions) -> Vec<u8> {
@@ -324,6 +337,19 @@ mod tests {
         }
         for bytes in [HELLO.encode(), Event::DeviceFatal.encode(), vec![1; 40]] {
             check_bytes(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_cut_to_what_a_client_reads() {
+        for word in ["x", "\u{20ac}"] {
+            let message = word.repeat(4000);
+            let packet = Welcome::Refused { errno: 22, message }.encode();
+            assert!(packet.len() <= WELCOME_BYTES_MAX);
+            let Ok(Welcome::Refused { errno, message }) = Welcome::decode(&packet) else {
+                panic!("no refusal");
+            };
+            assert!(errno == 22 && message.len() > 900 && message.replace(word, "").is_empty());
         }
     }
 

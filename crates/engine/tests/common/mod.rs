@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 mod isolated;
+mod process;
 
 use airdma_engine::*;
 use airdma_port::{Port, UdpConfig, UdpPort, sim};
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 
 #[allow(unused_imports)]
 pub use isolated::{isolated, skipped};
+#[allow(unused_imports)]
+pub use process::{Process, ROLE, SOCKET, say};
 
 pub const LEFT: [u8; 4] = [192, 0, 2, 1];
 pub const RIGHT: [u8; 4] = [192, 0, 2, 2];
@@ -274,18 +277,20 @@ pub fn to_rtr(qp: &Qp, peer: Qpn, path: Path) {
 }
 
 pub fn to_rtr_with(qp: &Qp, peer: Qpn, path: Path, path_mtu: PathMtu) {
-    let mut attributes = QpAttributes {
+    for (attributes, mask) in steps_to_rtr(peer, path, path_mtu) {
+        qp.modify(&attributes, mask).unwrap();
+    }
+}
+
+/// What changes a queue pair from RESET to INIT, and to RTR.
+pub fn steps_to_rtr(peer: Qpn, path: Path, path_mtu: PathMtu) -> [(QpAttributes, AttrMask); 2] {
+    let init = QpAttributes {
         state: QpState::Init,
         port: 1,
         access: ALL,
         ..QpAttributes::default()
     };
-    qp.modify(
-        &attributes,
-        AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
-    )
-    .unwrap();
-    attributes = QpAttributes {
+    let rtr = QpAttributes {
         state: QpState::ReadyToReceive,
         path,
         path_mtu,
@@ -293,19 +298,17 @@ pub fn to_rtr_with(qp: &Qp, peer: Qpn, path: Path, path_mtu: PathMtu) {
         rq_psn: PSN,
         max_dest_rd_atomic: 16,
         min_rnr_timer: 1,
-        ..attributes
+        ..init
     };
-    qp.modify(
-        &attributes,
-        AttrMask::STATE
-            | AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER,
-    )
-    .unwrap();
+    let in_init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    let in_rtr = AttrMask::STATE
+        | AttrMask::AV
+        | AttrMask::PATH_MTU
+        | AttrMask::DEST_QPN
+        | AttrMask::RQ_PSN
+        | AttrMask::MAX_DEST_RD_ATOMIC
+        | AttrMask::MIN_RNR_TIMER;
+    [(init, in_init), (rtr, in_rtr)]
 }
 
 /// Both directions start near the wrap-around.

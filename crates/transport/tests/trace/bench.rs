@@ -35,6 +35,8 @@ pub struct BenchHost {
     pub sharing: bool,
     /// How often it was asked whether two do.
     pub asked_for_sharing: u32,
+    /// Each receive that is taken is posted again: what a program may do meanwhile.
+    pub posts_again: bool,
 }
 
 impl BenchHost {
@@ -72,7 +74,12 @@ impl Host for BenchHost {
     }
 
     fn take_receive(&mut self) -> Option<Receive> {
-        self.receives.pop_front()
+        let receive = self.receives.pop_front()?;
+        if self.posts_again {
+            assert!(self.log.len() < 1 << 17, "it takes them without end");
+            self.receives.push_back(receive);
+        }
+        Some(receive)
     }
 
     fn take_shared_receive(&mut self, srqn: u32) -> Result<Option<Receive>, RemoteFault> {

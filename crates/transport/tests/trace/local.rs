@@ -277,3 +277,14 @@ fn the_error_state_flushes_them_done_or_not() {
         ]
     );
 }
+
+#[test]
+fn flushing_ends_though_the_program_posts_on() {
+    let mut b = Bench::connected();
+    b.post_receive(1, 8);
+    b.host.posts_again = true;
+    b.modify(QpState::Error);
+    let first = b.log().len();
+    b.qp.flush_receives(&mut b.host);
+    assert!(first > 0 && b.log().len() == first);
+}
