@@ -57,6 +57,8 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         _record(tally, "the programs used the daemon, and left nothing", lambda: _was_used(daemon))
     missing = {"AIRDMA_DAEMON": str(folder / "missing")}
     _record(tally, "a program without its daemon is told so", partial(_is_told, lab, missing))
+    _record(tally, "where the devices are, and why", partial(_says_where, lab, folder / "where", missing))
+    _record(tally, "a daemon serves though its log is full", partial(_serves_without_log, lab, folder / "full"))
     for name, argv in (
         ("polls", ["ib_write_bw", "-D", "20", "-s", "65536"]),
         ("sleeps", ["ib_send_bw", "-e", "-n", "1000000", "-s", "65536"]),
@@ -109,6 +111,39 @@ def _is_told(lab: Lab, missing: dict[str, str]) -> list[str]:
     outcome = lab.a.run(build.with_airdma(["ibv_devinfo"]), missing)
     is_told = "start `airdma daemon`" in outcome.stdout + outcome.stderr
     return [] if outcome.returncode != 0 and is_told else [outcome.explain()]
+
+
+def _says_where(lab: Lab, path: Path, missing: dict[str, str]) -> list[str]:
+    airdma = str(build.binary())
+    complaints: list[str] = []
+
+    def says(argv: list[str], environment: dict[str, str], words: str, ok: bool = True) -> None:
+        outcome = lab.a.run([airdma, *argv], environment)
+        if outcome.ok != ok or words not in outcome.stdout:
+            complaints.extend([f"airdma {' '.join(argv)} does not say {words!r}", outcome.explain()])
+
+    explain = ["run", "--explain", "ibv_devices"]
+    with _daemon(lab.a, path) as (_, environment):
+        for argv in (["devices"], ["devices", "-v"], explain):
+            says(argv, environment, f"in the daemon at {path}")
+            says(argv, {}, "because AIRDMA_DAEMON is not set")
+            says(argv, {"AIRDMA_DAEMON": "off"}, "because AIRDMA_DAEMON=off")
+        says(["devices", "--json"], environment, f'"daemon": "{path}"')
+    says(["devices"], missing, "start `airdma daemon`")
+    says(explain, missing, "start `airdma daemon`", ok=False)
+    return complaints
+
+
+def _serves_without_log(lab: Lab, path: Path) -> list[str]:
+    daemon = lab.a.start(["sh", "-c", 'exec "$0" daemon --socket "$1" 2> /dev/full', str(build.binary()), str(path)])
+    deadline = time.monotonic() + _READY_S
+    while not path.exists() and time.monotonic() < deadline and not daemon.has_exited():
+        time.sleep(0.01)
+    outcome = lab.a.run(build.with_airdma(["ibv_devinfo"]), {"AIRDMA_DAEMON": str(path)})
+    lives = not daemon.has_exited()
+    ended = daemon.stop()
+    lab.a.forget(daemon)
+    return [] if outcome.ok and lives else [outcome.explain(), ended.explain()]
 
 
 def _ends_with_its_daemon(lab: Lab, one: Run, path: Path) -> list[str]:

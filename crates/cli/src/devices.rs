@@ -12,15 +12,19 @@ use crate::warn;
 
 mod link;
 pub mod metrics;
+pub mod mode;
+
+use mode::Mode;
 
 /// Prints the devices. Without any, prints what to do and exits with 1.
 pub fn print(verbose: bool, as_json: bool) -> Result<ExitCode> {
     let devices = devices().context("cannot list the network interfaces")?;
+    let mode = Mode::look(&devices);
     let mut out = io::stdout().lock();
     if as_json {
         let all: Vec<Value> = devices
             .iter()
-            .map(|info| document(info, &counters_of(info)))
+            .map(|info| document(info, &counters_of(info), &mode))
             .collect();
         writeln!(out, "{:#}", Value::Array(all))?;
     } else if verbose {
@@ -30,6 +34,9 @@ pub fn print(verbose: bool, as_json: bool) -> Result<ExitCode> {
         }
     } else if !devices.is_empty() {
         write!(out, "{}", table(&devices))?;
+    }
+    if !as_json && !devices.is_empty() {
+        writeln!(out, "mode: {mode}")?;
     }
     out.flush()?;
     if devices.is_empty() {
@@ -141,7 +148,7 @@ fn port_attributes(info: &DeviceInfo) -> [(&'static str, String); 8] {
     ]
 }
 
-fn document(info: &DeviceInfo, counters: &[(&'static str, u64)]) -> Value {
+fn document(info: &DeviceInfo, counters: &[(&'static str, u64)], mode: &Mode) -> Value {
     let counters: serde_json::Map<String, Value> = counters
         .iter()
         .map(|(name, value)| ((*name).to_owned(), json!(value)))
@@ -162,6 +169,8 @@ fn document(info: &DeviceInfo, counters: &[(&'static str, u64)]) -> Value {
         "active_mtu": info.path_mtu.bytes(),
         "speed_mbps": info.speed_mbps,
         "gids": gids,
+        "daemon": mode.daemon(),
+        "daemon_refuses": mode.refusal(),
         "counters": counters,
     })
 }

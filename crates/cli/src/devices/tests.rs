@@ -67,12 +67,33 @@ fn the_description_holds_state_mtus_gids_and_counters() {
 
 #[test]
 fn the_document_carries_the_same() {
-    let value = document(&info(), &[("acks_sent", 12)]);
+    let mode = Mode::Refused("/run/socket".into(), "no daemon answers".into());
+    let value = document(&info(), &[("acks_sent", 12)], &mode);
+    assert_eq!(value["daemon"], "/run/socket");
+    assert_eq!(value["daemon_refuses"], "no daemon answers");
     assert_eq!(value["name"], "airdma_veth0");
     assert_eq!(value["active_mtu"], 1024);
     assert_eq!(value["counters"]["acks_sent"], 12);
     assert_eq!(value["gids"][1]["address"], "fe80::1");
     assert_eq!(value["mac"], "02:00:00:00:00:01");
+}
+
+#[test]
+fn the_mode_is_told_with_its_reason() {
+    let own = Mode::InProcess("AIRDMA_DAEMON=off").to_string();
+    assert_eq!(
+        own,
+        "in each program's own process, because AIRDMA_DAEMON=off"
+    );
+    let daemon = Mode::Daemon("/run/socket".into());
+    assert!(daemon.to_string().contains("in the daemon at /run/socket"));
+    assert_eq!(daemon.refusal(), None);
+    let refused = Mode::Refused("/run/socket".into(), "no daemon answers".into());
+    assert!(
+        refused
+            .to_string()
+            .ends_with("names /run/socket, and no daemon answers")
+    );
 }
 
 #[test]

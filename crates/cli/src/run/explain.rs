@@ -15,6 +15,7 @@ use super::imports::{Imports, Lack};
 use super::ports::{self, Verdict};
 use super::program::{Deaf, Program};
 use super::wrapper::Started;
+use crate::devices::mode::Mode;
 use crate::devices::why_no_device;
 
 /// Prints the explanation. Exits with 0 if the program will find and can use airdma's devices, with
@@ -200,6 +201,11 @@ impl Report {
                 "device",
                 format!("{} {state} {}", device.name, addresses.join(" ")),
             );
+        }
+        let mode = Mode::look(&devices);
+        self.line("mode", mode.to_string());
+        if let Some(why) = mode.refusal() {
+            self.problem(why.to_owned());
         }
         if devices.is_empty() {
             self.problem(why_no_device());
