@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::peer::{ManyPairs, RecordsLoad};
 
+mod at_daemon;
 mod idle_pairs;
 mod many_pairs;
 mod pipe;
@@ -95,6 +96,25 @@ pub enum End {
         /// Source: a file or a pipe, read to its end.
         from: PathBuf,
     },
+    /// Runs a program, and what belongs to it.
+    AtDaemon {
+        /// The socket of a daemon for it, which lives as long as the program; none is started
+        /// without.
+        socket: Option<PathBuf>,
+        /// Whether it is stopped meanwhile.
+        stop: Option<Stop>,
+        /// The program and its arguments.
+        command: Vec<String>,
+    },
+}
+
+/// When a program is stopped (`SIGSTOP`).
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    /// Once a TCP connection to this port of the host stands.
+    pub port: u16,
+    /// For how long, in seconds.
+    pub seconds: u32,
 }
 
 /// Runs the program; prints its result as one line of JSON.
@@ -128,6 +148,11 @@ pub fn run(end: &End) -> anyhow::Result<()> {
         }
         End::PipeReceive { port, ref into } => pipe::receive(port, into).context("receiving"),
         End::PipeSend { to, ref from } => pipe::send(to, from).context("sending"),
+        End::AtDaemon {
+            ref socket,
+            stop,
+            ref command,
+        } => at_daemon::run(socket.as_deref(), stop, command),
     }
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context, bail, ensure};
 use regex::Regex;
 use serde::Serialize;
 
+mod daemon;
 mod end;
 mod files;
 mod machine;
@@ -35,7 +36,8 @@ mod tools;
 mod units;
 mod wireless;
 
-pub use end::{End, run as run_end};
+pub use daemon::DAEMON;
+pub use end::{End, Stop, run as run_end};
 pub use files::{Files, files};
 pub use part::{Part, PartRuns, measure as measure_part};
 pub use peer::{ManyPairs, RecordsLoad, RecordsMode, read_output};

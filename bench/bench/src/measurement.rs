@@ -58,6 +58,8 @@ pub enum Figure {
     CameraMemory,
     /// Entries of both ends' queues for a camera.
     CameraQueues,
+    /// Gb/s of WRITEs to a program, by the seconds that it is stopped.
+    Stopped,
 }
 
 impl Figure {
@@ -89,6 +91,7 @@ impl Figure {
             Figure::CamerasCpu => "cameras-cpu",
             Figure::CameraMemory => "camera-memory",
             Figure::CameraQueues => "camera-queues",
+            Figure::Stopped => "stopped",
         }
     }
 
@@ -122,6 +125,7 @@ impl Figure {
             Figure::CamerasCpu => "Cameras: CPU, per cent of a core",
             Figure::CameraMemory => "Memory for each camera, bytes",
             Figure::CameraQueues => "Entries of both ends' queues for each camera",
+            Figure::Stopped => "WRITEs of 64 KiB to a program that is stopped for a time, Gb/s",
         }
     }
 
@@ -141,6 +145,7 @@ impl Figure {
             | Figure::CamerasCpu
             | Figure::CameraMemory
             | Figure::CameraQueues => "cameras",
+            Figure::Stopped => "seconds",
             Figure::Sources | Figure::SourceMemory => "sources",
             Figure::Survivors => "destinations",
             Figure::Web => "object",
@@ -177,6 +182,7 @@ impl Figure {
             | Figure::CamerasCpu
             | Figure::CameraMemory
             | Figure::CameraQueues
+            | Figure::Stopped
             | Figure::Survivors => crate::units::thousands(x),
         }
     }
@@ -209,6 +215,7 @@ impl Figure {
             | Figure::Get
             | Figure::Set
             | Figure::InTime
+            | Figure::Stopped
             | Figure::Survivors => true,
             Figure::Latency
             | Figure::Cpu

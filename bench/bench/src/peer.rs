@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::measurement::StreamCost;
 
+mod at_daemon;
 mod cm_time;
 mod fabric;
 mod idle_pairs;
@@ -24,6 +25,7 @@ mod udp;
 mod under;
 mod web;
 
+pub use at_daemon::{AtDaemon, Stopped};
 pub use cm_time::CmTime;
 pub use fabric::PingPong;
 pub use idle_pairs::{Grown, IdlePairs};

@@ -163,7 +163,9 @@ fn lost(figure: Figure, link: &LinkFacts, ours: &Curve, theirs: &Curve) -> Optio
         }
     }
     let verb = match figure {
-        Figure::Bandwidth | Figure::QueuePairs | Figure::Survivors => "is slower than",
+        Figure::Bandwidth | Figure::QueuePairs | Figure::Survivors | Figure::Stopped => {
+            "is slower than"
+        }
         Figure::Latency | Figure::Response | Figure::Control | Figure::OneWay | Figure::Cameras => {
             "takes longer than"
         }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use airdma_bench::{
-    End, Files, ManyPairs, PartRuns, RECORDS, RecordsLoad, RecordsMode, SOCKETS, STREAMS, There,
+    DAEMON, End, Files, ManyPairs, PartRuns, RECORDS, RecordsLoad, RecordsMode, SOCKETS, STREAMS,
+    Stop, There,
 };
 
 pub const EXAMPLES: &str = "\
@@ -100,6 +101,11 @@ enum Part {
     /// airdma-stream-peer beside airdma. Writes STEM.json, and STEM.md and pictures
     /// (STEM-veth-1500*.svg, .png) at the end.
     Streams(PartOptions),
+    /// perftest with `airdma daemon` at both ends beside the same in a process on a veth: bandwidth
+    /// of 64 KiB, latency of 64 B, and WRITEs to a program that is stopped meanwhile.
+    ///
+    /// Figures: bandwidth, latency, stopped. Link: veth-1500. Writes STEM.json and STEM.md.
+    Daemon(PartOptions),
 }
 
 #[derive(clap::Args)]
@@ -117,7 +123,8 @@ struct PartOptions {
     /// Samples of each [default: 3, with --quick 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
-    /// The files to write [default: airdma-records, airdma-sockets or airdma-streams].
+    /// The files to write [default: airdma-records, airdma-sockets, airdma-streams or
+    /// airdma-daemon].
     #[arg(long, value_name = "STEM")]
     output: Option<PathBuf>,
     /// Measure the chosen cases and keep the others in STEM.json.
@@ -219,6 +226,9 @@ pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
         }
         Some(Part::Streams(options)) => {
             return airdma_bench::measure_part(&STREAMS, &part(options, "airdma-streams"));
+        }
+        Some(Part::Daemon(options)) => {
+            return airdma_bench::measure_part(&DAEMON, &part(options, "airdma-daemon"));
         }
         None => (),
     }
@@ -338,6 +348,16 @@ enum EndCommand {
         #[arg(long)]
         from: PathBuf,
     },
+    AtDaemon {
+        #[arg(long)]
+        socket: Option<PathBuf>,
+        #[arg(long, requires = "stop_for")]
+        stop_port: Option<u16>,
+        #[arg(long, requires = "stop_port")]
+        stop_for: Option<u32>,
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
 }
 
 #[derive(clap::Args)]
@@ -419,6 +439,18 @@ pub fn end(options: EndOptions) -> anyhow::Result<ExitCode> {
         },
         EndCommand::PipeReceive { port, into } => End::PipeReceive { port, into },
         EndCommand::PipeSend { to, from } => End::PipeSend { to, from },
+        EndCommand::AtDaemon {
+            socket,
+            stop_port,
+            stop_for,
+            command,
+        } => End::AtDaemon {
+            socket,
+            stop: stop_port
+                .zip(stop_for)
+                .map(|(port, seconds)| Stop { port, seconds }),
+            command,
+        },
     };
     airdma_bench::run_end(&end)?;
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,8 @@ use airdma_lab::Listening;
 
 use super::{Peer, Place, Plan, Reading, on_airdma};
 
-const PORT: u16 = 18515;
+/// TCP port of the server.
+pub const PORT: u16 = 18515;
 
 /// Parses perftest's tables, one map a line.
 ///

@@ -153,7 +153,8 @@ impl<P: Peer> Peer for SecondCore<P> {
     }
 }
 
-fn behind(first: &[String], command: Vec<String>) -> Vec<String> {
+/// A command line with words before it.
+pub fn behind(first: &[String], command: Vec<String>) -> Vec<String> {
     [first, &command].concat()
 }
 
