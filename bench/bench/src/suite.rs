@@ -286,12 +286,10 @@ fn latency(all: &mut Vec<Series>, link: Link, sizes: &[u64]) {
         ("write_lat", "airdma WRITE", "ib_write_lat"),
         ("read_lat", "airdma READ (whole round trip)", "ib_read_lat"),
     ] {
-        one(all, at(), (name, label, false), Latency { program });
+        one(all, at(), (name, label, false), Latency::of(program));
     }
     let label = "airdma WRITE, a core for the helper of each end";
-    let write = Latency {
-        program: "ib_write_lat",
-    };
+    let write = Latency::of("ib_write_lat");
     let small = sizes.iter().copied().filter(|size| *size == 64).collect();
     one(
         all,

@@ -11,12 +11,17 @@ pub const SMALL: u64 = 64;
 /// Seconds for which a program is stopped.
 pub const STOPPED_S: u64 = 10;
 const STOPPED_QUICK_S: u64 = 2;
+/// Most rounds of a latency.
+const ROUNDS_MAX: u64 = 50_000;
+const ROUNDS_QUICK: u64 = 1000;
 
 /// Names of the series: the program in a process, and at a daemon.
 pub const SEND: [&str; 2] = ["send_process", "send_daemon"];
 /// As above.
 pub const WRITE: [&str; 2] = ["write_process", "write_daemon"];
 /// As above, on two cores a side.
+pub const SEND_ON_TWO: [&str; 2] = ["send_process_two", "send_daemon_two"];
+/// As above.
 pub const WRITE_ON_TWO: [&str; 2] = ["write_process_two", "write_daemon_two"];
 /// Targets that run on, and targets that are stopped.
 pub const STOPPED: [&str; 2] = ["running", "stopped"];
@@ -39,7 +44,12 @@ pub fn all(quick: bool) -> Vec<Series> {
         ["ib_write_bw in a process", "ib_write_bw at a daemon"],
         Bandwidth::of("ib_write_bw"),
     );
-    let [send, write] = ["ib_send_lat", "ib_write_lat"].map(|program| Latency { program });
+    let latency = |program| Latency {
+        // Enough to see that all works, however slow the build is.
+        rounds_max: if quick { ROUNDS_QUICK } else { ROUNDS_MAX },
+        ..Latency::of(program)
+    };
+    let (send, write) = (latency("ib_send_lat"), latency("ib_write_lat"));
     both(
         &mut all,
         (Figure::Latency, SMALL),
@@ -53,6 +63,16 @@ pub fn all(quick: bool) -> Vec<Series> {
         WRITE,
         ["ib_write_lat in a process", "ib_write_lat at a daemon"],
         write,
+    );
+    both(
+        &mut all,
+        (Figure::Latency, SMALL),
+        SEND_ON_TWO,
+        [
+            "ib_send_lat in a process, on two cores",
+            "ib_send_lat at a daemon, on two cores",
+        ],
+        SecondCore(send),
     );
     both(
         &mut all,

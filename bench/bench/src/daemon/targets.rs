@@ -1,6 +1,6 @@
 //! Goals of a daemon, as ratios to the same program in a process.
 
-use super::suite::{LARGE, SEND, SMALL, STOPPED, STOPPED_S, WRITE, WRITE_ON_TWO};
+use super::suite::{LARGE, SEND, SEND_ON_TWO, SMALL, STOPPED, STOPPED_S, WRITE, WRITE_ON_TWO};
 use crate::measurement::{Figure, Measurement, Point};
 use crate::suite::VETH_1500;
 use crate::targets::Verdict;
@@ -36,11 +36,12 @@ pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
         let what = format!("{program} 64 KiB, private memory, to that in a process");
         add(what, ratio(), BANDWIDTH_MIN, true, "x");
     }
-    let [process, daemon] = SEND;
-    let value = |name| median(Figure::Latency, name, SMALL);
-    let longer = || Some(value(daemon)? - value(process)?);
-    let what = "ib_send_lat 64 B, longer than in a process";
-    add(what.into(), longer(), LONGER_MAX_US, false, " us");
+    for (cores, [process, daemon]) in [("one core", SEND), ("two cores", SEND_ON_TWO)] {
+        let value = |name| median(Figure::Latency, name, SMALL);
+        let longer = || Some(value(daemon)? - value(process)?);
+        let what = format!("ib_send_lat 64 B, {cores} a side, longer than in a process");
+        add(what, longer(), LONGER_MAX_US, false, " us");
+    }
     let names = WRITE.into_iter().chain(WRITE_ON_TWO);
     let places = [
         "a process",

@@ -1,7 +1,8 @@
-//! A program with a daemon of its own, which may be stopped for a time.
+//! A program with a daemon of its own, which may be stopped for a time. Both end with this process.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -27,7 +28,9 @@ pub fn run(socket: Option<&Path>, stop: Option<Stop>, command: &[String]) -> any
     if let Some(socket) = socket {
         command.env("AIRDMA_DAEMON", socket);
     }
-    let mut child = command.spawn().context("starting the program")?;
+    let mut child = bound(&mut command)
+        .spawn()
+        .context("starting the program")?;
     let stopped = stop.map_or(Ok(()), |stop| hold(&mut child, stop));
     let status = child.wait().context("waiting for the program")?;
     if let Some(mut daemon) = daemon {
@@ -44,13 +47,26 @@ fn start(socket: &Path) -> anyhow::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["daemon", "--socket"]).arg(socket);
     let daemon = command.env_remove("AIRDMA_DAEMON").stdout(Stdio::piped());
-    let mut daemon = daemon.spawn().context("starting the daemon")?;
+    let mut daemon = bound(daemon).spawn().context("starting the daemon")?;
     let mut said = String::new();
     let out = daemon.stdout.take().context("the daemon's output")?;
     // It prints the path once it listens.
     BufReader::new(out).read_line(&mut said)?;
     ensure!(!said.is_empty(), "the daemon did not start");
     Ok(daemon)
+}
+
+/// Lets a process end with this one, which the benchmark kills when a run takes too long.
+fn bound(command: &mut Command) -> &mut Command {
+    // SAFETY: one system call, of plain integers.
+    unsafe {
+        command.pre_exec(
+            || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            },
+        )
+    }
 }
 
 /// Stops the program for a time, once its peer has connected.

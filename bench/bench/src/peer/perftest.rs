@@ -137,6 +137,18 @@ impl Peer for Bandwidth {
 pub struct Latency {
     /// "ib_write_lat", "ib_send_lat" or "ib_read_lat".
     pub program: &'static str,
+    /// Most rounds of a run.
+    pub rounds_max: u64,
+}
+
+impl Latency {
+    /// As many rounds as take most of the run's time.
+    pub const fn of(program: &'static str) -> Latency {
+        Latency {
+            program,
+            rounds_max: 50_000,
+        }
+    }
 }
 
 impl Peer for Latency {
@@ -148,7 +160,7 @@ impl Peer for Latency {
         // perftest reports percentiles only for a given number of rounds. An estimate of the round
         // trip suffices to give every size about the same time.
         let budget_us = 600_000 * u64::from(place.seconds);
-        let rounds = (budget_us / (30 + x / 250)).clamp(200, 50_000);
+        let rounds = (budget_us / (30 + x / 250)).clamp(200, self.rounds_max);
         let command = [
             self.program,
             "-F",
@@ -243,9 +255,7 @@ mod tests {
 
     #[test]
     fn latency_is_the_median_and_the_99th_percentile() {
-        let peer = Latency {
-            program: "ib_send_lat",
-        };
+        let peer = Latency::of("ib_send_lat");
         let reading = peer.read("", LATENCY, 64).unwrap();
         assert_eq!((reading.value, reading.p99), (8.02, Some(11.50)));
     }

@@ -163,9 +163,7 @@ mod tests {
     use super::*;
     use crate::peer::Latency;
 
-    const WRITE: Latency = Latency {
-        program: "ib_write_lat",
-    };
+    const WRITE: Latency = Latency::of("ib_write_lat");
 
     fn place() -> Place {
         Place {

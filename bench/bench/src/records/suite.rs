@@ -121,7 +121,7 @@ fn latency(all: &mut Vec<Series>, sizes: &[u64]) {
     let at = (Figure::Latency, VETH_1500, sizes);
     let few = up_to(sizes, UD_MAX);
     add(all, at, WRITE_RECORD, records(RecordsMode::Latency));
-    let of = |program| Latency { program };
+    let of = Latency::of;
     let ud = (Figure::Latency, VETH_1500, &few[..]);
     add(all, ud, UD_SEND, Unconnected(of("ib_send_lat")));
     add(all, at, RC_SEND, of("ib_send_lat"));

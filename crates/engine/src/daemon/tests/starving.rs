@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Calls `call` for a while, and a thread does `meanwhile` without end. Returns the most that one of
-/// the calls released of a ring.
+/// Calls `call` for a while, and a thread does `meanwhile` without end. Returns the most that was
+/// released of a ring during one of the calls.
 fn most_released(block: &Block, mut call: impl FnMut(), meanwhile: impl Fn() + Sync) -> u32 {
     let released = || word(block, RELEASED).load(Ordering::Acquire);
     let is_over = AtomicBool::new(false);
