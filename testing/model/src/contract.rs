@@ -353,11 +353,11 @@ impl Contract {
 
     fn gather(&self, qp: usize, sges: &[Sge]) -> Vec<u8> {
         let memory = &self.memories[self.queue_pairs[qp].host];
-        let places = self.places(qp, sges);
-        places
-            .into_iter()
-            .flat_map(|place| memory.bytes(place).to_vec())
-            .collect()
+        let mut bytes = Vec::new();
+        for place in self.places(qp, sges) {
+            bytes.extend_from_slice(memory.bytes(place));
+        }
+        bytes
     }
 
     /// Records an accepted send request.

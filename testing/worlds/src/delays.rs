@@ -30,16 +30,17 @@ impl Delays {
 /// The latest moment since which the longest delays of all kinds add up to `enough`.
 pub fn slow_since(all: &[Delays], enough: Duration) -> Option<Duration> {
     let moments = all.iter().flat_map(|delays| &delays.ended);
+    let mut moments: Vec<_> = moments.map(|&(at, _)| at).collect();
+    moments.sort_unstable();
     let slow = |since: Duration| {
         all.iter()
             .map(|delays| delays.longest(since))
             .sum::<Duration>()
             >= enough
     };
-    moments
-        .map(|&(at, _)| at)
-        .filter(|&since| slow(since))
-        .max()
+    // The later a moment, the shorter the delays since then.
+    let slow = moments.partition_point(|&since| slow(since));
+    moments[..slow].last().copied()
 }
 
 #[cfg(test)]
