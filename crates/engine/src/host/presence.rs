@@ -10,7 +10,7 @@
 //! | answer | meaning |
 //! |---|---|
 //! | SYN and ACK | the process exists: its silence is [excused](airdma_transport::QueuePair::excuse_silence) |
-//! | a reset, an ICMP message, none | nothing: an older airdma, a firewall, or the process or host is gone; silence counts |
+//! | a reset, an ICMP message, none | nothing: an adapter, an older airdma, a firewall, or the process or host is gone; silence counts |
 //!
 //! Nothing is accepted: with `TCP_DEFER_ACCEPT` a handshake makes no socket before there is data,
 //! of which there is none, so a stopped process has no queue that could overflow.

@@ -30,7 +30,7 @@ impl QueuePair {
     }
 
     /// Number of timers of a reliable connection that expired in a row without progress; 0 for
-    /// other services, and for a peer with which selective repeat is not agreed on.
+    /// other services.
     pub fn silent_timers(&self) -> u8 {
         match &self.service {
             Service::Connected { requester, .. } => requester.silent_timers(),

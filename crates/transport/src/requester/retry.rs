@@ -117,14 +117,9 @@ impl Requester {
         self.spend_retry().map(|()| false)
     }
 
-    /// Number of timers in a row that expired without progress, with a peer whose silence may be
-    /// [excused](Self::excuse_silence): one with which selective repeat is agreed on.
+    /// Number of timers in a row that expired without progress.
     pub(crate) fn silent_timers(&self) -> u8 {
-        if self.repair.is_some() {
-            self.repeats
-        } else {
-            0
-        }
+        self.repeats
     }
 
     /// The process at the other end is known to exist: silence until the next timer spends no

@@ -183,14 +183,14 @@ fn an_excuse_is_for_one_timer_and_progress_allows_a_minute_anew() {
 }
 
 #[test]
-fn the_silence_of_an_adapter_is_not_excused() {
+fn silence_is_excused_without_selective_repeat() {
     let mut b = Bench::connected();
     b.post(Operation::Send, 8);
-    b.sends();
-    b.next_timer();
-    b.sends();
-    b.next_timer();
-    assert_eq!(b.qp.silent_timers(), 0);
+    stay_silent(&mut b, 100, true);
+    assert_eq!(b.qp.silent_timers(), 100);
+    assert_eq!(b.log(), [""; 0]);
+    stay_silent(&mut b, 12, false);
+    assert_eq!(b.log(), ["send 0 RetryExceeded"]);
 }
 
 #[test]
