@@ -223,21 +223,38 @@ fn waiting_for_a_killed_program_fails_within_seconds() {
 }
 
 #[test]
-fn a_peer_that_falls_silent_is_noticed_by_one_who_only_listens() {
+fn a_network_that_is_gone_is_noticed_by_a_mere_receiver() {
     isolated(
-        "a_peer_that_falls_silent_is_noticed_by_one_who_only_listens",
+        "a_network_that_is_gone_is_noticed_by_a_mere_receiver",
         "",
         || {
-            let (program, device, endpoint) = connected();
+            let (_program, device, endpoint) = connected();
             let receiving = endpoint.recv(device.allocate(8).unwrap(), ..);
             let start = Instant::now();
-            program.signal(libc::SIGSTOP);
+            let mut down = Command::new("ip");
+            let down = down.args(["link", "set", "lo", "down"]).status();
+            assert!(down.unwrap().success());
             let error = receiving.wait().unwrap_err();
             assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
             assert_eq!(error.blame(), Blame::Network, "{error}");
             assert!(error.to_string().contains("does not answer"), "{error}");
         },
     );
+}
+
+#[test]
+fn a_peer_that_is_stopped_is_waited_for() {
+    isolated("a_peer_that_is_stopped_is_waited_for", "", || {
+        let (program, device, endpoint) = connected();
+        let mut receiving = endpoint.recv(device.allocate(8).unwrap(), ..);
+        program.signal(libc::SIGSTOP);
+        // Longer than a peer of which nothing is known may be silent.
+        let stopped = Duration::from_secs(12);
+        assert!(receiving.wait_timeout(stopped).is_none());
+        program.signal(libc::SIGCONT);
+        endpoint.send(filled(&device, b"ping"), ..).wait().unwrap();
+        assert_eq!(receiving.wait().unwrap().len(), 4);
+    });
 }
 
 #[test]
