@@ -111,6 +111,16 @@ fn a_device_is_seen_while_it_is_open_and_serves_few_at_a_time() {
 }
 
 #[test]
+fn a_process_that_must_not_be_traced_is_not_seen() {
+    isolated("a_process_that_must_not_be_traced_is_not_seen", "", || {
+        // SAFETY: plain integers.
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+        let _bound = bound();
+        assert_eq!(names(), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn packets_are_copied_while_a_reader_is_connected() {
     isolated("packets_are_copied_while_a_reader_is_connected", "", || {
         let (device, end) = bound();

@@ -71,8 +71,13 @@ impl Viewers {
     /// Listens for those who want to look at a device.
     ///
     /// # Errors
-    /// Those of the system: a sandbox may forbid it.
+    /// Those of the system: a sandbox may forbid it. `PermissionDenied` in a process that others of
+    /// its user must not trace either (`PR_SET_DUMPABLE`).
     pub(crate) fn open(core: Weak<Core>, interface: u32) -> io::Result<Self> {
+        // SAFETY: plain integers.
+        if unsafe { libc::prctl(libc::PR_GET_DUMPABLE) } != 1 {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let number = Random::kernel().next_u64();
         let name = format!("{NAME_PREFIX}{interface}-{number:016x}");
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
