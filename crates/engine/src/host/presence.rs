@@ -16,12 +16,13 @@
 //! of which there is none, so a stopped process has no queue that could overflow.
 
 use crate::host::neighbour::{at, is_own_link, leave_by};
+use airdma_port::descriptors::keep_away;
 use airdma_transport::Time;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 /// The port of range 0.
@@ -163,7 +164,7 @@ fn listener(address: SocketAddr) -> io::Result<Socket> {
     }
     socket.bind(&SockAddr::from(address))?;
     socket.listen(BACKLOG)?;
-    Ok(socket)
+    Ok(Socket::from(keep_away(OwnedFd::from(socket))))
 }
 
 /// Begins a handshake.
