@@ -198,8 +198,9 @@ impl Core {
         let mut core = Self::new(info, config, Clock::running(), Random::kernel())?;
         let offers = features_of(&core.config, &core.info.interface) != 0;
         if core.config.daemon.is_none() && offers {
-            let presence = Presence::new(core.info.interface_index);
-            core.visit(|worker| worker.state.presence = Some(presence));
+            // Without descriptors no peer learns that this process is stopped.
+            let presence = Presence::new(core.info.interface_index).ok();
+            core.visit(|worker| worker.state.presence = presence);
         }
         // Where a sandbox forbids it, the device is what it was when it was opened.
         let monitor = LinkMonitor::new(core.info.interface_index);
@@ -491,6 +492,7 @@ impl Core {
         if is_first {
             self.notify_orphaned_peers();
             self.admit_viewers();
+            self.answer_peers();
         }
         self.start_progress_thread()
     }
@@ -503,6 +505,17 @@ impl Core {
         {
             // The first time that it is set: a port is bound once.
             let _ = self.viewers.set(viewers);
+        }
+    }
+
+    /// From now on peers learn whether this process runs.
+    fn answer_peers(&self) {
+        let fd = self.visit(|worker| worker.state.presence.as_ref().map(Presence::fd));
+        if let Some(fd) = fd
+            && self.progress_thread.watch(fd).is_err()
+        {
+            // It must not seem to be stopped.
+            self.visit(|worker| worker.state.presence = None);
         }
     }
 

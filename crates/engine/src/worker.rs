@@ -21,6 +21,7 @@ pub(crate) mod withheld;
 
 use crate::config::Window;
 use crate::counter_names::EngineCounter;
+use crate::host::presence::Presence;
 use crate::index::{Doorbell, QpIndex};
 use crate::limits::PACKET_LEN_MAX;
 use crate::random::Random;
@@ -493,6 +494,8 @@ impl Worker {
         if let Some(link) = &self.link {
             link.port.lifelines(&mut descriptors);
         }
+        let presence = self.state.presence.iter();
+        descriptors.extend(presence.flat_map(Presence::lifelines));
         descriptors
     }
 

@@ -27,7 +27,8 @@ impl Core {
     }
 
     /// Handles what the progress thread was woken for: changes of the interface, of the processes
-    /// that share its addresses, or of those that look at the device.
+    /// that share its addresses, of those that look at the device, or of peers that ask whether
+    /// this process runs.
     pub(crate) fn apply_changes(&self) {
         self.apply_link_changes();
         self.run_loss_calls();
@@ -35,6 +36,11 @@ impl Core {
         if let Some(viewers) = self.viewers.get() {
             viewers.accept();
         }
+        self.visit(|worker| {
+            if let Some(presence) = &worker.state.presence {
+                presence.answer();
+            }
+        });
     }
 
     /// Takes over what a process at the same addresses had, if one may have ended.

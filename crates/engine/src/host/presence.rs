@@ -1,48 +1,57 @@
-//! Whether the process at the other end of a silent connection still exists, which its kernel tells
-//! without it.
+//! Whether the process at the other end of a silent connection is stopped, or starved: it exists,
+//! and does not run.
 //!
 //! An airdma process listens at a TCP port of each address that it has reliable connections from.
 //! The port is that of its range of queue pair numbers: one of 256 from [`FIRST_PORT`] on. Its
-//! kernel completes handshakes there even while the process is stopped or starved, and refuses them
-//! as soon as it has ended. A requester whose peer is silent begins a handshake, and aborts it when
-//! the answer is there.
+//! kernel completes handshakes and takes bytes there even while the process does not run, and
+//! refuses and resets once it has ended. The progress thread closes what it accepts. A requester
+//! whose peer is silent connects, and sends a byte.
 //!
 //! | answer | meaning |
 //! |---|---|
-//! | SYN and ACK | the process exists: its silence is [excused](airdma_transport::QueuePair::excuse_silence) |
-//! | a reset, an ICMP message, none | nothing: an adapter, an older airdma, a firewall, or the process or host is gone; silence counts |
+//! | the connection stays open | the process does not run: its silence is [excused](airdma_transport::QueuePair::excuse_silence) |
+//! | it is closed | the process runs, and the queue pair at the other end is gone; or it has just ended |
+//! | a refusal, none | nothing: an adapter, an older airdma, a firewall, or process or host is gone |
 //!
-//! Nothing is accepted: with `TCP_DEFER_ACCEPT` a handshake makes no socket before there is data,
-//! of which there is none, so a stopped process has no queue that could overflow.
+//! All but the first change nothing: silence counts. With `TCP_DEFER_ACCEPT` a handshake without
+//! data wakes no process.
 
 use crate::host::neighbour::{at, is_own_link, leave_by};
+use crate::progress::poll_set::PollSet;
 use airdma_port::descriptors::keep_away;
 use airdma_transport::Time;
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// The port of range 0.
 const FIRST_PORT: u16 = 24_791;
-/// Time between two questions to a peer.
+/// Time between the beginnings of two questions to a process.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// For how long an answer is believed. It covers the next timer of all but the longest `timeout`s.
-const BELIEVED_FOR: Duration = Duration::from_secs(3);
+/// A process that runs has closed the connection by then.
+const RUNS_WITHIN: Duration = Duration::from_millis(100);
 /// The kernel repeats an unanswered SYN after 1 s and 3 s.
-const ANSWER_BY: Duration = Duration::from_secs(5);
-/// Most peers that are asked at a time.
-const PEERS_MAX: usize = 64;
-/// Seconds in which data would have to follow a handshake.
+const CONNECTED_BY: Duration = Duration::from_secs(5);
+/// A question that no queue pair has looked at for as long is over.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+/// Whether the host still exists is asked by the kernel: each second, three times in vain.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+const KEEPALIVES: u32 = 3;
+/// Most processes that are asked at a time.
+const QUESTIONS_MAX: usize = 64;
+/// Seconds in which data has to follow a handshake.
 const DATA_WITHIN_S: libc::c_int = 1;
-/// Most handshakes with data that wait for a process that accepts none.
-const BACKLOG: libc::c_int = 1;
+/// Most questions that wait at a process that does not run.
+const BACKLOG: libc::c_int = 64;
 
 /// The listeners of a device, and its questions to silent peers.
 pub(crate) struct Presence {
     interface: u32,
+    /// Readable while a question waits at a listener.
+    waiting: PollSet,
     /// By address and port; none where the system refused: a service has the port.
     listeners: BTreeMap<SocketAddr, Option<Socket>>,
     /// By their address and port, and ours.
@@ -51,32 +60,61 @@ pub(crate) struct Presence {
 
 struct Question {
     asked_at: Time,
-    /// Until the answer is there.
+    looked_at: Time,
+    /// Until it is answered.
     socket: Option<Socket>,
-    /// When the last answer came that the process exists.
-    exists_at: Option<Time>,
+    /// When the byte was sent.
+    sent_at: Option<Time>,
 }
 
 impl Presence {
-    pub(crate) fn new(interface: u32) -> Self {
-        Presence {
+    /// # Errors
+    /// The system's: descriptors.
+    pub(crate) fn new(interface: u32) -> io::Result<Self> {
+        Ok(Presence {
             interface,
+            waiting: PollSet::out_of_sight()?,
             listeners: BTreeMap::new(),
             questions: BTreeMap::new(),
+        })
+    }
+
+    /// Readable while [`answer`](Self::answer) has something to do.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.waiting.fd()
+    }
+
+    /// Lets peers of queue pairs of a range, connected from this address, ask for this process.
+    pub(crate) fn listen(&mut self, local: IpAddr, range: u8) {
+        let address = at(self.interface, local, port_of(range));
+        let waiting = &self.waiting;
+        (self.listeners).entry(address).or_insert_with(|| {
+            let listener = listener(address).ok()?;
+            waiting.add(listener.as_raw_fd()).ok()?;
+            Some(listener)
+        });
+    }
+
+    /// Closes the connections that wait: this process runs.
+    pub(crate) fn answer(&self) {
+        for listener in self.listeners.values().flatten() {
+            for _ in 0..=BACKLOG {
+                if listener.accept().is_err() {
+                    break;
+                }
+            }
         }
     }
 
-    /// Lets the kernel answer the peers of queue pairs of a range, connected from this address.
-    pub(crate) fn listen(&mut self, local: IpAddr, range: u8) {
-        let address = at(self.interface, local, port_of(range));
-        (self.listeners)
-            .entry(address)
-            .or_insert_with(|| listener(address).ok());
+    /// The listeners, which a child of a fork must not keep open.
+    pub(crate) fn lifelines(&self) -> impl Iterator<Item = RawFd> {
+        let listeners = self.listeners.values().flatten();
+        listeners.map(|listener| listener.as_raw_fd())
     }
 
-    /// Whether the process at `remote` with this range of queue pair numbers was there within the
-    /// last seconds. The answer to a question that this asks is told by a later call.
-    pub(crate) fn exists(
+    /// Whether the process at `remote` with this range of queue pair numbers exists and does not
+    /// run. The answer to a question that this asks is told by a later call.
+    pub(crate) fn is_stopped(
         &mut self,
         local: IpAddr,
         (remote, range): (IpAddr, u8),
@@ -85,58 +123,55 @@ impl Presence {
         let ends = (at(self.interface, remote, port_of(range)), local);
         if !self.questions.contains_key(&ends) {
             (self.questions).retain(|_, question| !question.is_over(now));
-            if self.questions.len() >= PEERS_MAX {
+            if self.questions.len() >= QUESTIONS_MAX {
                 return false;
             }
         }
         let interface = self.interface;
         let ask = || ask(interface, local, ends.0).ok();
-        let question = (self.questions)
-            .entry(ends)
-            .or_insert_with(|| Question::new(ask(), now));
+        let question = self.questions.entry(ends).or_insert_with(|| Question {
+            asked_at: now,
+            looked_at: now,
+            socket: ask(),
+            sent_at: None,
+        });
         question.look(now);
         if question.socket.is_none() && now >= question.asked_at + ASK_AGAIN {
             (question.socket, question.asked_at) = (ask(), now);
             question.look(now);
         }
-        question.is_answered(now)
+        question.sent_at.is_some_and(|at| now >= at + RUNS_WITHIN)
     }
 }
 
 impl Question {
-    fn new(socket: Option<Socket>, now: Time) -> Self {
-        let mut question = Question {
-            asked_at: now,
-            socket,
-            exists_at: None,
-        };
-        question.look(now);
-        question
-    }
-
-    /// Takes the answer, if it is there.
+    /// Takes the next step that is possible.
     fn look(&mut self, now: Time) {
-        let Some(socket) = &self.socket else {
+        self.looked_at = now;
+        let Some(mut socket) = self.socket.as_ref() else {
             return;
         };
-        match is_connected(socket) {
-            Ok(true) => {
-                // The handshake ends with a reset, not with a connection that lingers.
-                let _kept = socket.set_linger(Some(Duration::ZERO));
-                (self.exists_at, self.socket) = (Some(now), None);
+        let goes_on = if self.sent_at.is_some() {
+            let read = socket.read(&mut [0]);
+            read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        } else {
+            match is_connected(socket) {
+                Ok(true) => {
+                    self.sent_at = Some(now);
+                    socket.write(&[0]).is_ok()
+                }
+                Ok(false) => now < self.asked_at + CONNECTED_BY,
+                Err(_) => false,
             }
-            Ok(false) if now < self.asked_at + ANSWER_BY => {}
-            Ok(false) | Err(_) => (self.exists_at, self.socket) = (None, None),
+        };
+        if !goes_on {
+            (self.socket, self.sent_at) = (None, None);
         }
     }
 
-    fn is_answered(&self, now: Time) -> bool {
-        self.exists_at.is_some_and(|at| now < at + BELIEVED_FOR)
-    }
-
-    /// Whether nothing is known by it any more.
     fn is_over(&self, now: Time) -> bool {
-        now >= self.asked_at + ANSWER_BY && !self.is_answered(now)
+        now >= self.looked_at + FORGOTTEN_AFTER
+            || self.socket.is_none() && now >= self.asked_at + ASK_AGAIN
     }
 }
 
@@ -145,7 +180,11 @@ fn port_of(range: u8) -> u16 {
 }
 
 fn listener(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking(),
+        None,
+    )?;
     // An earlier process of the range may have left connections that are about to end.
     socket.set_reuse_address(true)?;
     let seconds = DATA_WITHIN_S;
@@ -167,10 +206,15 @@ fn listener(address: SocketAddr) -> io::Result<Socket> {
     Ok(Socket::from(keep_away(OwnedFd::from(socket))))
 }
 
-/// Begins a handshake.
+/// Begins to connect.
 fn ask(interface: u32, local: IpAddr, remote: SocketAddr) -> io::Result<Socket> {
     let from = at(interface, local, 0);
     let socket = Socket::new(Domain::for_address(from), Type::STREAM.nonblocking(), None)?;
+    // It ends with a reset, not with a connection that lingers.
+    socket.set_linger(Some(Duration::ZERO))?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+    let keepalive = keepalive.with_interval(KEEPALIVE).with_retries(KEEPALIVES);
+    socket.set_tcp_keepalive(&keepalive)?;
     socket.bind(&SockAddr::from(from))?;
     if is_own_link(interface, local, remote.ip()) {
         leave_by(&socket, interface, local)?;
@@ -181,7 +225,7 @@ fn ask(interface: u32, local: IpAddr, remote: SocketAddr) -> io::Result<Socket> 
     }
 }
 
-/// Whether the handshake has got its answer.
+/// Whether the handshake is done.
 fn is_connected(socket: &Socket) -> io::Result<bool> {
     if let Some(error) = socket.take_error()? {
         return Err(error);

@@ -264,13 +264,14 @@ impl WorkerState {
     }
 
     /// A timer is due of a queue pair whose peer is silent: if the process there exists, that
-    /// spends no retry.
+    /// spends no retry. A peer that was never heard may have another secret, or no such queue pair.
     #[cold]
     fn excuse_silence(&mut self, index: QpIndex, now: Time) {
         let (Some(presence), Some(slot)) = (&mut self.presence, self.qps.slot(index)) else {
             return;
         };
-        if slot.qp.attributes().retry_count != RETRY_FOR_EVER
+        if slot.qp.has_heard_peer()
+            && slot.qp.attributes().retry_count != RETRY_FOR_EVER
             && let Some(Connection {
                 remote,
                 local,
@@ -278,7 +279,7 @@ impl WorkerState {
                 ..
             }) = slot.connection
             && let (Some(remote), Some(local)) = (remote.ip(), local.ip())
-            && presence.exists(local, (remote, range), now)
+            && presence.is_stopped(local, (remote, range), now)
         {
             slot.qp.excuse_silence();
         }

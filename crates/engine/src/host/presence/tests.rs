@@ -1,7 +1,10 @@
 use super::*;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpStream};
 use std::thread::sleep;
 use std::time::Instant;
+
+const RANGE: u8 = 7;
+const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// An address that no other test listens at, nor one of another process.
 fn address(test: u8) -> IpAddr {
@@ -9,147 +12,126 @@ fn address(test: u8) -> IpAddr {
     Ipv4Addr::new(127, test, high, low).into()
 }
 
-const RANGE: u8 = 7;
-
 /// The device is of the loopback interface.
 fn presence() -> Presence {
-    Presence::new(1)
+    Presence::new(1).unwrap()
 }
 
-/// Whether `peer` learns that the process with a range at an address exists, if it asks for two
-/// seconds.
-fn learns(peer: &mut Presence, of: IpAddr, range: u8) -> bool {
+/// Whether `peer` finds a process stopped, if it looks for a second and a half. The process runs
+/// meanwhile if it is given.
+fn finds(peer: &mut Presence, of: (IpAddr, u8), running: Option<&Presence>) -> bool {
     let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(2) {
+    while started.elapsed() < Duration::from_millis(1500) {
         let now = Time::from_nanos(started.elapsed().as_nanos() as u64);
-        if peer.exists(Ipv4Addr::LOCALHOST.into(), (of, range), now) {
+        if peer.is_stopped(OURS, of, now) {
             return true;
         }
-        sleep(Duration::from_millis(10));
+        if let Some(process) = running {
+            process.answer();
+        }
+        sleep(Duration::from_millis(5));
     }
     false
 }
 
 #[test]
-fn a_process_that_listens_exists_as_long_as_its_listener() {
+fn a_stopped_process_is_told_from_one_that_runs_or_ended() {
     let (mut process, at) = (presence(), address(1));
     process.listen(at, RANGE);
-    assert!(learns(&mut presence(), at, RANGE));
+    process.listen(at, RANGE);
+    assert!(finds(&mut presence(), (at, RANGE), None));
+    assert!(!finds(&mut presence(), (at, RANGE), Some(&process)));
     drop(process);
-    assert!(!learns(&mut presence(), at, RANGE));
+    assert!(!finds(&mut presence(), (at, RANGE), None));
 }
 
 #[test]
 fn processes_at_an_address_are_told_apart() {
     let at = address(2);
-    let mut processes = [presence(), presence()];
-    for (process, range) in processes.iter_mut().zip([0, u8::MAX]) {
-        process.listen(at, range);
-        process.listen(at, range);
-    }
-    let [first, second] = processes;
+    let (mut first, mut second) = (presence(), presence());
+    first.listen(at, 0);
+    second.listen(at, u8::MAX);
     drop(first);
-    assert!(!learns(&mut presence(), at, 0));
-    assert!(learns(&mut presence(), at, u8::MAX));
+    assert!(!finds(&mut presence(), (at, 0), None));
+    assert!(finds(&mut presence(), (at, u8::MAX), None));
     // The next process of the range.
     let mut next = presence();
     next.listen(at, 0);
-    assert!(learns(&mut presence(), at, 0));
-    drop(second);
+    assert!(finds(&mut presence(), (at, 0), None));
 }
 
 #[test]
-fn a_stopped_process_is_found_by_any_number_of_questions() {
-    let (mut process, at) = (presence(), address(3));
-    process.listen(at, RANGE);
-    // It accepts nothing, as if it were stopped.
-    for _ in 0..500 {
-        assert!(learns(&mut presence(), at, RANGE));
-    }
-    let listener = process.listeners[&SocketAddr::new(at, port_of(RANGE))]
-        .as_ref()
-        .unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let accepted = listener.accept().unwrap_err();
-    assert_eq!(accepted.kind(), io::ErrorKind::WouldBlock);
-}
-
-#[test]
-fn an_answer_is_believed_for_three_seconds() {
-    let (mut process, mut peer, at) = (presence(), presence(), address(4));
-    let ours = Ipv4Addr::LOCALHOST.into();
-    let at_ms = |ms: u64| Time::from_nanos(ms * 1_000_000);
-    process.listen(at, RANGE);
-    while !peer.exists(ours, (at, RANGE), at_ms(0)) {
-        sleep(Duration::from_millis(1));
-    }
-    drop(process);
-    // A question within a second of the last is not asked.
-    assert!(peer.exists(ours, (at, RANGE), at_ms(999)));
-    let until = Instant::now() + Duration::from_secs(2);
-    while peer.exists(ours, (at, RANGE), at_ms(1000)) {
-        assert!(Instant::now() < until, "the refusal is noted");
-        sleep(Duration::from_millis(1));
-    }
-    assert!(!peer.exists(ours, (at, RANGE), at_ms(2500)));
-}
-
-#[test]
-fn an_old_answer_is_not_believed() {
-    let (mut process, mut peer, at) = (presence(), presence(), address(5));
-    let ours = Ipv4Addr::LOCALHOST.into();
-    process.listen(at, RANGE);
-    while !peer.exists(ours, (at, RANGE), Time::ZERO) {
-        sleep(Duration::from_millis(1));
-    }
-    let question = peer
-        .questions
-        .get_mut(&(SocketAddr::new(at, port_of(RANGE)), ours))
-        .unwrap();
-    assert!(question.is_answered(Time::ZERO + BELIEVED_FOR / 2));
-    assert!(!question.is_answered(Time::ZERO + BELIEVED_FOR));
-}
-
-#[test]
-fn questions_to_many_peers_are_bounded_and_make_room() {
-    let mut peer = presence();
-    let ours = Ipv4Addr::LOCALHOST.into();
-    let ask_all = |peer: &mut Presence, now: Time| {
-        for last in 0..=u8::MAX {
-            peer.exists(ours, (Ipv4Addr::new(127, 99, 99, last).into(), RANGE), now);
+fn a_process_that_runs_again_or_ends_is_not_stopped_any_more() {
+    let at = address(3);
+    for ends in [false, true] {
+        let (mut process, mut peer) = (presence(), presence());
+        process.listen(at, RANGE);
+        assert!(finds(&mut peer, (at, RANGE), None));
+        // Readable, so that the progress thread wakes.
+        assert_eq!(process.waiting.ready().unwrap().count(), 1);
+        if ends {
+            drop(process);
+        } else {
+            process.answer();
+            assert_eq!(process.waiting.ready().unwrap().count(), 0);
         }
-    };
-    ask_all(&mut peer, Time::ZERO);
-    assert_eq!(peer.questions.len(), PEERS_MAX);
-    let of_first = peer.questions.keys().next().copied();
-    let last = IpAddr::from(Ipv4Addr::new(127, 99, 99, u8::MAX));
-    let of_last = (SocketAddr::new(last, port_of(RANGE)), ours);
-    assert!(of_first.is_some() && !peer.questions.contains_key(&of_last));
-    peer.exists(ours, (last, RANGE), Time::ZERO + ANSWER_BY);
-    assert!(peer.questions.contains_key(&of_last));
+        let until = Instant::now() + Duration::from_secs(2);
+        while peer.is_stopped(OURS, (at, RANGE), Time::from_nanos(900_000_000)) {
+            assert!(Instant::now() < until, "it is noted");
+            sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 #[test]
-fn connections_with_data_are_held_up_to_the_backlog() {
+fn one_question_waits_however_long_a_process_is_stopped() {
+    let (mut process, mut peer, at) = (presence(), presence(), address(4));
+    process.listen(at, RANGE);
+    for second in 0..60 {
+        for tenth in 0..10 {
+            let now = Time::from_nanos((second * 10 + tenth) * 100_000_000);
+            let is_stopped = peer.is_stopped(OURS, (at, RANGE), now);
+            assert_eq!(is_stopped, second > 0 || is_stopped);
+            sleep(Duration::from_micros(100));
+        }
+    }
+    let listener = process.listeners.values().flatten().next().unwrap();
+    let waiting = std::iter::from_fn(|| listener.accept().ok()).count();
+    assert_eq!(waiting, 1);
+}
+
+#[test]
+fn questions_to_many_processes_are_bounded_and_make_room() {
+    let mut peer = presence();
+    let of = |last: u8| (IpAddr::from(Ipv4Addr::new(127, 99, 99, last)), RANGE);
+    for last in 0..=u8::MAX {
+        peer.is_stopped(OURS, of(last), Time::ZERO);
+    }
+    assert_eq!(peer.questions.len(), QUESTIONS_MAX);
+    let last = of(u8::MAX);
+    let key = (SocketAddr::new(last.0, port_of(RANGE)), OURS);
+    assert!(!peer.questions.contains_key(&key));
+    peer.is_stopped(OURS, last, Time::ZERO + ASK_AGAIN);
+    assert!(peer.questions.contains_key(&key));
+}
+
+#[test]
+fn connections_are_held_up_to_the_backlog() {
     let (mut process, at) = (presence(), address(6));
     process.listen(at, RANGE);
     let to = SocketAddr::new(at, port_of(RANGE));
-    let strangers: Vec<_> = (0..8)
+    let strangers: Vec<_> = (0..BACKLOG + 8)
         .map(|_| {
-            let mut stranger =
-                std::net::TcpStream::connect_timeout(&to, Duration::from_millis(300))?;
-            io::Write::write_all(&mut stranger, b"data")?;
+            let mut stranger = TcpStream::connect_timeout(&to, Duration::from_millis(50))?;
+            stranger.write_all(b"data")?;
             Ok::<_, io::Error>(stranger)
         })
         .collect();
-    let listener = process.listeners[&SocketAddr::new(at, port_of(RANGE))]
-        .as_ref()
-        .unwrap();
-    listener.set_nonblocking(true).unwrap();
     sleep(Duration::from_millis(100));
+    let listener = process.listeners.values().flatten().next().unwrap();
     let held = std::iter::from_fn(|| listener.accept().ok()).count();
-    let connected = strangers.iter().filter(|stranger| stranger.is_ok()).count();
-    assert_eq!((held, connected), (2, 2), "the backlog, and one");
+    assert_eq!(held as i32, BACKLOG + 1);
+    drop(strangers);
     // Then there is room for questions again.
-    assert!(learns(&mut presence(), at, RANGE));
+    assert!(finds(&mut presence(), (at, RANGE), None));
 }
