@@ -14,13 +14,16 @@ unsafe impl Sync for WipedPage {}
 impl WipedPage {
     /// Length of the page: the smallest that a processor has.
     pub const BYTES: usize = 4096;
+    /// Length of its mapping, of which the rest is never touched: it does not fit where a program
+    /// has unmapped a few pages, which peers may still have a key to.
+    const MAPPED: usize = 1 << 16;
 
     /// A page of zeros; `None` if the system has none to give.
     pub fn new() -> Option<WipedPage> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let page = unsafe { libc::mmap(ptr::null_mut(), Self::BYTES, access, kind, -1, 0) };
+        let page = unsafe { libc::mmap(ptr::null_mut(), Self::MAPPED, access, kind, -1, 0) };
         if page == libc::MAP_FAILED {
             return None;
         }
@@ -28,8 +31,8 @@ impl WipedPage {
         // SAFETY: the mapping above, which nothing else uses.
         unsafe {
             // A kernel that dumps it all the same shows no more than the rest of the memory does.
-            libc::madvise(page, Self::BYTES, libc::MADV_DONTDUMP);
-            (libc::madvise(page, Self::BYTES, libc::MADV_WIPEONFORK) == 0).then_some(this)
+            libc::madvise(page, Self::MAPPED, libc::MADV_DONTDUMP);
+            (libc::madvise(page, Self::MAPPED, libc::MADV_WIPEONFORK) == 0).then_some(this)
         }
     }
 
@@ -51,6 +54,6 @@ impl WipedPage {
 impl Drop for WipedPage {
     fn drop(&mut self) {
         // SAFETY: the mapping of `new`, to which no reference is left.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::BYTES) };
+        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::MAPPED) };
     }
 }
