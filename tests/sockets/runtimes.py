@@ -120,8 +120,7 @@ def _suite(module: str, file: str = "") -> Entry:
         f"CPython's {module}",
         (f"/usr/lib/python3.11/test/{file or module + '.py'}",),
         (),
-        f"cd {{home}} && /usr/bin/python3 results.py test.{module} results > said 2>&1;"
-        " sort results",
+        f"cd {{home}} && /usr/bin/python3 results.py test.{module} results > said 2>&1; sort results",
         (r" ok$",),
         same=True,
         before=_results,
