@@ -24,7 +24,7 @@ use crate::host::recent_paths::RecentPaths;
 use crate::index::{DOORBELLS, Serial};
 use crate::inventory::Inventory;
 use crate::progress::eventfd::EventFd;
-use crate::progress::progress_thread::ProgressThread;
+use crate::progress::progress_thread::{Caller, ProgressThread};
 use crate::progress::watcher::Device;
 use crate::progress::worker_lock::{
     Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Rounds, WorkerLock,
@@ -198,9 +198,9 @@ impl Core {
         let mut core = Self::new(info, config, Clock::running(), Random::kernel())?;
         let offers = features_of(&core.config, &core.info.interface) != 0;
         if core.config.daemon.is_none() && offers {
-            // Without descriptors no peer learns that this process is stopped.
-            let presence = Presence::new(core.info.interface_index).ok();
-            core.visit(|worker| worker.state.presence = presence);
+            let callers = Arc::clone(&core.progress_thread.callers);
+            let presence = Presence::new(core.info.interface_index, callers);
+            core.visit(|worker| worker.state.presence = Some(presence));
         }
         // Where a sandbox forbids it, the device is what it was when it was opened.
         let monitor = LinkMonitor::new(core.info.interface_index);
@@ -492,7 +492,6 @@ impl Core {
         if is_first {
             self.notify_orphaned_peers();
             self.admit_viewers();
-            self.answer_peers();
         }
         self.start_progress_thread()
     }
@@ -501,21 +500,12 @@ impl Core {
     fn admit_viewers(self: &Arc<Self>) {
         // Where the system forbids it the device is not seen.
         if let Ok(viewers) = Viewers::open(Arc::downgrade(self), self.info.interface_index)
-            && self.progress_thread.watch(viewers.fd()).is_ok()
+            && (self.progress_thread.callers)
+                .add_as(viewers.fd(), Caller::Viewer as u64)
+                .is_ok()
         {
             // The first time that it is set: a port is bound once.
             let _ = self.viewers.set(viewers);
-        }
-    }
-
-    /// From now on peers learn whether this process runs.
-    fn answer_peers(&self) {
-        let fd = self.visit(|worker| worker.state.presence.as_ref().map(Presence::fd));
-        if let Some(fd) = fd
-            && self.progress_thread.watch(fd).is_err()
-        {
-            // It must not seem to be stopped.
-            self.visit(|worker| worker.state.presence = None);
         }
     }
 

@@ -37,7 +37,7 @@ counters! {
     Retransmits = "retransmits",
     /// Local ACK timeouts.
     Timeouts = "timeouts",
-    /// Those that spent no retry, since the silent process at the other end exists.
+    /// Those that spent no retry, since the process at the other end exists and does not run.
     SilenceExcused = "silence_excused",
     /// Requests and responses that had arrived before.
     Duplicates = "duplicates",

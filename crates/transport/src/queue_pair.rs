@@ -643,6 +643,25 @@ impl QueuePair {
         }
     }
 
+    /// Number of timers of a reliable connection that expired in a row without progress; 0 for
+    /// other services.
+    pub fn silent_timers(&self) -> u8 {
+        match &self.service {
+            Service::Connected { requester, .. } => requester.silent_timers(),
+            Service::Unreliable { .. } | Service::Datagram(_) => 0,
+        }
+    }
+
+    /// Notes that the process at the other end exists, and does not run.
+    ///
+    /// The next timer then spends no retry. That holds for a minute of silence since the last
+    /// progress. Other services do not change.
+    pub fn excuse_silence(&mut self) {
+        if let Service::Connected { requester, .. } = &mut self.service {
+            requester.excuse_silence();
+        }
+    }
+
     /// Bytes sent or requested and not yet acknowledged, which count against the path's window.
     pub fn in_flight_bytes(&self) -> u32 {
         match &self.service {

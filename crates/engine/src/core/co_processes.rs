@@ -5,6 +5,8 @@
 //! to each; [`crate::sharing::orphan_notices`] keeps notices to the peers of processes that died.
 
 use super::{Core, LOCK_PAUSE};
+use crate::host::presence::Presence;
+use crate::progress::progress_thread::Caller;
 use crate::sharing::orphan_notices::OrphanNotices;
 use crate::sharing::steering::Steering;
 use crate::worker::Work;
@@ -33,14 +35,19 @@ impl Core {
         self.apply_link_changes();
         self.run_loss_calls();
         self.remove_departed();
-        if let Some(viewers) = self.viewers.get() {
-            viewers.accept();
-        }
-        self.visit(|worker| {
-            if let Some(presence) = &worker.state.presence {
-                presence.answer();
+        self.accept_callers();
+    }
+
+    fn accept_callers(&self) {
+        for caller in self.progress_thread.callers.ready().into_iter().flatten() {
+            if caller == Caller::Peer as u64 {
+                self.visit(|worker| {
+                    worker.state.presence.iter().for_each(Presence::answer);
+                });
+            } else if let Some(viewers) = self.viewers.get() {
+                viewers.accept();
             }
-        });
+        }
     }
 
     /// Takes over what a process at the same addresses had, if one may have ended.

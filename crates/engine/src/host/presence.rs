@@ -18,6 +18,7 @@
 
 use crate::host::neighbour::{at, is_own_link, leave_by};
 use crate::progress::poll_set::PollSet;
+use crate::progress::progress_thread::Caller;
 use airdma_port::descriptors::keep_away;
 use airdma_transport::Time;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
@@ -25,6 +26,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The port of range 0.
@@ -50,10 +52,10 @@ const BACKLOG: libc::c_int = 64;
 /// The listeners of a device, and its questions to silent peers.
 pub(crate) struct Presence {
     interface: u32,
-    /// Readable while a question waits at a listener.
-    waiting: PollSet,
-    /// By address and port; none where the system refused: a service has the port.
-    listeners: BTreeMap<SocketAddr, Option<Socket>>,
+    /// Wakes the progress thread while a question waits at a listener.
+    callers: Arc<PollSet>,
+    /// By address and port.
+    listeners: BTreeMap<SocketAddr, Socket>,
     /// By their address and port, and ours.
     questions: BTreeMap<(SocketAddr, IpAddr), Question>,
 }
@@ -68,36 +70,35 @@ struct Question {
 }
 
 impl Presence {
-    /// # Errors
-    /// The system's: descriptors.
-    pub(crate) fn new(interface: u32) -> io::Result<Self> {
-        Ok(Presence {
+    /// `callers`: in which listeners are [`Caller::Peer`], so that [`answer`](Self::answer) is
+    /// called.
+    pub(crate) fn new(interface: u32, callers: Arc<PollSet>) -> Self {
+        Presence {
             interface,
-            waiting: PollSet::out_of_sight()?,
+            callers,
             listeners: BTreeMap::new(),
             questions: BTreeMap::new(),
-        })
+        }
     }
 
-    /// Readable while [`answer`](Self::answer) has something to do.
-    pub(crate) fn fd(&self) -> RawFd {
-        self.waiting.fd()
-    }
-
-    /// Lets peers of queue pairs of a range, connected from this address, ask for this process.
+    /// Lets peers of queue pairs of a range, connected from this address, ask for this process. If
+    /// the system refuses, as it does while a service has the port, the next connection tries
+    /// again.
     pub(crate) fn listen(&mut self, local: IpAddr, range: u8) {
         let address = at(self.interface, local, port_of(range));
-        let waiting = &self.waiting;
-        (self.listeners).entry(address).or_insert_with(|| {
-            let listener = listener(address).ok()?;
-            waiting.add(listener.as_raw_fd()).ok()?;
-            Some(listener)
-        });
+        if !self.listeners.contains_key(&address)
+            && let Ok(listener) = listener(address)
+            && (self.callers)
+                .add_as(listener.as_raw_fd(), Caller::Peer as u64)
+                .is_ok()
+        {
+            self.listeners.insert(address, listener);
+        }
     }
 
     /// Closes the connections that wait: this process runs.
     pub(crate) fn answer(&self) {
-        for listener in self.listeners.values().flatten() {
+        for listener in self.listeners.values() {
             for _ in 0..=BACKLOG {
                 if listener.accept().is_err() {
                     break;
@@ -108,8 +109,7 @@ impl Presence {
 
     /// The listeners, which a child of a fork must not keep open.
     pub(crate) fn lifelines(&self) -> impl Iterator<Item = RawFd> {
-        let listeners = self.listeners.values().flatten();
-        listeners.map(|listener| listener.as_raw_fd())
+        self.listeners.values().map(AsRawFd::as_raw_fd)
     }
 
     /// Whether the process at `remote` with this range of queue pair numbers exists and does not

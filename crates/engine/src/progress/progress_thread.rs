@@ -14,6 +14,16 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Other processes whose connections the thread accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Caller {
+    /// Looks at the device ([`crate::core::viewers`]).
+    Viewer,
+    /// A peer that asks whether this process runs ([`crate::host::presence`]).
+    Peer,
+}
+
 /// The application's side of the progress thread.
 pub(crate) struct ProgressThread {
     /// Number by which the watcher knows the device; 0 before the thread is started.
@@ -29,6 +39,9 @@ pub(crate) struct ProgressThread {
     pub(crate) wake: EventFd,
     /// Readable when `wake` is, or another descriptor that the thread must handle.
     pub(crate) alarm: PollSet,
+    /// Readable when another process calls, each kind under the number of [`Caller`]; a part of
+    /// `alarm`.
+    pub(crate) callers: Arc<PollSet>,
     /// Readable when packets wait. A closed socket leaves the set automatically: a sleep on it need
     /// not end before.
     pub(crate) packets: PollSet,
@@ -39,8 +52,11 @@ impl ProgressThread {
         let wake = EventFd::nonblocking()?;
         let alarm = PollSet::out_of_sight()?;
         alarm.add(wake.fd())?;
+        let callers = Arc::new(PollSet::out_of_sight()?);
+        alarm.add(callers.fd())?;
         Ok(ProgressThread {
             alarm,
+            callers,
             packets: PollSet::out_of_sight()?,
             wake,
             token: AtomicU64::new(0),

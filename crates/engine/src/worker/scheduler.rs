@@ -244,13 +244,10 @@ impl WorkerState {
             return;
         };
         let is_due = slot.qp.poll_timeout().is_some_and(|due| due <= now);
+        let is_raw = is_sending_raw(&slot.qp);
         if is_due && slot.qp.silent_timers() > 0 {
             self.excuse_silence(index, now);
         }
-        let Some(slot) = self.qps.slot(index) else {
-            return;
-        };
-        let is_raw = is_sending_raw(&slot.qp);
         let mut change = self.change(index, now);
         if is_raw {
             // Its rate limit was the reason to wait.
@@ -263,8 +260,9 @@ impl WorkerState {
         }
     }
 
-    /// A timer is due of a queue pair whose peer is silent: if the process there exists, that
-    /// spends no retry. A peer that was never heard may have another secret, or no such queue pair.
+    /// A timer is due of a queue pair whose peer is silent: if the process there exists and does
+    /// not run, that spends no retry. A peer that was never heard may have another secret, or no
+    /// such queue pair.
     #[cold]
     fn excuse_silence(&mut self, index: QpIndex, now: Time) {
         let (Some(presence), Some(slot)) = (&mut self.presence, self.qps.slot(index)) else {

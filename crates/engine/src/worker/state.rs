@@ -75,7 +75,7 @@ pub(crate) struct WorkerState {
     pub(super) misrouted: bool,
     /// The last peer that stopped answering while packets of the path MTU were in flight to it.
     pub(crate) unanswered: Option<Unanswered>,
-    /// Which silent peers exist; none in a simulation, or if peers are offered nothing.
+    /// Which silent peers are stopped; none in a simulation, or if peers are offered nothing.
     pub(crate) presence: Option<Presence>,
     /// The source of the packet in hand, if it is not the connection's yet.
     pub(super) candidate: Option<Candidate>,

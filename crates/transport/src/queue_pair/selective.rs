@@ -29,25 +29,6 @@ impl QueuePair {
         }
     }
 
-    /// Number of timers of a reliable connection that expired in a row without progress; 0 for
-    /// other services.
-    pub fn silent_timers(&self) -> u8 {
-        match &self.service {
-            Service::Connected { requester, .. } => requester.silent_timers(),
-            Service::Unreliable { .. } | Service::Datagram(_) => 0,
-        }
-    }
-
-    /// Notes that the process at the other end exists, though it is silent.
-    ///
-    /// The next timer then spends no retry. A process may be silent for a minute so, which is
-    /// counted from the last progress. Other services do not change.
-    pub fn excuse_silence(&mut self) {
-        if let Service::Connected { requester, .. } = &mut self.service {
-            requester.excuse_silence();
-        }
-    }
-
     /// Sets the tags that both ends have agreed on.
     ///
     /// From now on each sent packet has one; once the peer has used its own, packets without it are

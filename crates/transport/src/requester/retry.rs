@@ -122,8 +122,8 @@ impl Requester {
         self.repeats
     }
 
-    /// The process at the other end is known to exist: silence until the next timer spends no
-    /// retry, unless there was [`EXCUSED_MAX`] of it.
+    /// The process at the other end exists, and does not run: silence until the next timer spends
+    /// no retry, unless there was [`EXCUSED_MAX`] of it.
     pub(crate) fn excuse_silence(&mut self) {
         self.excused = true;
     }
@@ -256,7 +256,7 @@ const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
 /// The same for a peer with which selective repeat is agreed on.
 const GIVEN_UP_AFTER_AGREED: Duration = Duration::from_secs(6);
 
-/// Longest silence of a process that is known to exist: it is stopped, or starved.
+/// Longest silence of a process that is stopped or starved.
 const EXCUSED_MAX: Duration = Duration::from_secs(60);
 
 /// A timer this late shows that this host did not run, and says nothing about the peer.

@@ -1,5 +1,5 @@
 use super::*;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ fn address(test: u8) -> IpAddr {
 
 /// The device is of the loopback interface.
 fn presence() -> Presence {
-    Presence::new(1).unwrap()
+    Presence::new(1, Arc::new(PollSet::new().unwrap()))
 }
 
 /// Whether `peer` finds a process stopped, if it looks for a second and a half. The process runs
@@ -39,6 +39,7 @@ fn a_stopped_process_is_told_from_one_that_runs_or_ended() {
     let (mut process, at) = (presence(), address(1));
     process.listen(at, RANGE);
     process.listen(at, RANGE);
+    assert_eq!(process.listeners.len(), 1);
     assert!(finds(&mut presence(), (at, RANGE), None));
     assert!(!finds(&mut presence(), (at, RANGE), Some(&process)));
     drop(process);
@@ -61,6 +62,17 @@ fn processes_at_an_address_are_told_apart() {
 }
 
 #[test]
+fn a_port_that_a_service_has_is_tried_again() {
+    let (mut process, at) = (presence(), address(5));
+    let service = TcpListener::bind((at, port_of(RANGE))).unwrap();
+    process.listen(at, RANGE);
+    assert!(process.listeners.is_empty());
+    drop(service);
+    process.listen(at, RANGE);
+    assert!(finds(&mut presence(), (at, RANGE), None));
+}
+
+#[test]
 fn a_process_that_runs_again_or_ends_is_not_stopped_any_more() {
     let at = address(3);
     for ends in [false, true] {
@@ -68,12 +80,12 @@ fn a_process_that_runs_again_or_ends_is_not_stopped_any_more() {
         process.listen(at, RANGE);
         assert!(finds(&mut peer, (at, RANGE), None));
         // Readable, so that the progress thread wakes.
-        assert_eq!(process.waiting.ready().unwrap().count(), 1);
+        assert_eq!(process.callers.ready().unwrap().count(), 1);
         if ends {
             drop(process);
         } else {
             process.answer();
-            assert_eq!(process.waiting.ready().unwrap().count(), 0);
+            assert_eq!(process.callers.ready().unwrap().count(), 0);
         }
         let until = Instant::now() + Duration::from_secs(2);
         while peer.is_stopped(OURS, (at, RANGE), Time::from_nanos(900_000_000)) {
@@ -95,7 +107,7 @@ fn one_question_waits_however_long_a_process_is_stopped() {
             sleep(Duration::from_micros(100));
         }
     }
-    let listener = process.listeners.values().flatten().next().unwrap();
+    let listener = process.listeners.values().next().unwrap();
     let waiting = std::iter::from_fn(|| listener.accept().ok()).count();
     assert_eq!(waiting, 1);
 }
@@ -128,7 +140,7 @@ fn connections_are_held_up_to_the_backlog() {
         })
         .collect();
     sleep(Duration::from_millis(100));
-    let listener = process.listeners.values().flatten().next().unwrap();
+    let listener = process.listeners.values().next().unwrap();
     let held = std::iter::from_fn(|| listener.accept().ok()).count();
     assert_eq!(held as i32, BACKLOG + 1);
     drop(strangers);
