@@ -7,12 +7,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::RawFd;
 use std::str::FromStr;
 
-use airdma_wire::Neighbour;
-
-use crate::{Capabilities, Port, PortCounters, QueueFill, Received, SharedPort, TransmitBatch};
+use crate::passing::pass_on;
+use crate::{Port, Received, TransmitBatch};
 
 /// Rates of faults.
 ///
@@ -290,9 +288,12 @@ impl<P: Port> Impaired<P> {
 }
 
 impl<P: Port> Port for Impaired<P> {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    // `shared` without the impairment, which is for what this process sends.
+    pass_on!(
+        inner:
+        capabilities, wait_descriptors, stopped_at, counters, look_for_drops, send_queue,
+        receive_queue, set_address, join, leave, set_active, withdraw, lifelines, shared
+    );
 
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         self.idle_polls = 0;
@@ -323,59 +324,6 @@ impl<P: Port> Port for Impaired<P> {
             self.inner.transmit(&mut self.out)?;
         }
         self.inner.receive(budget, handle)
-    }
-
-    fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
-        self.inner.wait_descriptors(out);
-    }
-
-    fn stopped_at(&self) -> Option<RawFd> {
-        self.inner.stopped_at()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
-    }
-
-    fn look_for_drops(&mut self) {
-        self.inner.look_for_drops();
-    }
-
-    fn send_queue(&mut self) -> Option<QueueFill> {
-        self.inner.send_queue()
-    }
-
-    fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
-        self.inner.receive_queue(source_index)
-    }
-
-    fn set_address(&mut self, source_index: u8, address: Option<Neighbour>) -> io::Result<()> {
-        self.inner.set_address(source_index, address)
-    }
-
-    fn join(&mut self, group: Neighbour) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: Neighbour) {
-        self.inner.leave(group);
-    }
-
-    fn set_active(&mut self, source_index: u8, active: bool) {
-        self.inner.set_active(source_index, active);
-    }
-
-    fn withdraw(&mut self) {
-        self.inner.withdraw();
-    }
-
-    fn lifelines(&self, out: &mut Vec<RawFd>) {
-        self.inner.lifelines(out);
-    }
-
-    /// Without the impairment, which is for what this process sends.
-    fn shared(&mut self) -> Option<&mut dyn SharedPort> {
-        self.inner.shared()
     }
 }
 

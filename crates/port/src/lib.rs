@@ -35,6 +35,7 @@ mod batch;
 mod capabilities;
 mod counters;
 mod following;
+mod passing;
 mod raw;
 
 use std::io;

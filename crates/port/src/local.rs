@@ -38,10 +38,9 @@ use airdma_shm::PacketTag;
 use airdma_wire::{Neighbour, Qpn};
 
 use crate::batch::recipient_range;
+use crate::passing::pass_on;
 use crate::sharing::Sharing;
-use crate::{
-    Capabilities, Destination, Port, PortCounters, QueueFill, Received, SharedPort, TransmitBatch,
-};
+use crate::{Destination, Port, PortCounters, Received, SharedPort, TransmitBatch};
 pub use bell::Bell;
 use inlets::Inlets;
 pub use meeting::Meeting;
@@ -243,13 +242,11 @@ fn tag_of(to: &Destination) -> PacketTag {
 }
 
 impl<P: SharedPort> Port for LocalPort<P> {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn lend_batch(&self, bytes: usize, packets_max: usize) -> TransmitBatch {
-        self.inner.lend_batch(bytes, packets_max)
-    }
+    pass_on!(
+        inner:
+        capabilities, lend_batch, stopped_at, look_for_drops, send_queue, receive_queue,
+        join, leave, set_active
+    );
 
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         self.divert(batch);
@@ -303,10 +300,6 @@ impl<P: SharedPort> Port for LocalPort<P> {
         out.push(self.bell.fd());
     }
 
-    fn stopped_at(&self) -> Option<RawFd> {
-        self.inner.stopped_at()
-    }
-
     fn counters(&self) -> PortCounters {
         let mut counters = self.inner.counters();
         counters.tx_packets += self.counters.sent;
@@ -318,18 +311,6 @@ impl<P: SharedPort> Port for LocalPort<P> {
         counters.rx_local += self.counters.received;
         counters.rx_unasked_probes += self.inlets.unasked;
         counters
-    }
-
-    fn look_for_drops(&mut self) {
-        self.inner.look_for_drops();
-    }
-
-    fn send_queue(&mut self) -> Option<QueueFill> {
-        self.inner.send_queue()
-    }
-
-    fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
-        self.inner.receive_queue(source_index)
     }
 
     fn set_address(&mut self, source_index: u8, address: Option<Neighbour>) -> io::Result<()> {
@@ -346,18 +327,6 @@ impl<P: SharedPort> Port for LocalPort<P> {
         self.addresses[row] = address;
         self.meeting.set_address(row, address);
         Ok(())
-    }
-
-    fn join(&mut self, group: Neighbour) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: Neighbour) {
-        self.inner.leave(group);
-    }
-
-    fn set_active(&mut self, source_index: u8, active: bool) {
-        self.inner.set_active(source_index, active);
     }
 
     fn withdraw(&mut self) {

@@ -18,9 +18,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use airdma_wire::{ICRC_LEN, Neighbour, ROCE_PORT, icrc_of_ip_packet};
 
-use crate::{
-    Capabilities, Destination, Port, PortCounters, QueueFill, Received, SharedPort, TransmitBatch,
-};
+use crate::passing::pass_on;
+use crate::{Capabilities, Destination, Port, PortCounters, Received, TransmitBatch};
 
 /// Bytes of a record before its packet.
 pub const RECORD_HEADER_LEN: usize = 24;
@@ -382,13 +381,13 @@ fn tapped(
 }
 
 impl Port for Tap {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn lend_batch(&self, bytes: usize, packets_max: usize) -> TransmitBatch {
-        self.inner.lend_batch(bytes, packets_max)
-    }
+    // `shared` without the tap: packets that arrive while processes settle which of them gets
+    // which are not copied.
+    pass_on!(
+        inner:
+        capabilities, lend_batch, wait_descriptors, stopped_at, counters, look_for_drops,
+        send_queue, receive_queue, join, leave, set_active, withdraw, lifelines, shared
+    );
 
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         self.copy_sent(batch);
@@ -406,30 +405,6 @@ impl Port for Tap {
         tapped(&self.sinks, handle, |handle| inner.receive(budget, handle))
     }
 
-    fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
-        self.inner.wait_descriptors(out);
-    }
-
-    fn stopped_at(&self) -> Option<RawFd> {
-        self.inner.stopped_at()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
-    }
-
-    fn look_for_drops(&mut self) {
-        self.inner.look_for_drops();
-    }
-
-    fn send_queue(&mut self) -> Option<QueueFill> {
-        self.inner.send_queue()
-    }
-
-    fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
-        self.inner.receive_queue(source_index)
-    }
-
     fn set_address(&mut self, source_index: u8, address: Option<Neighbour>) -> io::Result<()> {
         let index = usize::from(source_index);
         if self.addresses.len() <= index {
@@ -437,31 +412,6 @@ impl Port for Tap {
         }
         self.addresses[index] = address;
         self.inner.set_address(source_index, address)
-    }
-
-    fn join(&mut self, group: Neighbour) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: Neighbour) {
-        self.inner.leave(group);
-    }
-
-    fn set_active(&mut self, source_index: u8, active: bool) {
-        self.inner.set_active(source_index, active);
-    }
-
-    fn withdraw(&mut self) {
-        self.inner.withdraw();
-    }
-
-    fn lifelines(&self, out: &mut Vec<RawFd>) {
-        self.inner.lifelines(out);
-    }
-
-    /// Without the tap: packets that come while processes settle who gets which are not copied.
-    fn shared(&mut self) -> Option<&mut dyn SharedPort> {
-        self.inner.shared()
     }
 
     fn tap(&mut self) -> Option<&mut Tap> {
