@@ -5,15 +5,15 @@
 //! packets through memory, and those that were coalesced or segmented.
 
 use crate::files::stop;
-use crate::view::{self, View};
+use crate::view::{self, Opened, View};
 use crate::warn;
 use airdma_engine::tap::{NUMBERS_MAX, RECORD_HEADER_LEN, RecordHeader, SNAP_MAX};
 use airdma_engine::{CAPTURING, all_devices};
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use pcapng::{Interface, Output};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal, Read as _};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,11 +33,13 @@ Examples:
   airdma capture --snap 128 --packets 100000 - | tshark -r -
 
 Packets of airdma's own devices only: for a kernel's rxe or an RDMA NIC use tcpdump or dumpcap.
-Processes that start later join within a tenth of a second. The IP header is made of what a socket
+Processes that start later join within a tenth of a second, and their first packets are missing. The IP header is made of what a socket
 shows: identification and checksums are 0, and the ICRC is right for that header.";
 
 /// How often processes are listed.
 const LIST_EVERY: Duration = Duration::from_millis(50);
+/// When a process that does not answer, or has too many captures, is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Packets that wait to be written.
 const WAITING_MAX: usize = 4096;
 
@@ -80,8 +82,17 @@ fn queue_pair_number(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A packet, and the interface of its device.
-type Said = (u32, RecordHeader, Vec<u8>);
+/// What a thread that reads from a process passes on.
+enum Read {
+    /// A packet, and the interface of its device.
+    Packet(u32, RecordHeader, Vec<u8>),
+    /// The process of this name sends no more.
+    End {
+        name: String,
+        process: String,
+        reason: io::Error,
+    },
+}
 
 pub fn capture(options: &Options) -> Result<ExitCode> {
     let is_pipe = options.file.as_os_str() == "-";
@@ -102,15 +113,14 @@ pub fn capture(options: &Options) -> Result<ExitCode> {
     let mut output = Output::open(&options.file, options.snap.min(SNAP_MAX), options.bytes)?;
     let written = collect(options, interface, &mut output);
     let (packets, lost) = (output.packets, output.lost());
-    match written.and_then(|()| output.finish()) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        Err(error) => {
-            let file = options.file.display();
-            let held = output.packets_in_file();
-            return Err(anyhow!(
-                "cannot write {file}: {error}; it has {held} packets"
-            ));
+    if let Err(error) = written.and_then(|()| Ok(output.finish()?)) {
+        match error.downcast_ref::<io::Error>() {
+            Some(broken) if broken.kind() == io::ErrorKind::BrokenPipe => {}
+            Some(_) => {
+                let (file, held) = (options.file.display(), output.packets_in_file());
+                return Err(error.context(format!("cannot write {file}, which has {held} packets")));
+            }
+            None => return Err(error),
         }
     }
     warn(&format!("{packets} packets, {lost} lost"));
@@ -127,24 +137,29 @@ fn index_of(name: &str) -> Result<u32> {
 }
 
 /// Writes what processes send, until a limit or a signal.
-fn collect(options: &Options, interface: Option<u32>, output: &mut Output) -> io::Result<()> {
+fn collect(options: &Options, interface: Option<u32>, output: &mut Output) -> Result<()> {
     let start = Instant::now();
     let limit = options.seconds.map(Duration::from_secs);
     let is_over = || stop::has_come() || limit.is_some_and(|it| start.elapsed() >= it);
     let (sender, receiver) = sync_channel(WAITING_MAX);
-    let mut joined = HashSet::new();
+    let mut joined = Joined::default();
     while !is_over() {
-        join_new(options, interface, &mut joined, &sender)?;
+        joined.join_new(options, interface, &sender)?;
         let next = Instant::now() + LIST_EVERY;
         while !is_over() && Instant::now() < next {
             match receive(&receiver, next) {
-                Some((interface, header, bytes)) => {
+                Some(Read::Packet(interface, header, bytes)) => {
                     output.put(interface, &header, &bytes, || interface_named(interface))?;
                     if output.is_full || options.packets.is_some_and(|most| output.packets >= most)
                     {
                         return Ok(());
                     }
                 }
+                Some(Read::End {
+                    name,
+                    process,
+                    reason,
+                }) => joined.note_end(name, &process, &reason),
                 None => break,
             }
         }
@@ -153,7 +168,7 @@ fn collect(options: &Options, interface: Option<u32>, output: &mut Output) -> io
     Ok(())
 }
 
-fn receive(receiver: &Receiver<Said>, until: Instant) -> Option<Said> {
+fn receive(receiver: &Receiver<Read>, until: Instant) -> Option<Read> {
     let left = until.saturating_duration_since(Instant::now());
     receiver.recv_timeout(left).ok()
 }
@@ -168,40 +183,71 @@ fn interface_named(index: u32) -> Interface {
     }
 }
 
-/// Begins to read from each process that was not there before.
-fn join_new(
-    options: &Options,
-    interface: Option<u32>,
-    joined: &mut HashSet<String>,
-    sender: &SyncSender<Said>,
-) -> io::Result<()> {
-    let names = view::names()?;
-    joined.retain(|name| names.contains(name));
-    for name in names {
-        let index = view::interface_of(&name);
-        let Some(index) = index.filter(|index| interface.is_none_or(|wanted| wanted == *index))
-        else {
-            continue;
-        };
-        if !joined.insert(name.clone()) {
-            continue;
-        }
-        let (sender, peers) = (sender.clone(), options.peer.clone());
-        let (numbers, snap) = (options.numbers.clone(), options.snap);
-        thread::Builder::new().spawn(move || {
-            if let Some(mut view) = View::open(&name) {
-                // An end is the process's, or this program's.
-                let _ = read(
-                    &mut view,
-                    index,
-                    &ask(&peers, &numbers, snap),
-                    &numbers,
-                    &sender,
-                );
+/// The sockets that were found.
+#[derive(Default)]
+struct Joined {
+    /// When each is asked again; none while its packets come, or if it is another user's.
+    names: HashMap<String, Option<Instant>>,
+    /// Those of which was told that they send nothing.
+    told: HashSet<String>,
+}
+
+impl Joined {
+    /// Begins to read from each process that was not there before.
+    fn join_new(
+        &mut self,
+        options: &Options,
+        interface: Option<u32>,
+        sender: &SyncSender<Read>,
+    ) -> Result<()> {
+        let names = view::names().context("cannot list the sockets of processes")?;
+        self.names.retain(|name, _| names.contains(name));
+        self.told.retain(|name| names.contains(name));
+        for name in names {
+            let index = view::interface_of(&name);
+            let Some(index) = index.filter(|index| interface.is_none_or(|wanted| wanted == *index))
+            else {
+                continue;
+            };
+            let known = self.names.get(&name);
+            let is_due = known.is_none_or(|again| again.is_some_and(|at| at <= Instant::now()));
+            if !is_due || self.names.len() >= view::VIEWS_MAX && known.is_none() {
+                continue;
             }
-        })?;
+            match View::open(&name) {
+                Opened::View(view) => {
+                    self.names.insert(name.clone(), None);
+                    let (sender, peers) = (sender.clone(), options.peer.clone());
+                    let (numbers, snap) = (options.numbers.clone(), options.snap);
+                    thread::Builder::new()
+                        .spawn(move || {
+                            let request = ask(&peers, &numbers, snap);
+                            read(name, view, index, request, &numbers, &sender);
+                        })
+                        .context("cannot start a thread for each process")?;
+                }
+                Opened::Foreign => {
+                    self.names.insert(name, None);
+                }
+                Opened::Gone => {
+                    self.names.insert(name, Some(Instant::now() + ASK_AGAIN));
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// A process sends no more: it has ended, or it never began.
+    fn note_end(&mut self, name: String, process: &str, reason: &io::Error) {
+        let is_there = view::names().is_ok_and(|names| names.contains(&name));
+        if is_there && self.told.insert(name.clone()) {
+            warn(&format!(
+                "{process} sends no packets ({reason}): it is stopped, or has as many captures as \
+                 it serves; it is asked again each second"
+            ));
+        }
+        self.names.insert(name, Some(Instant::now() + ASK_AGAIN));
+    }
 }
 
 /// A request for packets, to which numbers of queue pairs may be added.
@@ -221,15 +267,33 @@ fn joined<T: ToString>(values: &[T]) -> String {
     values.join(",")
 }
 
-/// Reads the packets of a process until it ends.
+/// Passes on the packets of a process until it ends, or this program does.
 fn read(
+    name: String,
+    mut view: View,
+    interface: u32,
+    request: String,
+    numbers: &[u32],
+    sender: &SyncSender<Read>,
+) {
+    if let Err(reason) = read_packets(&mut view, interface, request, numbers, sender) {
+        let process = format!("{} ({})", view.program, view.pid);
+        // This program ends if it does not want to know.
+        let _ = sender.send(Read::End {
+            name,
+            process,
+            reason,
+        });
+    }
+}
+
+fn read_packets(
     view: &mut View,
     interface: u32,
-    request: &str,
+    mut request: String,
     numbers: &[u32],
-    sender: &SyncSender<Said>,
+    sender: &SyncSender<Read>,
 ) -> io::Result<()> {
-    let mut request = request.to_owned();
     if !numbers.is_empty() {
         // What its queue pairs send has the numbers of their peers.
         for pair in view.report()?.queue_pairs {
@@ -250,7 +314,7 @@ fn read(
         let header = RecordHeader::parse(&header).ok_or(io::ErrorKind::InvalidData)?;
         let mut bytes = vec![0; header.captured as usize];
         reader.read_exact(&mut bytes)?;
-        if sender.send((interface, header, bytes)).is_err() {
+        if sender.send(Read::Packet(interface, header, bytes)).is_err() {
             return Ok(());
         }
     }

@@ -146,19 +146,24 @@ fn watch(looker: &mut Looker, options: &Options, every: Duration) -> Result<Exit
     let mut terminal = ratatui::try_init()?;
     let _restored = Restored;
     let mut picture = Picture::between(&before, &before, shown.device.as_deref());
+    // The sample before the last: rates are those of the interval between both.
+    let mut earlier = None;
+    let mut next = Instant::now() + every;
     loop {
         terminal.draw(|frame| screen::draw(frame, &picture, &shown))?;
-        let next = Instant::now() + every;
         match wait(next, &mut shown, &before)? {
             Next::Quit => return Ok(ExitCode::SUCCESS),
             Next::Stopped => return Ok(ExitCode::from(stop::status())),
             Next::Draw => {}
             Next::Look => {
                 let after = look(looker)?;
-                picture = Picture::between(&before, &after, shown.device.as_deref());
-                before = after;
+                earlier = Some(std::mem::replace(&mut before, after));
+                next = Instant::now() + every;
             }
         }
+        let since = earlier.as_ref().unwrap_or(&before);
+        picture = Picture::between(since, &before, shown.device.as_deref());
+        shown.chosen = shown.chosen.min(picture.rows().saturating_sub(1));
     }
 }
 
@@ -213,13 +218,12 @@ fn press(key: KeyEvent, look: &mut Look, sample: &Sample) -> Option<Next> {
         }
         KeyCode::Up | KeyCode::Char('k') => look.chosen = look.chosen.saturating_sub(1),
         KeyCode::Down | KeyCode::Char('j') => {
-            look.chosen = (look.chosen + 1).min(sample.rows().saturating_sub(1));
+            look.chosen += 1;
         }
         KeyCode::Home => look.chosen = 0,
         KeyCode::Char('d') => {
             look.device = sample.device_after(look.device.as_deref());
             look.chosen = 0;
-            return Some(Next::Look);
         }
         _ => return None,
     }

@@ -1,9 +1,10 @@
 //! What the devices of running processes tell of themselves: the other end of the sockets at which
 //! they listen ([`airdma_engine::VIEW_NAME_PREFIX`]).
 //!
-//! A process of this user may still write anything: answers are bounded in length, in time and in
-//! number, and names are shown with their control characters escaped. Which process answers is the
-//! kernel's word, not the answer's.
+//! Any process of the network namespace may have sockets with such names, and a process of this
+//! user may write anything: names, answers and the time for an answer are bounded, and texts are
+//! shown with their control characters escaped. Which process and user answers is the kernel's
+//! word, not the answer's.
 
 use airdma_engine::VIEW_NAME_PREFIX;
 use airdma_files::printable;
@@ -14,16 +15,20 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most bytes that the kernel's list of sockets may have.
 const LIST_BYTES_MAX: u64 = 16 << 20;
-/// Most devices of processes that are looked at.
-const VIEWS_MAX: usize = 256;
+/// Most names of sockets that are looked at.
+const NAMES_MAX: usize = 4096;
+/// Most devices of processes of this user, or for root of any, that are looked at.
+pub const VIEWS_MAX: usize = 256;
 /// Most bytes of a report: 1,024 queue pairs fit.
-const REPORT_BYTES_MAX: u64 = 1 << 20;
-/// Longest wait for a process that is asked.
-const PATIENCE: Duration = Duration::from_millis(300);
+const REPORT_BYTES_MAX: usize = 1 << 20;
+/// Longest wait for processes that are asked.
+pub const PATIENCE: Duration = Duration::from_millis(300);
+/// Sockets know no timeout of zero.
+const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 /// Longest text that is shown of a process.
 const TEXT_MAX: usize = 48;
 
@@ -33,6 +38,15 @@ pub struct View {
     /// Name of its program, fit to be shown.
     pub program: String,
     reader: BufReader<UnixStream>,
+}
+
+/// What is behind the name of a socket.
+pub enum Opened {
+    View(View),
+    /// A socket of another user's.
+    Foreign,
+    /// None, or one whose process does not answer.
+    Gone,
 }
 
 /// What a device reports.
@@ -88,11 +102,12 @@ pub struct QueuePair {
 /// # Errors
 /// `/proc` cannot be read.
 pub fn names() -> io::Result<Vec<String>> {
-    let mut list = String::new();
+    let mut list = Vec::new();
     File::open("/proc/net/unix")?
         .take(LIST_BYTES_MAX)
-        .read_to_string(&mut list)?;
-    Ok(names_in(&list))
+        .read_to_end(&mut list)?;
+    // Names of others may have any bytes.
+    Ok(names_in(&String::from_utf8_lossy(&list)))
 }
 
 /// The kernel shows abstract names with an `@`, and all that is not a socket that listens has the
@@ -104,7 +119,7 @@ fn names_in(list: &str) -> Vec<String> {
         .map(|(_, name)| name)
         .filter(|name| is_view(name));
     let names: std::collections::BTreeSet<&str> = names.collect();
-    names.into_iter().take(VIEWS_MAX).map(Into::into).collect()
+    names.into_iter().take(NAMES_MAX).map(Into::into).collect()
 }
 
 fn is_view(name: &str) -> bool {
@@ -119,18 +134,22 @@ pub fn interface_of(name: &str) -> Option<u32> {
 }
 
 impl View {
-    /// Connects to the device of that name. `None` if it is another user's, or gone.
-    pub fn open(name: &str) -> Option<View> {
-        let stream = connect(name).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        stream.set_write_timeout(Some(PATIENCE)).ok()?;
-        let (pid, user) = peer(&stream).ok()?;
+    /// Connects to the device of that name.
+    pub fn open(name: &str) -> Opened {
+        let opened = connect(name).and_then(|stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok((peer(&stream)?, stream))
+        });
+        let Ok(((pid, user), stream)) = opened else {
+            return Opened::Gone;
+        };
         // SAFETY: no arguments, no failure.
         let ours = unsafe { libc::geteuid() };
         if user != ours && ours != 0 {
-            return None;
+            return Opened::Foreign;
         }
-        Some(View {
+        Opened::View(View {
             pid,
             program: program(pid),
             reader: BufReader::new(stream),
@@ -143,7 +162,18 @@ impl View {
     /// The process does not answer in time, or not as a device does. The connection is of no use
     /// then.
     pub fn report(&mut self) -> io::Result<Report> {
-        let line = self.ask("report\n")?;
+        self.ask_for_report()?;
+        self.take_report(Instant::now() + PATIENCE)
+    }
+
+    /// The first half of [`report`](Self::report).
+    pub fn ask_for_report(&mut self) -> io::Result<()> {
+        self.reader.get_mut().write_all(b"report\n")
+    }
+
+    /// The second half, by a time after which only what is there is taken.
+    pub fn take_report(&mut self, until: Instant) -> io::Result<Report> {
+        let line = self.answer(until)?;
         let mut report: Report = serde_json::from_str(&line)?;
         if report.version != 1 {
             return Err(io::ErrorKind::InvalidData.into());
@@ -155,13 +185,30 @@ impl View {
     /// Asks for something, and reads the first line of the answer.
     pub fn ask(&mut self, request: &str) -> io::Result<String> {
         self.reader.get_mut().write_all(request.as_bytes())?;
-        let mut line = String::new();
-        (&mut self.reader)
-            .take(REPORT_BYTES_MAX)
-            .read_line(&mut line)?;
-        match line.pop() {
-            Some('\n') => Ok(line),
-            Some(_) | None => Err(io::ErrorKind::UnexpectedEof.into()),
+        self.answer(Instant::now() + PATIENCE)
+    }
+
+    /// The next line, all of which has to be there in time.
+    fn answer(&mut self, until: Instant) -> io::Result<String> {
+        let mut line = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let wait = Some(left.max(SHORTEST_WAIT));
+            self.reader.get_ref().set_read_timeout(wait)?;
+            let there = self.reader.fill_buf()?;
+            let end = there.iter().position(|&byte| byte == b'\n');
+            line.extend_from_slice(&there[..end.unwrap_or(there.len())]);
+            let used = end.map_or(there.len(), |end| end + 1);
+            self.reader.consume(used);
+            if end.is_some() {
+                return String::from_utf8(line).map_err(|_| io::ErrorKind::InvalidData.into());
+            }
+            if used == 0 || line.len() > REPORT_BYTES_MAX {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
         }
     }
 
@@ -249,6 +296,8 @@ fn peer(stream: &UnixStream) -> io::Result<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
 
     #[test]
     fn only_names_of_devices_are_taken_from_the_list() {
@@ -259,10 +308,45 @@ mod tests {
             0000: 00000002 00000000 00010000 0001 01 104 @airdma-view-x\u{1b}[2J\n\
             0000: 00000002 00000000 00010000 0001 01 105 @airdma-view-10-0a\n";
         assert_eq!(names_in(list), ["airdma-view-10-0a", "airdma-view-2-00ff"]);
-        let many: String = (0..2 * VIEWS_MAX)
+        let many: String = (0..2 * NAMES_MAX)
             .map(|number| format!("0: 2 0 0 1 1 1 @airdma-view-1-{number:x}\n"))
             .collect();
-        assert_eq!(names_in(&many).len(), VIEWS_MAX);
+        assert_eq!(names_in(&many).len(), NAMES_MAX);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_no_device() {
+        let interface = 0xffff_fff0_u32 - std::process::id();
+        let ours = format!("{VIEW_NAME_PREFIX}{interface}-ab");
+        let bind = |name: &[u8]| {
+            let address = SocketAddr::from_abstract_name(name).expect("short");
+            UnixListener::bind_addr(&address).expect("free")
+        };
+        let _odd = bind(&[&b"\xff\xfe-"[..], ours.as_bytes()].concat());
+        let _device = bind(ours.as_bytes());
+        assert!(names().expect("/proc").contains(&ours));
+    }
+
+    #[test]
+    fn an_answer_has_to_be_there_in_time() {
+        let (near, mut far) = UnixStream::pair().expect("sockets");
+        let mut view = View {
+            pid: 1,
+            program: String::new(),
+            reader: BufReader::new(near),
+        };
+        let drips = std::thread::spawn(move || {
+            while far.write_all(b"x").is_ok() {
+                std::thread::sleep(PATIENCE / 10);
+            }
+        });
+        let start = Instant::now();
+        let error = view.report().expect_err("no line");
+        let late = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+        assert!(late.contains(&error.kind()), "{error}");
+        assert!(start.elapsed() >= PATIENCE && start.elapsed() < 10 * PATIENCE);
+        drop(view);
+        drips.join().expect("it ends");
     }
 
     #[test]

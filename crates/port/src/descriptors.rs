@@ -42,6 +42,25 @@ pub fn open(make: impl Fn() -> RawFd) -> io::Result<OwnedFd> {
     Ok(keep_away(unsafe { OwnedFd::from_raw_fd(made) }))
 }
 
+/// The next connection that waits at a listener, which does not block, nor does the connection.
+///
+/// # Errors
+/// That of the call: `WouldBlock` if none waits.
+pub fn accept(listener: &impl AsRawFd) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    open(|| {
+        // SAFETY: null pointers ask for no address.
+        unsafe {
+            libc::accept4(
+                listener.as_raw_fd(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                flags,
+            )
+        }
+    })
+}
+
 /// The same descriptor out of the program's way; as it is where that is impossible, or not needed.
 pub fn keep_away(fd: OwnedFd) -> OwnedFd {
     let number = fd.as_raw_fd().unsigned_abs();

@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -66,8 +67,11 @@ impl Output {
         let (file, regular): (Box<dyn Write>, _) = if path.as_os_str() == "-" {
             (Box::new(io::stdout()), None)
         } else {
+            // Packets hold what memory holds: only its owner reads the file.
+            let mut options = File::options();
+            let options = options.write(true).create(true).truncate(true).mode(0o600);
             let file =
-                File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+                (options.open(path)).with_context(|| format!("cannot make {}", path.display()))?;
             let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
             let regular = is_regular.then(|| file.try_clone()).transpose()?;
             (Box::new(file), regular)
@@ -75,7 +79,9 @@ impl Output {
         let mut output = Output::to(file, snap, bytes_max);
         output.regular = regular;
         // A reader of a pipe waits for it.
-        output.flush()?;
+        output
+            .flush()
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(output)
     }
 

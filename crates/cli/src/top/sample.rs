@@ -1,10 +1,10 @@
-//! What is looked at twice, and the rates between both.
+//! Samples of devices and processes, and the rates between two of them.
 
-use crate::view::{self, Peer, QueuePair, Report, View};
+use crate::view::{self, Opened, Peer, QueuePair, Report, View};
 use airdma_engine::{DeviceInfo, all_devices, counters_of, devices};
 use airdma_files::printable;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -118,8 +118,10 @@ struct SeenProcess {
 #[derive(Default)]
 pub struct Looker {
     views: HashMap<String, View>,
-    /// Those that do not answer: their name, process and program, and when to ask again.
+    /// Those that do not answer: process and program, and when to ask again.
     stuck: HashMap<String, (u32, String, Instant)>,
+    /// Names of sockets of other users.
+    foreign: HashSet<String>,
 }
 
 impl Looker {
@@ -128,10 +130,7 @@ impl Looker {
     /// # Errors
     /// The system does not list them.
     pub fn look(&mut self) -> io::Result<Sample> {
-        let names = view::names()?;
-        self.views.retain(|name, _| names.contains(name));
-        self.stuck.retain(|name, _| names.contains(name));
-        let processes: Vec<_> = names.iter().filter_map(|name| self.ask(name)).collect();
+        let processes = self.ask_all(&view::names()?);
         let at = Instant::now();
         let used = |info: &DeviceInfo| {
             let interface = info.interface_index;
@@ -152,43 +151,76 @@ impl Looker {
         })
     }
 
+    /// Asks all processes, and then waits for them together.
+    fn ask_all(&mut self, names: &[String]) -> Vec<SeenProcess> {
+        self.views.retain(|name, _| names.contains(name));
+        self.stuck.retain(|name, _| names.contains(name));
+        self.foreign.retain(|name| names.contains(name));
+        let mut asked = Vec::new();
+        let mut seen = Vec::new();
+        for name in names {
+            if asked.len() + seen.len() >= view::VIEWS_MAX {
+                break;
+            }
+            match self.stuck.get(name) {
+                Some((pid, program, again)) if Instant::now() < *again => {
+                    seen.extend(SeenProcess::of(name, *pid, program.clone(), None));
+                }
+                Some(_) | None => {
+                    let view = self.ask(name);
+                    asked.extend(view.map(|view| (name.clone(), view)));
+                }
+            }
+        }
+        let until = Instant::now() + view::PATIENCE;
+        for (name, mut view) in asked {
+            let report = view.take_report(until);
+            let (pid, program) = (view.pid, view.program.clone());
+            match &report {
+                Ok(_) => {
+                    self.stuck.remove(&name);
+                    self.views.insert(name.clone(), view);
+                }
+                Err(error) if is_late(error) => {
+                    let stuck = (pid, program.clone(), Instant::now() + ASK_AGAIN);
+                    self.stuck.insert(name.clone(), stuck);
+                }
+                Err(_) => continue,
+            }
+            seen.extend(SeenProcess::of(&name, pid, program, report.ok()));
+        }
+        seen
+    }
+
     /// Asks a process. `None`: it is gone, or another user's.
-    fn ask(&mut self, name: &String) -> Option<SeenProcess> {
-        if let Some((pid, program, again)) = self.stuck.get(name)
-            && Instant::now() < *again
-        {
-            return Some(SeenProcess {
-                view: name.clone(),
-                interface: view::interface_of(name)?,
-                pid: *pid,
-                program: program.clone(),
-                report: None,
-            });
+    fn ask(&mut self, name: &String) -> Option<View> {
+        if self.foreign.contains(name) {
+            return None;
         }
         let mut view = match self.views.remove(name) {
             Some(view) => view,
-            None => View::open(name)?,
+            None => match View::open(name) {
+                Opened::View(view) => view,
+                Opened::Foreign => {
+                    self.foreign.insert(name.clone());
+                    return None;
+                }
+                Opened::Gone => return None,
+            },
         };
-        let report = view.report();
-        let (pid, program) = (view.pid, view.program.clone());
-        match &report {
-            Ok(_) => {
-                self.stuck.remove(name);
-                self.views.insert(name.clone(), view);
-            }
-            Err(error) if is_late(error) => {
-                let again = Instant::now() + ASK_AGAIN;
-                self.stuck
-                    .insert(name.clone(), (pid, program.clone(), again));
-            }
-            Err(_) => return None,
-        }
+        view.ask_for_report().ok()?;
+        Some(view)
+    }
+}
+
+impl SeenProcess {
+    fn of(name: &str, pid: u32, program: String, report: Option<Report>) -> Option<Self> {
         Some(SeenProcess {
-            view: name.clone(),
+            view: name.to_owned(),
             interface: view::interface_of(name)?,
             pid,
             program,
-            report: report.ok(),
+            report,
         })
     }
 }
@@ -229,16 +261,16 @@ impl Sample {
         });
         names.get(place).map(|name| (*name).clone())
     }
-
-    /// Rows of all devices.
-    pub fn rows(&self) -> usize {
-        let pairs = (self.processes.iter()).filter_map(|process| process.report.as_ref());
-        let pairs: usize = pairs.map(|report| report.queue_pairs.len()).sum();
-        self.devices.len() + self.processes.len() + pairs
-    }
 }
 
 impl Picture {
+    /// Rows of its devices, their processes, and their queue pairs.
+    pub fn rows(&self) -> usize {
+        let processes = self.devices.iter().flat_map(|device| &device.processes);
+        let of_processes = processes.map(|process| 1 + process.queue_pairs.len());
+        self.devices.len() + of_processes.sum::<usize>()
+    }
+
     /// The rates between two samples; with a filter, those of one device.
     pub fn between(before: &Sample, after: &Sample, device: Option<&str>) -> Picture {
         let seconds = after.at.duration_since(before.at).as_secs_f64();

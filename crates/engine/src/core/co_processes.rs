@@ -39,13 +39,17 @@ impl Core {
     }
 
     fn accept_callers(&self) {
-        for caller in self.progress_thread.callers.ready().into_iter().flatten() {
+        let callers = &self.progress_thread.callers;
+        for caller in callers.ready().into_iter().flatten() {
             if caller == Caller::Peer as u64 {
                 self.visit(|worker| {
-                    worker.state.presence.iter().for_each(Presence::answer);
+                    worker.state.presence.iter_mut().for_each(Presence::answer);
                 });
-            } else if let Some(viewers) = self.viewers.get() {
-                viewers.accept();
+            } else if let Some(viewers) = self.viewers.get()
+                && viewers.accept().is_err()
+            {
+                // It would be ready for ever: a device without descriptors shows itself no more.
+                callers.remove(viewers.fd());
             }
         }
     }

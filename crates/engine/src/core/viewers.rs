@@ -12,7 +12,7 @@
 use crate::core::Core;
 use crate::progress::progress_thread::without_signals;
 use crate::random::Random;
-use airdma_port::descriptors::keep_away;
+use airdma_port::descriptors::{self, keep_away};
 use airdma_port::local::peer_user;
 use airdma_port::tap::{Filter, NUMBERS_MAX, SNAP_MAX, Sink};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -68,7 +68,7 @@ impl Served {
 }
 
 impl Viewers {
-    /// Listens for those who want to look at a device.
+    /// Listens for viewers of a device.
     ///
     /// # Errors
     /// Those of the system: a sandbox may forbid it. `PermissionDenied` in a process that others of
@@ -78,7 +78,7 @@ impl Viewers {
         if unsafe { libc::prctl(libc::PR_GET_DUMPABLE) } != 1 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let number = Random::kernel().next_u64();
+        let number = Random::kernel().secret_u64();
         let name = format!("{NAME_PREFIX}{interface}-{number:016x}");
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
         listener.set_nonblocking(true)?;
@@ -94,10 +94,18 @@ impl Viewers {
         self.listener.as_raw_fd()
     }
 
-    /// Begins to serve the connections that wait.
-    pub(crate) fn accept(&self) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            let stream = UnixStream::from(keep_away(OwnedFd::from(stream)));
+    /// Begins to serve connections that wait: some, since any process can make more.
+    ///
+    /// # Errors
+    /// The program has no descriptor left.
+    pub(crate) fn accept(&self) -> io::Result<()> {
+        for _ in 0..=VIEWERS_MAX {
+            let stream = match descriptors::accept(&self.listener) {
+                Ok(stream) => UnixStream::from(stream),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+                Err(error) => return Err(error),
+            };
             if !is_admitted(&stream) {
                 continue;
             }
@@ -119,6 +127,7 @@ impl Viewers {
             // Without a thread the connection is closed.
             served.extend(thread.map(|thread| Served { stream, thread }));
         }
+        Ok(())
     }
 
     /// Ends all connections, before the device does.
@@ -151,7 +160,7 @@ fn is_admitted(stream: &UnixStream) -> bool {
     peer_user(stream).is_ok_and(|user| user == 0 || (user == ours && user != NOBODY))
 }
 
-/// Answers requests until the other end has enough.
+/// Answers requests until the other end closes the connection.
 fn serve(stream: &UnixStream, core: &Weak<Core>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
@@ -220,7 +229,8 @@ fn list<T: std::str::FromStr>(text: &str, most: usize) -> Option<Vec<T>> {
     (values.len() <= most).then_some(values)
 }
 
-/// Sends the packets of the device until the other end has enough, or the device is closed.
+/// Sends the packets of the device until the other end closes the connection, or the device is
+/// closed.
 fn capture(stream: &UnixStream, core: &Weak<Core>, wanted: Wanted) -> io::Result<()> {
     let sink = Arc::new(Sink::new(wanted.filter, wanted.snap, QUEUE_BYTES_MAX));
     if !core.upgrade().is_some_and(|core| core.tap(&sink)) {

@@ -19,7 +19,7 @@
 use crate::host::neighbour::{at, is_own_link, leave_by};
 use crate::progress::poll_set::PollSet;
 use crate::progress::progress_thread::Caller;
-use airdma_port::descriptors::keep_away;
+use airdma_port::descriptors::{self, keep_away};
 use airdma_transport::Time;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::collections::BTreeMap;
@@ -96,15 +96,20 @@ impl Presence {
         }
     }
 
-    /// Closes the connections that wait: this process runs.
-    pub(crate) fn answer(&self) {
-        for listener in self.listeners.values() {
+    /// Closes the connections that wait: this process runs. Without a descriptor for that, the
+    /// listener is closed: it would be ready for ever, and the process seem to be stopped.
+    pub(crate) fn answer(&mut self) {
+        self.listeners.retain(|_, listener| {
             for _ in 0..=BACKLOG {
-                if listener.accept().is_err() {
-                    break;
+                match descriptors::accept(listener) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(_) => return false,
                 }
             }
-        }
+            true
+        });
     }
 
     /// The listeners, which a child of a fork must not keep open.

@@ -44,19 +44,7 @@ pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
 
 /// The next connection that waits; `None` if there is none.
 pub(super) fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
-    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    descriptors::open(|| {
-        // SAFETY: null pointers ask for no address.
-        unsafe {
-            libc::accept4(
-                listener.as_raw_fd(),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                flags,
-            )
-        }
-    })
-    .ok()
+    descriptors::accept(listener).ok()
 }
 
 /// The user that the other end of a connection belonged to when it was made.

@@ -19,14 +19,14 @@ fn presence() -> Presence {
 
 /// Whether `peer` finds a process stopped, if it looks for a second and a half. The process runs
 /// meanwhile if it is given.
-fn finds(peer: &mut Presence, of: (IpAddr, u8), running: Option<&Presence>) -> bool {
+fn finds(peer: &mut Presence, of: (IpAddr, u8), mut running: Option<&mut Presence>) -> bool {
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(1500) {
         let now = Time::from_nanos(started.elapsed().as_nanos() as u64);
         if peer.is_stopped(OURS, of, now) {
             return true;
         }
-        if let Some(process) = running {
+        if let Some(process) = &mut running {
             process.answer();
         }
         sleep(Duration::from_millis(5));
@@ -41,7 +41,7 @@ fn a_stopped_process_is_told_from_one_that_runs_or_ended() {
     process.listen(at, RANGE);
     assert_eq!(process.listeners.len(), 1);
     assert!(finds(&mut presence(), (at, RANGE), None));
-    assert!(!finds(&mut presence(), (at, RANGE), Some(&process)));
+    assert!(!finds(&mut presence(), (at, RANGE), Some(&mut process)));
     drop(process);
     assert!(!finds(&mut presence(), (at, RANGE), None));
 }
@@ -146,4 +146,20 @@ fn connections_are_held_up_to_the_backlog() {
     drop(strangers);
     // Then there is room for questions again.
     assert!(finds(&mut presence(), (at, RANGE), None));
+}
+
+#[test]
+fn without_descriptors_a_listener_is_closed() {
+    let (mut process, at) = (presence(), address(7));
+    process.listen(at, RANGE);
+    let to = SocketAddr::new(at, port_of(RANGE));
+    let mut peer = TcpStream::connect(to).unwrap();
+    peer.write_all(b"x").unwrap();
+    // A descriptor that is no listener stands for a limit that is reached.
+    let (other, _) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+    process.listeners.insert(to, other);
+    process.answer();
+    assert!(process.listeners.is_empty());
+    process.listen(at, RANGE);
+    assert_eq!(process.listeners.len(), 1);
 }
