@@ -202,6 +202,17 @@ impl Channel {
     }
 }
 
+/// Handles what arrived before the connection was lost: `hear` handles one message.
+pub(crate) fn hear_the_rest(mut hear: impl FnMut() -> Result<bool, Error>) -> Result<(), Error> {
+    loop {
+        match hear() {
+            Ok(true) => {}
+            Ok(false) | Err(Error::Rdma(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// The result of the oldest operation, if it is done.
 pub(crate) fn ready<T>(
     operations: &mut VecDeque<Operation<T>>,

@@ -1,7 +1,7 @@
 //! The receiver's side of one connection.
 
 use crate::cancel::Cancel;
-use crate::channel::{Channel, LAST_WORD};
+use crate::channel::{Channel, LAST_WORD, hear_the_rest};
 use crate::error::Error;
 use crate::handshake::Doorkeeper;
 use crate::lobby::{Lobby, LongList};
@@ -9,6 +9,7 @@ use crate::parking::park;
 use crate::progress::{Account, Event, Progress, Wait};
 use crate::sending::CANCELLED;
 use crate::writer::{Offer, Order, Reply, Writer};
+use airdma::Shared;
 use airdma_files::protocol::{Failure, Message, Reason, Receiver, ReceiverEvent, Terms};
 use airdma_files::session::Session;
 use airdma_files::{CHUNK_BYTES, Manifest, Report};
@@ -45,6 +46,8 @@ pub(crate) struct Receiving<'scope, 'env> {
     writer: Option<Orders>,
     data: Option<Data>,
     outcome: Option<Outcome>,
+    /// Whether the sender has confirmed the end.
+    is_over: bool,
     /// The right to hold a long list of files, if taken.
     long_list: Option<LongList<'env>>,
 }
@@ -57,6 +60,8 @@ struct Orders {
 }
 
 struct Data {
+    /// Data may be in flight to it until the connection ends, also when the disk has failed.
+    _staging: Arc<Shared>,
     bytes_total: u64,
     taken: u64,
     durable: u64,
@@ -88,6 +93,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             writer: None,
             data: None,
             outcome: None,
+            is_over: false,
             long_list: None,
         }
     }
@@ -150,22 +156,41 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         self.channel.close(LAST_WORD);
     }
 
-    /// Does everything that is possible now; returns whether the transfer is over.
+    /// Does everything that is possible now; returns whether the transfer is over. If the peer of an
+    /// accepted transfer has closed the connection, what it said before counts.
     fn step(&mut self) -> Result<bool, Error> {
-        let now = self.start.elapsed();
-        let mut frames = 0;
-        while frames < FRAMES_AT_ONCE_MAX
-            && let Some(frame) = self.channel.hear()?
-        {
-            frames += 1;
-            let message = Message::decode(&self.session.open(&frame)?)?;
-            self.make_room_for(&message)?;
-            self.machine.handle_message(now, message);
-            // The next message may be the last: what arrived before it is kept.
-            self.hand_over();
-            if self.handle_events()? {
+        let result = self.advance();
+        if matches!(result, Err(Error::Rdma(_))) && self.is_accepted() {
+            hear_the_rest(|| self.hear())?;
+            if self.is_over {
                 return Ok(true);
             }
+        }
+        result
+    }
+
+    /// Handles the next message, if one has come.
+    fn hear(&mut self) -> Result<bool, Error> {
+        let Some(frame) = self.channel.hear()? else {
+            return Ok(false);
+        };
+        let message = Message::decode(&self.session.open(&frame)?)?;
+        self.make_room_for(&message)?;
+        self.machine.handle_message(self.start.elapsed(), message);
+        // The next message may be the last: what arrived before it is kept.
+        self.hand_over();
+        self.handle_events()?;
+        Ok(!self.is_over)
+    }
+
+    fn advance(&mut self) -> Result<bool, Error> {
+        let now = self.start.elapsed();
+        let mut frames = 0;
+        while frames < FRAMES_AT_ONCE_MAX && self.hear()? {
+            frames += 1;
+        }
+        if self.is_over {
+            return Ok(true);
         }
         if frames == FRAMES_AT_ONCE_MAX {
             // There may be more.
@@ -175,9 +200,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             self.machine.handle_timeout(now);
         }
         self.handle_replies()?;
-        if self.handle_events()? {
-            return Ok(true);
-        }
+        self.handle_events()?;
         if self.over.is_cancelled() {
             return Err(replaced());
         }
@@ -206,7 +229,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         Ok(())
     }
 
-    fn handle_events(&mut self) -> Result<bool, Error> {
+    fn handle_events(&mut self) -> Result<(), Error> {
         while let Some(event) = self.machine.poll_event() {
             match event {
                 ReceiverEvent::Offered { manifest, id, key } => {
@@ -222,11 +245,11 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
                     })?;
                 }
                 ReceiverEvent::Complete => self.order(Order::Finish),
-                ReceiverEvent::Over => return Ok(true),
+                ReceiverEvent::Over => self.is_over = true,
                 ReceiverEvent::Failed(failure) => return Err(failure.into()),
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Starts the disk's thread, which first asks the user.
@@ -277,6 +300,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
                         staging: self.channel.remote(&staging)?.to_bytes().to_vec(),
                     };
                     let data = self.data.insert(Data {
+                        _staging: staging,
                         bytes_total,
                         taken: terms.first_chunk,
                         durable: terms.first_chunk,

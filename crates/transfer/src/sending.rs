@@ -2,7 +2,7 @@
 
 use crate::SLOT_BYTES;
 use crate::cancel::Cancel;
-use crate::channel::{Channel, LAST_WORD, ready};
+use crate::channel::{Channel, LAST_WORD, hear_the_rest, ready};
 use crate::error::Error;
 use crate::parking::park;
 use crate::progress::{Account, Event, Progress, Wait};
@@ -152,17 +152,35 @@ impl<'a> Sending<'a> {
         self.channel.close(LAST_WORD);
     }
 
-    /// Does everything that is possible now.
+    /// Does everything that is possible now. If the peer has closed the connection, what it said
+    /// before counts.
     fn step(&mut self, cancel: &Cancel) -> Result<Option<Arrived>, Error> {
+        let result = self.advance(cancel);
+        if matches!(result, Err(Error::Rdma(_))) {
+            hear_the_rest(|| self.hear())?;
+            if let Some(outcome) = self.outcome.take() {
+                return Ok(Some(outcome));
+            }
+        }
+        result
+    }
+
+    /// Handles the next message, if one has come.
+    fn hear(&mut self) -> Result<bool, Error> {
+        let Some(frame) = self.channel.hear()? else {
+            return Ok(false);
+        };
+        let message = Message::decode(&self.session.open(&frame)?)?;
+        self.machine.handle_message(self.start.elapsed(), message);
+        self.handle_events()?;
+        Ok(true)
+    }
+
+    fn advance(&mut self, cancel: &Cancel) -> Result<Option<Arrived>, Error> {
         let now = self.start.elapsed();
         let mut frames = 0;
-        while frames < FRAMES_AT_ONCE_MAX
-            && let Some(frame) = self.channel.hear()?
-        {
+        while frames < FRAMES_AT_ONCE_MAX && self.hear()? {
             frames += 1;
-            let message = Message::decode(&self.session.open(&frame)?)?;
-            self.machine.handle_message(now, message);
-            self.handle_events()?;
         }
         if frames == FRAMES_AT_ONCE_MAX {
             // There may be more.

@@ -50,6 +50,7 @@ struct Seen {
     offered: Mutex<Vec<Offered>>,
     turned: Mutex<Vec<String>>,
     waits: Mutex<Vec<Waits>>,
+    lost: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -171,11 +172,11 @@ impl World {
             }
             Event::Turned(why) => seen.turned.lock().unwrap().push(why),
             Event::Progress(progress) => seen.waits.lock().unwrap().push(progress.waits),
+            Event::Lost(why) => seen.lost.lock().unwrap().push(why),
             Event::Accepted(_)
             | Event::Doors { .. }
             | Event::Hindered(_)
             | Event::Walked(_)
-            | Event::Lost(_)
             | Event::Arrived(_)
             | Event::Remains(_) => {}
         };
@@ -486,6 +487,58 @@ fn a_sender_that_was_stopped_goes_on_where_it_was() {
             offered[1].goes_on
                 && offered[1].bytes_to_come <= offered[0].bytes_to_come - reached.get()
         );
+    });
+}
+
+const ENOSPC: i32 = 28;
+
+/// A disk that is full after so many bytes.
+struct FullDisk(usize);
+
+impl Write for FullDisk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = self.0.checked_sub(bytes.len());
+        self.0 = left.ok_or_else(|| io::Error::from_raw_os_error(ENOSPC))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_under_data_in_flight_breaks_no_connection() {
+    let name = "a_disk_that_fills_up_under_data_in_flight_breaks_no_connection";
+    isolated(name, "", || {
+        let world = World::new("full");
+        let file = world.write("file", LARGE);
+        for _ in 0..10 {
+            let seen = Seen::default();
+            let destination = Destination::Stream(Stream::new(FullDisk(2_000_000)));
+            let received = world.receive_to(destination, &seen, &|_| true, || {
+                let code = Introduction::Code(Code::parse(CODE).unwrap());
+                let note = |event| {
+                    if let Event::Lost(why) = event {
+                        seen.lost
+                            .lock()
+                            .unwrap()
+                            .push(format!("by the sender: {why}"));
+                    }
+                };
+                let identity = world.sender.identity();
+                let sent = world.send(&[&file], identity, code, &note, &Cancel::default());
+                let error = sent.unwrap_err();
+                let lost = seen.lost.lock().unwrap();
+                assert!(
+                    error.to_string().contains("no space left"),
+                    "{error}, {lost:?}"
+                );
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Files);
+            let lost = seen.lost.lock().unwrap();
+            assert!(lost.is_empty(), "{lost:?}");
+        }
     });
 }
 
