@@ -156,8 +156,8 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         self.channel.close(LAST_WORD);
     }
 
-    /// Does everything that is possible now; returns whether the transfer is over. If the peer of an
-    /// accepted transfer has closed the connection, what it said before counts.
+    /// Does everything that is possible now; returns whether the transfer is over. If the peer of
+    /// an accepted transfer has closed the connection, what it said before counts.
     fn step(&mut self) -> Result<bool, Error> {
         let result = self.advance();
         if matches!(result, Err(Error::Rdma(_))) && self.is_accepted() {

@@ -492,7 +492,7 @@ fn a_sender_that_was_stopped_goes_on_where_it_was() {
 
 const ENOSPC: i32 = 28;
 
-/// A disk that is full after so many bytes.
+/// A disk with room for this many bytes.
 struct FullDisk(usize);
 
 impl Write for FullDisk {
@@ -508,8 +508,8 @@ impl Write for FullDisk {
 }
 
 #[test]
-fn a_disk_that_fills_up_under_data_in_flight_breaks_no_connection() {
-    let name = "a_disk_that_fills_up_under_data_in_flight_breaks_no_connection";
+fn a_disk_that_fills_up_under_data_breaks_no_connection() {
+    let name = "a_disk_that_fills_up_under_data_breaks_no_connection";
     isolated(name, "", || {
         let world = World::new("full");
         let file = world.write("file", LARGE);

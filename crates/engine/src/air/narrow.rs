@@ -9,7 +9,7 @@
 //!
 //! | parameter | value | reason |
 //! |---|---|---|
-//! | found by | the fourth packet that does not arrive, while the peer has later ones, or within 250 ms of silence | the path of a first message may be narrow, and few paths lose 1 of 20 packets |
+//! | found by | the fourth packet that does not arrive, while the peer has later ones, or within 250 ms of silence of a process that is not known to be [stopped](crate::host::presence) | the path of a first message may be narrow, and few paths lose 1 of 20 packets |
 //! | the same where a later long packet has arrived | the ninth | it has carried them; nine losses in a row are no chance |
 //! | tried again after | 30 s, twice as long each time it is found again, 16 min at most | each trial delays a message |
 //! | 30 s again after | long packets that arrived for longer than the last pause | the path has changed |

@@ -128,11 +128,12 @@ impl Requester {
     }
 
     /// Whether packets longer than the path MTU do not get through: the oldest one is, and does not
-    /// arrive however often it is sent.
+    /// arrive however often it is sent, to a process that runs.
     pub(crate) fn is_path_narrow(&self, attributes: &QpAttributes, now: Time) -> bool {
         let is_stuck = |repair: &Repair| repair.is_stuck(self.repeats, now);
         let is_cut_long = |entry: Entry| entry.payload > attributes.path_mtu.bytes();
         self.acked < self.sent_max
+            && self.excused_for.is_zero()
             && self.repair.as_deref().is_some_and(is_stuck)
             && entry_at(&self.queue, self.acked).is_some_and(is_cut_long)
     }

@@ -183,6 +183,18 @@ fn an_excuse_is_for_one_timer_and_progress_allows_a_minute_anew() {
 }
 
 #[test]
+fn a_process_that_does_not_run_makes_no_path_narrow() {
+    for excused in [false, true] {
+        let mut b = agreed(14, 7);
+        b.qp.set_long_payloads(400, 400, false);
+        b.post(Operation::Send, 400);
+        // 0.67 s, in which long packets are lost.
+        stay_silent(&mut b, 10, excused);
+        assert_eq!(b.qp.is_path_narrow(b.now), !excused);
+    }
+}
+
+#[test]
 fn silence_is_excused_without_selective_repeat() {
     let mut b = Bench::connected();
     b.post(Operation::Send, 8);
