@@ -88,6 +88,15 @@ impl Stand {
     }
 }
 
+/// A request that the caller [has polled](Manager::poll_event), and that gives way to a younger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// Of a connection.
+    Connection(ConnectionId),
+    /// Of a resolution.
+    Resolution(SidrId),
+}
+
 impl Manager {
     /// Makes room for one more request of `source` at a listener, evicting another if necessary.
     pub(crate) fn make_room(&mut self, listener: ListenerId, source: Gid) {
@@ -114,13 +123,18 @@ impl Manager {
         source: Gid,
     ) -> Result<(), Counter> {
         self.make_room(listener, source);
-        let is_full = self.half_open >= self.config.half_open_max
-            || self.connections.len() >= self.config.connections_max;
-        if is_full {
+        while self.is_full() {
             let oldest = self.half_open_line.first();
             self.evict(oldest.ok_or(Counter::DropHalfOpenFull)?.id);
         }
         Ok(())
+    }
+
+    /// The request that is evicted just now does not count.
+    fn is_full(&self) -> bool {
+        let leaves = usize::from(matches!(self.evicted, Some(Evicted::Connection(_))));
+        self.half_open >= self.config.half_open_max + leaves
+            || self.connections.len() >= self.config.connections_max + leaves
     }
 
     /// Whether a connection proves that the peer at this address is reachable.
@@ -214,31 +228,57 @@ impl Manager {
     pub(crate) fn evict(&mut self, id: u32) {
         self.count(Counter::HalfOpenEvicted);
         let Some(connection) = self.connections.get(&id) else {
-            self.remove_exchange(id);
-            if !self.retract_events(id) {
-                let id = SidrId(id);
-                self.events.push_back(Event::SidrWithdrawn { id });
+            if self.retract_events(id) || self.taken_sidr(SidrId(id)).is_err() {
+                self.remove_exchange(id);
+            } else {
+                self.let_choose(Evicted::Resolution(SidrId(id)));
             }
             return;
         };
         let (state, known) = (connection.state, connection.known);
-        self.remove(id);
-        match state {
-            State::ReqReceived if known => {
-                self.tell_rejected(id, RejReason::TIMEOUT, Vec::new());
+        let id = ConnectionId(id);
+        if state == State::ReqReceived && known && !self.retract_events(id.0) {
+            self.taken(id);
+            return self.let_choose(Evicted::Connection(id));
+        }
+        self.remove(id.0);
+        if state == State::RepSent && known {
+            self.events.push_back(Event::Unreachable { id });
+        }
+    }
+
+    /// Whether the program has fetched a request that was polled is known to the caller alone.
+    fn let_choose(&mut self, evicted: Evicted) {
+        if let Some(last) = self.evicted.replace(evicted) {
+            self.withdraw(last);
+        }
+    }
+
+    /// The request that the last message has evicted, if it was polled before.
+    ///
+    /// It counts as [taken](Self::taken), and can be answered. If the program has not fetched it,
+    /// [withdraw](Self::withdraw) it. Call this after each message: without that the next eviction
+    /// withdraws it.
+    pub fn poll_evicted(&mut self) -> Option<Evicted> {
+        self.evicted.take()
+    }
+
+    /// Forgets a request that was evicted. [`Event::Rejected`] or [`Event::SidrWithdrawn`] follows,
+    /// unless the program has answered or destroyed it.
+    pub fn withdraw(&mut self, evicted: Evicted) {
+        match evicted {
+            Evicted::Connection(id) => {
+                if self.in_state(id, &[State::ReqReceived]).is_ok() {
+                    self.remove(id.0);
+                    self.tell_rejected(id.0, RejReason::TIMEOUT, Vec::new());
+                }
             }
-            State::RepSent if known => {
-                let id = ConnectionId(id);
-                self.events.push_back(Event::Unreachable { id });
+            Evicted::Resolution(id) => {
+                if self.taken_sidr(id).is_ok() {
+                    self.remove_exchange(id.0);
+                    self.events.push_back(Event::SidrWithdrawn { id });
+                }
             }
-            State::ReqReceived
-            | State::RepSent
-            | State::ReqSent
-            | State::RepReceived
-            | State::Established
-            | State::DreqSent
-            | State::Timewait
-            | State::Refused => {}
         }
     }
 }

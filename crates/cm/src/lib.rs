@@ -27,6 +27,7 @@ pub use config::Config;
 pub use connection::{ConnectionId, Route, SidrId};
 pub use counter::Counter;
 pub use event::{ConnectRequest, ConnectResponse, Event, SidrRequest, SidrResponse};
+pub use half_open::Evicted;
 pub use listener::{ListenerId, Takes};
 pub use manager::Manager;
 pub use teardown::OrphanNotice;

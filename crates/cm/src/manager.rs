@@ -9,7 +9,7 @@ use airdma_wire::{Gid, PathMtu, Qpn, ROCE_PORT};
 
 use crate::connection::{Connection, State};
 use crate::event::Event;
-use crate::half_open::Line;
+use crate::half_open::{Evicted, Line};
 use crate::ids::Ids;
 use crate::listener::Listeners;
 use crate::sidr::Exchange;
@@ -60,6 +60,8 @@ pub struct Manager {
     pub(crate) half_open: usize,
     /// Half-open connections that may be evicted.
     pub(crate) half_open_line: Line,
+    /// The request that was evicted last, until that is polled.
+    pub(crate) evicted: Option<Evicted>,
     pub(crate) turns: u64,
     /// Number of connections that prove the peer at an address.
     pub(crate) proven: HashMap<Gid, usize>,
@@ -89,6 +91,7 @@ impl Manager {
             rests: 0,
             half_open: 0,
             half_open_line: Line::default(),
+            evicted: None,
             turns: 0,
             proven: HashMap::new(),
             transmits: VecDeque::new(),

@@ -248,6 +248,17 @@ impl Target {
         if self.corpus.len() > 200 {
             self.corpus.drain(..100);
         }
+        if self.random.chance(0.5)
+            && let Some(evicted) = self.manager.poll_evicted()
+        {
+            let is_known = match evicted {
+                Evicted::Connection(id) => self.ids.contains(&id),
+                Evicted::Resolution(id) => self.sidr_ids.contains(&id),
+            };
+            if !is_known || self.random.chance(0.5) {
+                self.manager.withdraw(evicted);
+            }
+        }
         // The program is slow: it polls only sometimes.
         if self.random.chance(0.7) {
             return;
@@ -267,7 +278,8 @@ impl Target {
                 | Event::SidrWithdrawn { .. } => {}
             }
         }
-        assert!(self.manager.connections() <= 40);
+        // One more while it is evicted.
+        assert!(self.manager.connections() <= 41);
         assert!(self.manager.resolutions() <= 40);
     }
 

@@ -6,7 +6,7 @@ mod common;
 
 use airdma_cm::{Config, Connect, Manager, Route};
 use airdma_engine::cm_protocol::{
-    Event, IpAddressing, PortSpace, ServiceId, Takes, TransportService,
+    Accept, Event, IpAddressing, PortSpace, ServiceId, Takes, TransportService,
 };
 use airdma_engine::*;
 use airdma_port::{Destination, Port, TransmitBatch, UdpConfig, UdpPort};
@@ -164,6 +164,51 @@ fn a_flood_of_requests_is_bounded_and_connections_go_on() {
     // One that gave way may be left: it was the only one then, and announced.
     assert!((1..=BACKLOG + 1).contains(&requests), "{requests}");
     works(&active, &passive, 78);
+}
+
+/// A thread has fetched the request, and waits for the worker to hand it over.
+#[test]
+fn a_request_that_was_fetched_outlives_younger_ones() {
+    let (left, right) = sockets("127.0.9.14", "127.0.9.15");
+    let (active, passive) = pair_on(&left, &right, 4096);
+    let answers = CmChannel::new().unwrap();
+    let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
+    right
+        .cm_listen(service, Takes::RC, None, BACKLOG, &answers, 1)
+        .unwrap();
+    let mut stranger = Stranger::new("127.0.9.16", "127.0.9.15");
+    let mut requests = stranger
+        .requests(1 + 3 * BACKLOG as u32, TCP_PORT)
+        .into_iter();
+    stranger.send(&requests.next().unwrap(), GSI_QKEY);
+    let mut fetched = None;
+    wait_until("the first request", || {
+        works(&active, &passive, 1);
+        fetched = answers.pop();
+        fetched.is_some()
+    });
+    let Some((1, CmNews::Event(Event::ConnectRequest(request)))) = fetched else {
+        panic!("{fetched:?}");
+    };
+    for younger in requests {
+        stranger.send(&younger, GSI_QKEY);
+    }
+    wait_until("as many younger ones as evict it", || {
+        works(&active, &passive, 2);
+        counter(&right, "cm_half_open_evicted") > BACKLOG as u64
+    });
+    let own = CmChannel::new().unwrap();
+    right.cm_hand_over(request.id, &own, 2).unwrap();
+    let with = Accept {
+        qpn: passive.qp.number(),
+        psn: Psn::new(1),
+        responder_resources: 1,
+        initiator_depth: 1,
+        rnr_retry_count: 7,
+        srq: false,
+        private_data: b"",
+    };
+    right.cm_accept(request.id, &with).unwrap();
 }
 
 #[test]

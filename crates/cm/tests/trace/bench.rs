@@ -311,6 +311,10 @@ impl Bench {
     /// All events, one line each. The connection of a request becomes the bench's.
     pub fn events(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
+        // The program has fetched none that was evicted.
+        if let Some(evicted) = self.manager.poll_evicted() {
+            self.manager.withdraw(evicted);
+        }
         while let Some(event) = self.manager.poll_event() {
             lines.push(match event {
                 Event::ConnectRequest(request) => {

@@ -1,6 +1,6 @@
 //! Queues of connection events: the connection manager fills them, a front end empties them.
 
-use crate::queues::event_queue::EventQueue;
+use crate::queues::event_queue::{EventQueue, Withdrawn};
 use airdma_cm::{ConnectionId, Event, ListenerId, SidrId};
 use airdma_preload::Process;
 use std::io;
@@ -143,10 +143,17 @@ impl CmChannel {
             return;
         }
         let is_it = |item: &CmItem| item.subject == Some(subject);
-        let waits = self.events.withdraw(!self.never_blocks, is_it);
-        if !waits && self.never_blocks {
+        let withdrawn = self.events.withdraw(!self.never_blocks, is_it);
+        if withdrawn == Withdrawn::Absent && self.never_blocks {
             self.push(cookie, subject, event);
         }
+    }
+
+    /// Takes out the request that was evicted, and returns whether it was there. It stays if it is
+    /// all that waits, since the descriptor has announced it.
+    pub(crate) fn take_back(&self, request: Subject) -> bool {
+        let is_it = |item: &CmItem| item.subject == Some(request);
+        !self.is_ours() || self.events.withdraw(!self.never_blocks, is_it) == Withdrawn::Removed
     }
 
     /// What waits and is about `subject` carries another cookie, and comes through another channel.

@@ -27,6 +27,16 @@ struct Waiting<T> {
     takers: u32,
 }
 
+/// What became of an event that was to be [withdrawn](EventQueue::withdraw).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Withdrawn {
+    /// There is none such.
+    Absent,
+    Removed,
+    /// The only event stays.
+    Kept,
+}
+
 /// A thread that takes the next event by [`Expected::take`], or leaves it to others when this is
 /// dropped.
 pub(crate) struct Expected<'a, T>(Option<&'a EventQueue<T>>);
@@ -154,19 +164,18 @@ impl<T> EventQueue<T> {
         self.change(|events| events.retain(keep));
     }
 
-    /// Takes out the oldest event that matches, and returns whether there is one. With `keeps_last`
-    /// the only event stays: a poll may have announced it, and a call that fetches it may block.
-    pub(crate) fn withdraw(&self, keeps_last: bool, is_it: impl FnMut(&T) -> bool) -> bool {
-        let found = self.change(|events| {
-            let Some(at) = events.iter().position(is_it) else {
-                return false;
-            };
-            if events.len() > 1 || !keeps_last {
+    /// Takes out the oldest event that matches. With `keeps_last` the only event stays: a poll may
+    /// have announced it, and a call that fetches it may block.
+    pub(crate) fn withdraw(&self, keeps_last: bool, is_it: impl FnMut(&T) -> bool) -> Withdrawn {
+        let withdrawn = self.change(|events| match events.iter().position(is_it) {
+            None => Withdrawn::Absent,
+            Some(_) if events.len() == 1 && keeps_last => Withdrawn::Kept,
+            Some(at) => {
                 events.remove(at);
+                Withdrawn::Removed
             }
-            true
         });
-        found.unwrap_or(false)
+        withdrawn.unwrap_or(Withdrawn::Absent)
     }
 
     /// Takes out the events that are wanted, the oldest first.
@@ -344,14 +353,21 @@ mod tests {
     #[test]
     fn what_a_poll_has_announced_is_there() {
         let queue = EventQueue::new().unwrap();
-        assert!(!queue.withdraw(true, |_| true));
+        assert_eq!(queue.withdraw(true, |_| true), Withdrawn::Absent);
         queue.push(1);
         queue.push(2);
-        assert!(!queue.withdraw(true, |&event| event == 3));
-        assert!(queue.withdraw(true, |&event| event == 1));
-        assert!(queue.withdraw(true, |&event| event == 2));
+        for (wanted, withdrawn) in [
+            (3, Withdrawn::Absent),
+            (1, Withdrawn::Removed),
+            (2, Withdrawn::Kept),
+        ] {
+            assert_eq!(queue.withdraw(true, |&event| event == wanted), withdrawn);
+        }
         assert!(readable(&queue));
-        assert!(queue.withdraw(false, |&event| event == 2));
+        assert_eq!(
+            queue.withdraw(false, |&event| event == 2),
+            Withdrawn::Removed
+        );
         assert!(!readable(&queue));
         assert_eq!(queue.pop(), None);
     }

@@ -8,7 +8,7 @@ use crate::sharing::orphan_notices::NoticeFile;
 use crate::tables::cq_table::CqTable;
 use crate::tables::qp_table::QpTable;
 use crate::worker::withheld::Withheld;
-use airdma_cm::{Config, ConnectionId, Event, ListenerId, Manager, OrphanNotice, Route};
+use airdma_cm::{Config, ConnectionId, Event, Evicted, ListenerId, Manager, OrphanNotice, Route};
 use airdma_port::Destination;
 use airdma_transport::{Arrival, Time};
 use airdma_wire::cm::ServiceId;
@@ -142,6 +142,9 @@ impl Gsi {
         };
         self.manager
             .handle_mad(now, route, source_port, packet.payload);
+        if let Some(evicted) = self.manager.poll_evicted() {
+            self.take_back(evicted);
+        }
         self.fill_outbox();
         true
     }
@@ -336,6 +339,21 @@ impl Gsi {
         }
         if is_last {
             self.owners.remove(&subject);
+        }
+    }
+
+    /// A request was evicted: it ends, unless the program has fetched it.
+    #[cold]
+    fn take_back(&mut self, evicted: Evicted) {
+        let subject = match evicted {
+            Evicted::Connection(id) => Subject::Connection(id),
+            Evicted::Resolution(id) => Subject::Resolution(id),
+        };
+        let owner = self.owners.get(&subject);
+        if owner.is_none_or(|owner| owner.channel.take_back(subject)) {
+            // Nothing is told about what was not fetched.
+            self.owners.remove(&subject);
+            self.manager.withdraw(evicted);
         }
     }
 
