@@ -17,6 +17,7 @@ use crate::datagram::Datagrams;
 use crate::hand_back::Need;
 use crate::inside::catch_up_later;
 use crate::lane::Lane;
+use crate::mode::Mode;
 use crate::{hand_back, process, tcp};
 
 /// Descriptors that may have a lane: those below.
@@ -53,8 +54,8 @@ pub struct Socket {
     sequence: AtomicU64,
     /// Whether a lane is being tried.
     attempting: AtomicBool,
-    /// Whether calls on the descriptor block, as the kernel said; [`UNKNOWN`] before.
-    blocking: AtomicU8,
+    /// Whether calls on the descriptor block.
+    mode: Mode,
     /// Whether the peer seems to have no library: reads may wait in the kernel.
     is_alone: AtomicBool,
     /// Whether the program has closed it, and the agent has its descriptor.
@@ -87,11 +88,6 @@ pub enum Kind {
     /// A UDP socket.
     Datagram,
 }
-
-/// Values of [`Socket::blocking`].
-const UNKNOWN: u8 = 0;
-const BLOCKING: u8 = 1;
-const NONBLOCKING: u8 = 2;
 
 /// How far a socket is on its way to a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +152,7 @@ pub fn enter(fd: c_int, kind: Kind) -> Option<&'static Socket> {
     socket.bytes.store(0, Ordering::Relaxed);
     socket.sequence.store(0, Ordering::Relaxed);
     socket.attempting.store(false, Ordering::Relaxed);
-    socket.blocking.store(UNKNOWN, Ordering::Relaxed);
+    socket.mode.forget();
     socket.is_alone.store(false, Ordering::Relaxed);
     socket.left.store(false, Ordering::Relaxed);
     socket.woken.store(false, Ordering::Relaxed);
@@ -285,7 +281,7 @@ impl Socket {
             in_kernel: AtomicU32::new(0),
             sequence: AtomicU64::new(0),
             attempting: AtomicBool::new(false),
-            blocking: AtomicU8::new(UNKNOWN),
+            mode: Mode::default(),
             is_alone: AtomicBool::new(false),
             left: AtomicBool::new(false),
             woken: AtomicBool::new(false),
@@ -348,23 +344,12 @@ impl Socket {
     /// changes it is seen ([`Socket::forget_blocking`]), and no other process has a lane's
     /// connection.
     pub fn is_nonblocking(&self, fd: c_int) -> bool {
-        let known = self.blocking.load(Ordering::Relaxed);
-        if known != UNKNOWN {
-            return known == NONBLOCKING;
-        }
-        let is_nonblocking = tcp::is_nonblocking(fd);
-        let known = if is_nonblocking {
-            NONBLOCKING
-        } else {
-            BLOCKING
-        };
-        self.blocking.store(known, Ordering::Relaxed);
-        is_nonblocking
+        self.mode.is_nonblocking(|| tcp::is_nonblocking(fd))
     }
 
     /// The program may have changed whether calls block.
     pub fn forget_blocking(&self) {
-        self.blocking.store(UNKNOWN, Ordering::Relaxed);
+        self.mode.forget();
     }
 
     /// The peer has not answered for long.
@@ -375,8 +360,7 @@ impl Socket {
     /// Whether a read is as well made in the kernel: it does not wait, or no lane waits for it.
     #[inline]
     pub fn reads_in_kernel(&self) -> bool {
-        self.blocking.load(Ordering::Relaxed) == NONBLOCKING
-            || self.is_alone.load(Ordering::Relaxed)
+        self.mode.is_known_nonblocking() || self.is_alone.load(Ordering::Relaxed)
     }
 
     /// Another attempt may begin.
