@@ -9,7 +9,7 @@
 //! | module | has |
 //! |---|---|
 //! | [`entry`] | the C symbols |
-//! | [`stream`] | calls that move data: to the kernel, or to the lane |
+//! | [`stream`], [`in_kernel`] | calls that move data: to the kernel, or to the lane |
 //! | [`datagram`] | the same of UDP sockets, and their lanes |
 //! | [`socket`], [`mode`] | the table of sockets, by descriptor; whether calls on one block |
 //! | [`tcp`], [`address`] | what the kernel knows of a connection, and the gates; addresses |
@@ -37,6 +37,7 @@ mod entry;
 mod hand_back;
 mod holding;
 mod hosts;
+mod in_kernel;
 mod inside;
 mod lane;
 mod liveness;

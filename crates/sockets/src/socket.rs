@@ -15,6 +15,7 @@ use std::task::{Wake, Waker};
 
 use crate::datagram::Datagrams;
 use crate::hand_back::Need;
+use crate::in_kernel::{Calls, InKernel};
 use crate::inside::catch_up_later;
 use crate::lane::Lane;
 use crate::mode::Mode;
@@ -48,8 +49,8 @@ pub struct Socket {
     pub calls: AtomicU32,
     /// Bytes that they moved.
     pub bytes: AtomicU64,
-    /// Threads in a call of the kernel that moves data.
-    in_kernel: AtomicU32,
+    /// Calls of the kernel that move data.
+    in_kernel: Calls,
     /// Initial sequence number of the end that connected, with bit 32 set once it is known.
     sequence: AtomicU64,
     /// Whether a lane is being tried.
@@ -139,6 +140,7 @@ pub fn enter(fd: c_int, kind: Kind) -> Option<&'static Socket> {
     let free = FREE.try_lock().ok().and_then(|mut free| free.pop());
     let socket = free.unwrap_or_else(|| Box::leak(Box::new(Socket::new())));
     socket.generation.fetch_add(1, Ordering::Relaxed);
+    socket.in_kernel.renew();
     socket.descriptors.store(1, Ordering::Relaxed);
     let is = |wanted| kind == wanted;
     socket.active.store(is(Kind::Connected), Ordering::Relaxed);
@@ -278,7 +280,7 @@ impl Socket {
             stage: AtomicU8::new(Stage::Kernel as u8),
             calls: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
-            in_kernel: AtomicU32::new(0),
+            in_kernel: Calls::default(),
             sequence: AtomicU64::new(0),
             attempting: AtomicBool::new(false),
             mode: Mode::default(),
@@ -402,14 +404,13 @@ impl Socket {
     /// Registers a call of the kernel that moves data without the lock; `None` if calls need it.
     #[inline]
     pub fn enter_kernel(&self) -> Option<InKernel<'_>> {
-        self.in_kernel.fetch_add(1, Ordering::SeqCst);
-        let call = InKernel(self);
+        let call = self.in_kernel.begin();
         matches!(self.stage(), Stage::Kernel | Stage::Candidate).then_some(call)
     }
 
     /// Whether no thread is in such a call.
     pub fn is_quiet(&self) -> bool {
-        self.in_kernel.load(Ordering::SeqCst) == 0
+        self.in_kernel.is_quiet()
     }
 
     /// Initial sequence number of the end that connected.
@@ -464,15 +465,6 @@ impl Socket {
         if let Some(task) = task {
             task.wake();
         }
-    }
-}
-
-/// A call of the kernel, registered with its socket.
-pub struct InKernel<'a>(&'a Socket);
-
-impl Drop for InKernel<'_> {
-    fn drop(&mut self) {
-        self.0.in_kernel.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
