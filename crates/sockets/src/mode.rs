@@ -27,9 +27,9 @@ impl Mode {
             BLOCKING
         };
         // Another thread has forgotten it, or knows it.
-        let _ = self
-            .0
-            .compare_exchange(before, before | known, Ordering::AcqRel, Ordering::Relaxed);
+        let _ =
+            self.0
+                .compare_exchange(before, before | known, Ordering::AcqRel, Ordering::Relaxed);
         is_nonblocking
     }
 
