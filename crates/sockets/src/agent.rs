@@ -279,7 +279,10 @@ impl Agent {
                     return Outcome::Never;
                 }
                 match accepted {
-                    Some(Ok(endpoint)) if endpoint.peer() == peer.ip() => break endpoint,
+                    Some(Ok(endpoint)) if endpoint.peer() == peer.ip() => {
+                        socket.end_alone();
+                        break endpoint;
+                    }
                     // Another host is not the peer of this connection.
                     Some(Ok(_)) => {}
                     None => socket.leave_alone(),
@@ -324,6 +327,7 @@ impl Agent {
         };
         match connection.negotiate(&device, endpoint).await {
             negotiation::Outcome::Lane => Outcome::Lane,
+            negotiation::Outcome::Busy => Outcome::Later,
             negotiation::Outcome::Refused => Outcome::Never,
             negotiation::Outcome::Forged => {
                 self.hosts.leave_alone(peer.ip(), Instant::now());

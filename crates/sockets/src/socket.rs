@@ -332,7 +332,7 @@ impl Socket {
     pub fn begin_attempt(&self) -> bool {
         let begins = !self.attempting.swap(true, Ordering::AcqRel);
         if begins {
-            self.is_alone.store(false, Ordering::Relaxed);
+            self.end_alone();
         }
         begins
     }
@@ -357,6 +357,11 @@ impl Socket {
     /// The peer has not answered for long.
     pub fn leave_alone(&self) {
         self.is_alone.store(true, Ordering::Relaxed);
+    }
+
+    /// The peer has answered.
+    pub fn end_alone(&self) {
+        self.is_alone.store(false, Ordering::Relaxed);
     }
 
     /// Whether a read is as well made in the kernel: it does not wait, or no lane waits for it.
