@@ -70,6 +70,8 @@ unsafe fn of_descriptors(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Opt
             libc::SYS_accept | libc::SYS_accept4 => {
                 on_descriptors::accepted(next::syscall(number, a, b, c, d, e, f) as c_int)
             }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => on_descriptors::epoll_create(fd),
             libc::SYS_epoll_create1 => on_descriptors::epoll_create1(fd),
             libc::SYS_epoll_ctl => {
                 on_descriptors::epoll_ctl(fd, b as c_int, c as c_int, d as *mut _)

@@ -24,6 +24,7 @@ pub fn accepted(fd: c_int) -> c_int {
 
 /// Before a call of the program closes `fd`.
 fn closes(fd: c_int) {
+    descriptors::forget_epoll_set(fd);
     if known(fd).is_some() && !is_inside() {
         let _inside = Inside::enter();
         closing::before_close(fd);
@@ -32,9 +33,7 @@ fn closes(fd: c_int) {
 
 /// After a call of the program made `to` from `fd`.
 fn duplicated(fd: c_int, to: c_int) -> c_int {
-    if known(fd).is_none() {
-        descriptors::note_epoll_set(to);
-    }
+    descriptors::duplicate_epoll_set(fd, to);
     if to < 0 || to == fd || known(fd).is_none() || is_inside() {
         return to;
     }
@@ -63,6 +62,14 @@ fn opened(open: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
+/// An epoll set of the program becomes known.
+fn new_set(set: c_int) -> c_int {
+    if !is_inside() {
+        descriptors::note_epoll_set(set);
+    }
+    set
+}
+
 hooks! {
     /// `socket(2)`.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -82,13 +89,21 @@ hooks! {
 
     /// `epoll_create1(2)`.
     fn epoll_create1(flags: c_int) -> c_int {
-        opened(|| next::epoll_create1(flags))
+        new_set(opened(|| next::epoll_create1(flags)))
+    }
+
+    /// `epoll_create(2)`.
+    fn epoll_create(size: c_int) -> c_int {
+        new_set(opened(|| next::epoll_create(size)))
     }
 
     /// `epoll_ctl(2)`.
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
-        descriptors::note_epoll_set(set);
-        next::epoll_ctl(set, operation, fd, event)
+        let changed = next::epoll_ctl(set, operation, fd, event);
+        if changed == 0 && !is_inside() {
+            descriptors::note_epoll_set(set);
+        }
+        changed
     }
 
     /// `timerfd_create(2)`.
