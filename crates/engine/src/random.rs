@@ -3,7 +3,7 @@
 //!
 //! | what | from | why |
 //! |---|---|---|
-//! | private keys, and the keys from which proofs of identity are derived | [`Random::secret`], [`Random::secret_u64`]: the kernel, each | nothing but its use ever has it |
+//! | private keys, and the keys from which proofs of identity are derived | [`Random::secret`], [`Random::secret_u64`]: the kernel, each | none is in memory before its use |
 //! | memory keys, numbers of queue pairs and connections | [`Random::next_u32`], [`Random::next_u64`]: several at a time | they are on the wire, and many |
 
 use airdma_preload::WipedPage;

@@ -119,7 +119,7 @@ fn has_the_kernels(socket: &Socket, generation: u64) -> bool {
     socket.generation() != generation || options::has_the_kernels(inner.fd)
 }
 
-/// The peer has not answered: if it has not for long, its process has no library.
+/// An attempt had no answer. After that many calls the peer's process is taken to have no library.
 fn no_answer(socket: &Socket) {
     if socket.calls.load(Ordering::Relaxed) >= ALONE_AT {
         socket.leave_alone();

@@ -269,7 +269,6 @@ mod tests {
                 [true, true, false],
                 "by its making, a duplicate, a pipe"
             );
-            // Nobody but this test has these.
             assert_eq!(libc::dup2(of_pipe, set), set);
             assert_eq!(libc::close(copy), 0);
             let is = [set, copy].map(|fd| EPOLL_SETS.has(fd));

@@ -364,7 +364,8 @@ impl Socket {
         self.is_alone.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a read is as well made in the kernel: it does not wait, or no lane waits for it.
+    /// Whether a read may go to the kernel as the program made it: it does not wait, or no lane
+    /// waits for its end.
     #[inline]
     pub fn reads_in_kernel(&self) -> bool {
         self.mode.is_known_nonblocking() || self.is_alone.load(Ordering::Relaxed)
