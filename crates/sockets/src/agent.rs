@@ -296,6 +296,7 @@ impl Agent {
             match self.within(FIRST_ANSWER, device.connect(peer)).await {
                 Some(Ok(endpoint)) => {
                     host.answered();
+                    socket.end_alone();
                     endpoint
                 }
                 None => {

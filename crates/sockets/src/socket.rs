@@ -330,11 +330,7 @@ impl Socket {
 
     /// Begins to try a lane, unless that happens already.
     pub fn begin_attempt(&self) -> bool {
-        let begins = !self.attempting.swap(true, Ordering::AcqRel);
-        if begins {
-            self.end_alone();
-        }
-        begins
+        !self.attempting.swap(true, Ordering::AcqRel)
     }
 
     /// Whether a lane is being tried.
