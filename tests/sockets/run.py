@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
+import busy
 import calls
 import counted
 import cut
@@ -38,7 +39,7 @@ from case import Tally
 from ends import BOTH, SHIMMED
 
 SHORT = ("traps", "machine", "programs", "policy", "frozen", "counted")
-SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "frozen", "counted", "calls", "faults")
+SUITES = ("traps", "machine", "programs", "policy", "datagrams", "cut", "frozen", "busy", "counted", "calls", "faults")
 
 
 def main() -> int:
@@ -90,6 +91,9 @@ def main() -> int:
         if "frozen" in only:
             with tally.part("frozen"):
                 frozen.run(lab, tally, folder)
+        if "busy" in only:
+            with tally.part("busy"):
+                busy.run(lab, tally, folder)
         if "counted" in only:
             with tally.part("counted"):
                 counted.run(lab, tally)

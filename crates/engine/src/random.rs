@@ -3,10 +3,11 @@
 //!
 //! | what | from | why |
 //! |---|---|---|
-//! | private keys, and the keys from which proofs of identity are derived | [`Random::secret`], [`Random::secret_u64`]: the kernel, each | nothing but its use ever has it |
+//! | private keys, and the keys from which proofs of identity are derived | [`Random::secret`], [`Random::secret_u64`]: the kernel, each | none is in memory before its use |
 //! | memory keys, numbers of queue pairs and connections | [`Random::next_u32`], [`Random::next_u64`]: several at a time | they are on the wire, and many |
 
 use airdma_preload::WipedPage;
+use std::cell::OnceCell;
 use std::fmt;
 use std::io::Read;
 
@@ -23,13 +24,15 @@ pub(crate) enum Random {
 }
 
 /// Random bytes that were fetched and not handed out, and before them the number of these. Both are
-/// zero in a child after fork, which fetches its own.
-pub(crate) struct Fetched(Option<WipedPage>);
+/// zero in a child after fork, which fetches its own. The page is mapped for the first number: many
+/// generators draw none. `None` inside: the kernel has no such page.
+pub(crate) struct Fetched(OnceCell<Option<WipedPage>>);
 
 impl Fetched {
     /// 32 random bits, which nothing keeps.
     fn next_u32(&mut self) -> u32 {
-        let Some(page) = &mut self.0 else {
+        self.0.get_or_init(WipedPage::new);
+        let Some(Some(page)) = self.0.get_mut() else {
             return random_u32();
         };
         let (left, bytes) = page.bytes().split_at_mut(size_of::<u32>());
@@ -61,7 +64,7 @@ impl fmt::Debug for Fetched {
 impl Random {
     /// Random numbers of the kernel.
     pub(crate) fn kernel() -> Random {
-        Random::Kernel(Fetched(WipedPage::new()))
+        Random::Kernel(Fetched(OnceCell::new()))
     }
 
     /// 32 random bits.
@@ -109,11 +112,18 @@ impl Random {
 
     /// The page of numbers that were fetched: the number of those left, and the bytes.
     #[cfg(test)]
+    #[allow(clippy::unwrap_used, reason = "a test's")]
     pub(crate) fn fetched(&mut self) -> [u8; WipedPage::BYTES] {
-        let Random::Kernel(Fetched(Some(page))) = self else {
-            panic!("no page of the kernel's numbers");
+        let Random::Kernel(Fetched(page)) = self else {
+            panic!("a seed's numbers");
         };
-        *page.bytes()
+        *page.get_mut().unwrap().as_mut().unwrap().bytes()
+    }
+
+    /// Whether a page was mapped.
+    #[cfg(test)]
+    pub(crate) fn has_page(&self) -> bool {
+        matches!(self, Random::Kernel(Fetched(page)) if page.get().is_some())
     }
 
     /// A generator for another purpose.

@@ -119,7 +119,7 @@ fn has_the_kernels(socket: &Socket, generation: u64) -> bool {
     socket.generation() != generation || options::has_the_kernels(inner.fd)
 }
 
-/// The peer has not answered: if it has not for long, its process has no library.
+/// An attempt had no answer. After that many calls the peer's process is taken to have no library.
 fn no_answer(socket: &Socket) {
     if socket.calls.load(Ordering::Relaxed) >= ALONE_AT {
         socket.leave_alone();
@@ -279,7 +279,10 @@ impl Agent {
                     return Outcome::Never;
                 }
                 match accepted {
-                    Some(Ok(endpoint)) if endpoint.peer() == peer.ip() => break endpoint,
+                    Some(Ok(endpoint)) if endpoint.peer() == peer.ip() => {
+                        socket.end_alone();
+                        break endpoint;
+                    }
                     // Another host is not the peer of this connection.
                     Some(Ok(_)) => {}
                     None => socket.leave_alone(),
@@ -293,6 +296,7 @@ impl Agent {
             match self.within(FIRST_ANSWER, device.connect(peer)).await {
                 Some(Ok(endpoint)) => {
                     host.answered();
+                    socket.end_alone();
                     endpoint
                 }
                 None => {
@@ -324,6 +328,7 @@ impl Agent {
         };
         match connection.negotiate(&device, endpoint).await {
             negotiation::Outcome::Lane => Outcome::Lane,
+            negotiation::Outcome::Busy => Outcome::Later,
             negotiation::Outcome::Refused => Outcome::Never,
             negotiation::Outcome::Forged => {
                 self.hosts.leave_alone(peer.ip(), Instant::now());

@@ -80,7 +80,7 @@ fn leave(socket: &'static Socket, fd: c_int) -> bool {
         return false;
     };
     // The kernel does so when the last descriptor is closed.
-    leave_epoll_sets(fd);
+    descriptors::leave_epoll_sets(fd);
     tcp::keep_alive(fd);
     LEFT.fetch_add(1, Ordering::Relaxed);
     socket.leave_to_agent();
@@ -98,14 +98,6 @@ fn leave(socket: &'static Socket, fd: c_int) -> bool {
         LEFT.fetch_sub(1, Ordering::Relaxed);
     });
     true
-}
-
-/// Takes a descriptor out of all epoll sets of the process.
-fn leave_epoll_sets(fd: c_int) {
-    descriptors::epoll_sets(|set| {
-        // SAFETY: plain integers. The kernel refuses it for a number that is no set any more.
-        unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
-    });
 }
 
 /// Before the kernel ends a connection, which its descriptors outlast.

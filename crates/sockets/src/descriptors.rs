@@ -4,8 +4,11 @@
 //! without the shim. A program that closes all descriptors does not close these.
 
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use airdma_preload::errno;
 
 use crate::inside::is_inside;
 use crate::next;
@@ -25,8 +28,8 @@ struct Set([AtomicU64; DESCRIPTORS / 64]);
 /// Descriptors of the shim, and those of them that hold connections which the program has closed.
 static OWN: Set = Set::new();
 static LEFT: Set = Set::new();
-/// Numbers that may be epoll sets of the program: those whose members it changed, and duplicates,
-/// which it may have made before the first member.
+/// Epoll sets of the program: those that it made, duplicates of them, and those whose members it
+/// changed, which it may have from another process.
 static EPOLL_SETS: Set = Set::new();
 
 impl Set {
@@ -140,7 +143,7 @@ pub fn in_child() {
     LEFT.each(close_left);
 }
 
-/// The number may be that of an epoll set.
+/// The program has an epoll set of that number.
 #[inline]
 pub fn note_epoll_set(set: c_int) {
     if !EPOLL_SETS.has(set) {
@@ -148,9 +151,33 @@ pub fn note_epoll_set(set: c_int) {
     }
 }
 
-/// Calls `of` with each number that may be an epoll set.
-pub fn epoll_sets(of: impl FnMut(c_int)) {
-    EPOLL_SETS.each(of);
+/// After the program made `to` from `fd`.
+pub fn duplicate_epoll_set(fd: c_int, to: c_int) {
+    if EPOLL_SETS.has(fd) {
+        EPOLL_SETS.add(to);
+    } else {
+        EPOLL_SETS.remove(to);
+    }
+}
+
+/// The number is no longer that of an epoll set.
+#[inline]
+pub fn forget_epoll_set(fd: c_int) {
+    if EPOLL_SETS.has(fd) {
+        EPOLL_SETS.remove(fd);
+    }
+}
+
+/// Takes a descriptor out of all epoll sets of the program. One that was closed unseen is found out
+/// by the kernel.
+pub fn leave_epoll_sets(fd: c_int) {
+    EPOLL_SETS.each(|set| {
+        // SAFETY: plain integers.
+        let left = unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+        if left != 0 && matches!(errno::current(), libc::EBADF | libc::EINVAL) {
+            EPOLL_SETS.remove(set);
+        }
+    });
 }
 
 /// The lowest number that a descriptor of the shim should have.
@@ -203,6 +230,9 @@ pub fn without_own(first: u32, last: u32, mut each: impl FnMut(u32, u32)) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -223,5 +253,37 @@ mod tests {
         unmark(60_003);
         assert_eq!(parts(60_003, 60_004), [(60_003, 60_003)]);
         unmark(60_004);
+    }
+
+    #[test]
+    fn epoll_sets_alone_are_taken_for_such() {
+        let (read, _write) = std::io::pipe().unwrap();
+        // SAFETY: the test's own descriptors.
+        unsafe {
+            let set = libc::epoll_create1(0);
+            let copy = libc::dup(set);
+            let of_pipe = libc::dup(read.as_raw_fd());
+            let is = [set, copy, of_pipe].map(|fd| EPOLL_SETS.has(fd));
+            assert_eq!(
+                is,
+                [true, true, false],
+                "by its making, a duplicate, a pipe"
+            );
+            assert_eq!(libc::dup2(of_pipe, set), set);
+            assert_eq!(libc::close(copy), 0);
+            let is = [set, copy].map(|fd| EPOLL_SETS.has(fd));
+            assert_eq!(is, [false, false], "replaced, closed");
+            assert_eq!(
+                libc::epoll_ctl(of_pipe, libc::EPOLL_CTL_DEL, set, ptr::null_mut()),
+                -1
+            );
+            assert!(!EPOLL_SETS.has(of_pipe), "refused");
+            // A number that was closed unseen.
+            EPOLL_SETS.add(of_pipe);
+            leave_epoll_sets(set);
+            assert!(!EPOLL_SETS.has(of_pipe));
+            libc::close(of_pipe);
+            libc::close(set);
+        }
     }
 }

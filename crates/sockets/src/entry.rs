@@ -1,6 +1,7 @@
 //! The C symbols. Each passes its call through where the descriptor is not a connection that the
 //! shim knows, at the price of one load.
 
+pub mod by_number;
 pub mod data;
 pub mod descriptors;
 #[cfg(target_arch = "x86_64")]

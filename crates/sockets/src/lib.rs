@@ -9,9 +9,9 @@
 //! | module | has |
 //! |---|---|
 //! | [`entry`] | the C symbols |
-//! | [`stream`] | calls that move data: to the kernel, or to the lane |
+//! | [`stream`], [`in_kernel`] | calls that move data: to the kernel, or to the lane |
 //! | [`datagram`] | the same of UDP sockets, and their lanes |
-//! | [`socket`] | the table of sockets, by descriptor |
+//! | [`socket`], [`mode`] | the table of sockets, by descriptor; whether calls on one block |
 //! | [`tcp`], [`address`] | what the kernel knows of a connection, and the gates; addresses |
 //! | [`agent`], [`negotiation`], [`proof`] | how a lane comes to be, beside the program's threads |
 //! | [`lane`], [`message`], [`regions`] | the lane, and its memory |
@@ -37,10 +37,12 @@ mod entry;
 mod hand_back;
 mod holding;
 mod hosts;
+mod in_kernel;
 mod inside;
 mod lane;
 mod liveness;
 mod message;
+mod mode;
 mod negotiation;
 mod next;
 mod policy;

@@ -53,6 +53,8 @@ pub enum Outcome {
     Lane,
     /// The connection stays with the kernel.
     Refused,
+    /// So it does for now: a call of one of the programs does not end.
+    Busy,
     /// The peer does not hold the connection.
     Forged,
 }
@@ -66,29 +68,35 @@ impl Connection {
         };
         let proof = self.agent.within(ANSWER, self.prove(&mut lane)).await;
         let outcome = match proof {
-            Some(Some(true)) => self.switch(lane).await,
-            Some(Some(false)) => {
-                counters::add(device, Counter::Forged, 1);
-                Outcome::Forged
-            }
-            Some(None) | None => Outcome::Refused,
+            Some(Ok(())) => self.switch(lane).await,
+            Some(Err(outcome)) => outcome,
+            None => Outcome::Refused,
         };
+        if outcome == Outcome::Forged {
+            counters::add(device, Counter::Forged, 1);
+        }
         if outcome == Outcome::Lane {
             counters::add(device, Counter::Lanes, 1);
             liveness::watch();
         } else if socket.generation() == self.generation {
-            socket.step(Stage::Negotiating, Stage::Kernel);
+            let next = if outcome == Outcome::Busy {
+                Stage::Candidate
+            } else {
+                Stage::Kernel
+            };
+            socket.step(Stage::Negotiating, next);
         }
         outcome
     }
 
-    /// Whether the peer holds the connection; `None` without an answer.
-    async fn prove(&self, lane: &mut Lane) -> Option<bool> {
+    /// Proves that both ends hold the connection.
+    async fn prove(&self, lane: &mut Lane) -> Result<(), Outcome> {
         let sequence = if self.is_active {
-            self.socket.sequence()?
+            self.socket.sequence()
         } else {
-            self.peer_sequence()?
+            self.peer_sequence()
         };
+        let sequence = sequence.ok_or(Outcome::Refused)?;
         let (active, passive) = if self.is_active {
             (self.own, self.peer)
         } else {
@@ -103,23 +111,20 @@ impl Connection {
         if !self.is_active {
             lane.tell(Kind::Hello, 0, &element);
         }
-        let (header, hello) = lane.negotiated().await?;
-        let theirs = hello.get(..ELEMENT_BYTES)?;
-        (header.kind == Kind::Hello).then_some(())?;
-        let confirmations = exchange.finish(theirs)?;
+        let hello = answer(lane, Kind::Hello).await?;
+        let theirs = hello.get(..ELEMENT_BYTES).ok_or(Outcome::Refused)?;
+        let confirmations = exchange.finish(theirs).ok_or(Outcome::Refused)?;
         if self.is_active {
-            let answer = [&element[..], &confirmations.active].concat();
-            lane.tell(Kind::Hello, 0, &answer);
-            let (header, confirmation) = lane.negotiated().await?;
-            Some(header.kind == Kind::Confirm && confirms(&confirmations.passive, &confirmation))
+            let both = [&element[..], &confirmations.active].concat();
+            lane.tell(Kind::Hello, 0, &both);
+            let confirmation = answer(lane, Kind::Confirm).await?;
+            check(&confirmations.passive, &confirmation)
         } else {
-            let confirmation = hello.get(ELEMENT_BYTES..ELEMENT_BYTES + CONFIRMATION_BYTES)?;
-            if !confirms(&confirmations.active, confirmation) {
-                return Some(false);
-            }
-            self.hold_calls().await.then_some(())?;
+            let confirmation = &hello[ELEMENT_BYTES..];
+            check(&confirmations.active, confirmation)?;
+            self.hold_calls().await?;
             lane.tell(Kind::Confirm, 0, &confirmations.passive);
-            Some(true)
+            Ok(())
         }
     }
 
@@ -138,22 +143,30 @@ impl Connection {
     }
 
     /// Waits until no call of the program is in the kernel: from then on they hold the lock, and do
-    /// not block. Whether the connection can switch.
-    async fn hold_calls(&self) -> bool {
+    /// not block. The connection can switch then.
+    async fn hold_calls(&self) -> Result<(), Outcome> {
         let socket = self.socket;
         if !socket.step(Stage::Candidate, Stage::Negotiating) {
-            return false;
+            return Err(Outcome::Refused);
         }
         let mut tries = 0;
         while !socket.is_quiet() {
             tries += 1;
-            if tries == QUIET_TRIES || socket.generation() != self.generation {
-                return false;
+            if tries == QUIET_TRIES {
+                return Err(Outcome::Busy);
+            }
+            if socket.generation() != self.generation {
+                return Err(Outcome::Refused);
             }
             self.agent.sleep(QUIET_PAUSE).await;
         }
         let inner = socket.lock();
-        socket.generation() == self.generation && tcp::positions(inner.fd, self.is_active).is_some()
+        let is_it = socket.generation() == self.generation;
+        if is_it && tcp::positions(inner.fd, self.is_active).is_some() {
+            Ok(())
+        } else {
+            Err(Outcome::Refused)
+        }
     }
 
     /// Installs the lane, and agrees on the bytes from which on it carries the stream.
@@ -161,14 +174,16 @@ impl Connection {
         let socket = self.socket;
         let mut peers_from = None;
         if self.is_active {
-            if !self.hold_calls().await {
-                return Outcome::Refused;
+            if let Err(outcome) = self.hold_calls().await {
+                return outcome;
             }
         } else {
-            let ready = self.agent.within(ANSWER, lane.negotiated()).await;
-            match ready.flatten() {
-                Some((header, _)) if header.kind == Kind::Ready => peers_from = Some(header.value),
-                _ => return Outcome::Refused,
+            match self.agent.within(ANSWER, lane.negotiated()).await {
+                Some(Some((header, _))) if header.kind == Kind::Ready => {
+                    peers_from = Some(header.value);
+                }
+                Some(None) => return Outcome::Busy,
+                Some(Some(_)) | None => return Outcome::Refused,
             }
         }
         if !self.install(lane, peers_from) {
@@ -283,4 +298,21 @@ impl Connection {
         .await;
         self.socket.catch_up();
     }
+}
+
+/// What the peer says next. One that ends the lane instead is busy, or wants none and asks for no
+/// other.
+async fn answer(lane: &mut Lane, kind: Kind) -> Result<Vec<u8>, Outcome> {
+    let (header, payload) = lane.negotiated().await.ok_or(Outcome::Busy)?;
+    (header.kind == kind)
+        .then_some(payload)
+        .ok_or(Outcome::Refused)
+}
+
+/// Checks the peer's confirmation.
+fn check(wanted: &[u8; CONFIRMATION_BYTES], theirs: &[u8]) -> Result<(), Outcome> {
+    let is_confirmed = theirs
+        .get(..CONFIRMATION_BYTES)
+        .is_some_and(|theirs| confirms(wanted, theirs));
+    is_confirmed.then_some(()).ok_or(Outcome::Forged)
 }

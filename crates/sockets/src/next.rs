@@ -62,6 +62,7 @@ next! {
     fn epoll_pwait2(set: c_int, events: *mut libc::epoll_event, most: c_int, time: *const libc::timespec, mask: *const libc::sigset_t) -> c_int;
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     fn eventfd(value: c_uint, flags: c_int) -> c_int;
+    fn epoll_create(size: c_int) -> c_int;
     fn epoll_create1(flags: c_int) -> c_int;
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
     fn timerfd_create(clock: c_int, flags: c_int) -> c_int;

@@ -15,8 +15,10 @@ use std::task::{Wake, Waker};
 
 use crate::datagram::Datagrams;
 use crate::hand_back::Need;
+use crate::in_kernel::{Calls, InKernel};
 use crate::inside::catch_up_later;
 use crate::lane::Lane;
+use crate::mode::Mode;
 use crate::{hand_back, process, tcp};
 
 /// Descriptors that may have a lane: those below.
@@ -47,14 +49,14 @@ pub struct Socket {
     pub calls: AtomicU32,
     /// Bytes that they moved.
     pub bytes: AtomicU64,
-    /// Threads in a call of the kernel that moves data.
-    in_kernel: AtomicU32,
+    /// Calls of the kernel that move data.
+    in_kernel: Calls,
     /// Initial sequence number of the end that connected, with bit 32 set once it is known.
     sequence: AtomicU64,
     /// Whether a lane is being tried.
     attempting: AtomicBool,
-    /// Whether calls on the descriptor block, as the kernel said; [`UNKNOWN`] before.
-    blocking: AtomicU8,
+    /// Whether calls on the descriptor block.
+    mode: Mode,
     /// Whether the peer seems to have no library: reads may wait in the kernel.
     is_alone: AtomicBool,
     /// Whether the program has closed it, and the agent has its descriptor.
@@ -87,11 +89,6 @@ pub enum Kind {
     /// A UDP socket.
     Datagram,
 }
-
-/// Values of [`Socket::blocking`].
-const UNKNOWN: u8 = 0;
-const BLOCKING: u8 = 1;
-const NONBLOCKING: u8 = 2;
 
 /// How far a socket is on its way to a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +140,7 @@ pub fn enter(fd: c_int, kind: Kind) -> Option<&'static Socket> {
     let free = FREE.try_lock().ok().and_then(|mut free| free.pop());
     let socket = free.unwrap_or_else(|| Box::leak(Box::new(Socket::new())));
     socket.generation.fetch_add(1, Ordering::Relaxed);
+    socket.in_kernel.renew();
     socket.descriptors.store(1, Ordering::Relaxed);
     let is = |wanted| kind == wanted;
     socket.active.store(is(Kind::Connected), Ordering::Relaxed);
@@ -156,7 +154,7 @@ pub fn enter(fd: c_int, kind: Kind) -> Option<&'static Socket> {
     socket.bytes.store(0, Ordering::Relaxed);
     socket.sequence.store(0, Ordering::Relaxed);
     socket.attempting.store(false, Ordering::Relaxed);
-    socket.blocking.store(UNKNOWN, Ordering::Relaxed);
+    socket.mode.forget();
     socket.is_alone.store(false, Ordering::Relaxed);
     socket.left.store(false, Ordering::Relaxed);
     socket.woken.store(false, Ordering::Relaxed);
@@ -282,10 +280,10 @@ impl Socket {
             stage: AtomicU8::new(Stage::Kernel as u8),
             calls: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
-            in_kernel: AtomicU32::new(0),
+            in_kernel: Calls::default(),
             sequence: AtomicU64::new(0),
             attempting: AtomicBool::new(false),
-            blocking: AtomicU8::new(UNKNOWN),
+            mode: Mode::default(),
             is_alone: AtomicBool::new(false),
             left: AtomicBool::new(false),
             woken: AtomicBool::new(false),
@@ -332,11 +330,7 @@ impl Socket {
 
     /// Begins to try a lane, unless that happens already.
     pub fn begin_attempt(&self) -> bool {
-        let begins = !self.attempting.swap(true, Ordering::AcqRel);
-        if begins {
-            self.is_alone.store(false, Ordering::Relaxed);
-        }
-        begins
+        !self.attempting.swap(true, Ordering::AcqRel)
     }
 
     /// Whether a lane is being tried.
@@ -348,23 +342,12 @@ impl Socket {
     /// changes it is seen ([`Socket::forget_blocking`]), and no other process has a lane's
     /// connection.
     pub fn is_nonblocking(&self, fd: c_int) -> bool {
-        let known = self.blocking.load(Ordering::Relaxed);
-        if known != UNKNOWN {
-            return known == NONBLOCKING;
-        }
-        let is_nonblocking = tcp::is_nonblocking(fd);
-        let known = if is_nonblocking {
-            NONBLOCKING
-        } else {
-            BLOCKING
-        };
-        self.blocking.store(known, Ordering::Relaxed);
-        is_nonblocking
+        self.mode.is_nonblocking(|| tcp::is_nonblocking(fd))
     }
 
     /// The program may have changed whether calls block.
     pub fn forget_blocking(&self) {
-        self.blocking.store(UNKNOWN, Ordering::Relaxed);
+        self.mode.forget();
     }
 
     /// The peer has not answered for long.
@@ -372,11 +355,16 @@ impl Socket {
         self.is_alone.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a read is as well made in the kernel: it does not wait, or no lane waits for it.
+    /// The peer has answered.
+    pub fn end_alone(&self) {
+        self.is_alone.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a read may go to the kernel as the program made it: it does not wait, or no lane
+    /// waits for its end.
     #[inline]
     pub fn reads_in_kernel(&self) -> bool {
-        self.blocking.load(Ordering::Relaxed) == NONBLOCKING
-            || self.is_alone.load(Ordering::Relaxed)
+        self.mode.is_known_nonblocking() || self.is_alone.load(Ordering::Relaxed)
     }
 
     /// Another attempt may begin.
@@ -418,14 +406,13 @@ impl Socket {
     /// Registers a call of the kernel that moves data without the lock; `None` if calls need it.
     #[inline]
     pub fn enter_kernel(&self) -> Option<InKernel<'_>> {
-        self.in_kernel.fetch_add(1, Ordering::SeqCst);
-        let call = InKernel(self);
+        let call = self.in_kernel.begin();
         matches!(self.stage(), Stage::Kernel | Stage::Candidate).then_some(call)
     }
 
     /// Whether no thread is in such a call.
     pub fn is_quiet(&self) -> bool {
-        self.in_kernel.load(Ordering::SeqCst) == 0
+        self.in_kernel.is_quiet()
     }
 
     /// Initial sequence number of the end that connected.
@@ -480,15 +467,6 @@ impl Socket {
         if let Some(task) = task {
             task.wake();
         }
-    }
-}
-
-/// A call of the kernel, registered with its socket.
-pub struct InKernel<'a>(&'a Socket);
-
-impl Drop for InKernel<'_> {
-    fn drop(&mut self) {
-        self.0.in_kernel.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

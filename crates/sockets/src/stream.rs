@@ -17,7 +17,7 @@ use crate::inside::{Inside, is_inside};
 use crate::lane::Source;
 use crate::next;
 use crate::socket::{Socket, Stage};
-use crate::{policy, tcp, waiting};
+use crate::{policy, tcp, turn, waiting};
 
 /// Flags with which a read does not take the stream's next bytes.
 const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -101,7 +101,7 @@ pub fn read_by_kernel(
     let is_plain = flags & libc::MSG_OOB == 0;
     let may = is_plain && (flags & libc::MSG_DONTWAIT != 0 || socket.reads_in_kernel());
     if may {
-        by_kernel(socket, fd, kernel)
+        by_kernel(socket, fd, flags, kernel)
     } else {
         None
     }
@@ -117,14 +117,22 @@ pub fn write_by_kernel(
 ) -> Option<isize> {
     let may = flags & libc::MSG_OOB == 0 && !learns(socket, flags);
     if may {
-        by_kernel(socket, fd, kernel)
+        by_kernel(socket, fd, flags, kernel)
     } else {
         None
     }
 }
 
-fn by_kernel(socket: &'static Socket, fd: c_int, kernel: impl FnOnce() -> isize) -> Option<isize> {
+fn by_kernel(
+    socket: &'static Socket,
+    fd: c_int,
+    flags: c_int,
+    kernel: impl FnOnce() -> isize,
+) -> Option<isize> {
     let call = socket.enter_kernel()?;
+    if turn::has_lanes() && flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking(fd) {
+        turn::flush();
+    }
     let moves = kernel();
     drop(call);
     if moves >= 0 {
@@ -571,4 +579,43 @@ pub unsafe fn parts_of<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
     }
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts(parts, count) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn what_lanes_have_leaves_before_a_call_that_may_sleep() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut passive, _) = listener.accept().unwrap();
+        active.write_all(&[1; 8]).unwrap();
+        let socket = crate::socket::of(passive.as_raw_fd()).unwrap();
+        // Its reads are the kernel's.
+        socket.leave_alone();
+        let mut bytes = [0; 2];
+        let flushes_of = |call: &mut dyn FnMut()| {
+            let before = turn::flushes();
+            call();
+            turn::flushes() - before
+        };
+        let lane = turn::Counted::new();
+        assert_eq!(
+            flushes_of(&mut || passive.read_exact(&mut bytes).unwrap()),
+            1
+        );
+        assert_eq!(flushes_of(&mut || passive.write_all(&bytes).unwrap()), 1);
+        passive.set_nonblocking(true).unwrap();
+        assert_eq!(
+            flushes_of(&mut || passive.read_exact(&mut bytes).unwrap()),
+            0
+        );
+        drop(lane);
+    }
 }

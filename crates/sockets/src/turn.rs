@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use airdma::Runner;
+use airdma_preload::errno;
 
 use crate::agent;
 use crate::inside::Inside;
@@ -46,9 +47,26 @@ pub fn has_lanes() -> bool {
 /// Before a thread waits: what it wrote to many lanes leaves together.
 pub fn flush() {
     if has_lanes() {
-        let _inside = Inside::enter();
-        agent::flush();
+        let before = errno::current();
+        {
+            let _inside = Inside::enter();
+            #[cfg(test)]
+            FLUSHES.set(FLUSHES.get() + 1);
+            agent::flush();
+        }
+        errno::set(before);
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    static FLUSHES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// How often the calling thread did so.
+#[cfg(test)]
+pub fn flushes() -> u32 {
+    FLUSHES.get()
 }
 
 /// In a child after fork.

@@ -1,6 +1,8 @@
 /* Calls that programs seldom make of a connection in use. */
 #include "../trap.h"
 
+#include <sys/syscall.h>
+
 enum { PART = 5000, CORKED_MS = 100, LATE_MS = 1500 };
 
 static void ends_quickly(void)
@@ -12,6 +14,40 @@ static void ends_quickly(void)
         quick_exit(0);
     }
     say_end("quick_exit", child);
+    hear("seen");
+}
+
+/* A process starts and ends by the kernel's calls, and reads by one that has an offset. */
+static void by_number(void)
+{
+    int connection = joined_server();
+    pid_t child = MUST(syscall(SYS_fork));
+    if (child == 0) {
+        send_pattern(connection, 0, PART);
+        syscall(SYS_exit_group, 0);
+    }
+    say_end("fork by its number", child);
+    send_pattern(connection, PART, PART);
+    MUST(close(connection));
+    hear("seen");
+
+    child = MUST(fork());
+    if (child == 0) {
+        connection = joined_server();
+        send_pattern(connection, 0, PART);
+        syscall(SYS_exit_group, 0);
+    }
+    say_end("exit by its number", child);
+    hear("seen");
+
+    connection = joined_server();
+    char data[64];
+    struct iovec part = {data, sizeof data};
+    hear("written");
+    TRY(preadv2(connection, &part, 1, -1, 0));
+    part.iov_len = 4;
+    TRY(pwritev2(connection, &part, 1, -1, 0));
+    MUST(close(connection));
     hear("seen");
 }
 
@@ -49,6 +85,8 @@ void server(void)
     say("after closefrom: %zu", check_pattern(connection, 0, PART));
     MUST(close(connection));
     hear("seen");
+
+    by_number();
 
     connection = joined_server();
     char byte;
@@ -101,6 +139,15 @@ void client(void)
     say("from closefrom: %zu", check_pattern(connection, 0, PART));
     send_pattern(connection, 0, PART);
     say("ends: %s", mask_name(wait_mask(connection, POLLRDHUP, POLLIN | POLLRDHUP)));
+    MUST(close(connection));
+    tell("seen");
+
+    whole("fork by its number", 2 * PART);
+    whole("exit by its number", PART);
+    connection = joined_client();
+    send_pattern(connection, 0, 64);
+    tell("written");
+    say("answered: %zu", check_pattern(connection, 0, 4));
     MUST(close(connection));
     tell("seen");
 

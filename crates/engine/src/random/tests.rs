@@ -16,8 +16,18 @@ fn numbers_of_the_kernel_differ_and_are_handed_out_once() {
 }
 
 #[test]
+fn a_page_is_mapped_for_the_first_number() {
+    let mut random = Random::kernel();
+    let mut fork = random.fork();
+    random.secret_u64();
+    assert!(!random.has_page() && !fork.has_page());
+    fork.next_u32();
+    assert!(!random.has_page() && fork.has_page());
+}
+
+#[test]
 fn without_a_page_each_number_is_fetched() {
-    let mut random = Random::Kernel(Fetched(None));
+    let mut random = Random::Kernel(Fetched(OnceCell::from(None)));
     let drawn: HashSet<u64> = (0..1000).map(|_| random.next_u64()).collect();
     assert_eq!(drawn.len(), 1000);
 }

@@ -231,7 +231,7 @@ impl Places {
     /// Shuffled (Fisher and Yates, as in Knuth volume 2, algorithm P) by SipHash of a random key: a
     /// random number of the kernel for each would take a millisecond.
     fn new(random: &mut Random) -> Places {
-        let key = [(); 4].map(|()| random.next_u32());
+        let key = [(); 4].map(|()| u32::from_ne_bytes(random.secret()));
         let mut by_index = Box::new([0; PLACES]);
         for at in 1..PLACES {
             let mut hasher = DefaultHasher::new();
@@ -445,6 +445,13 @@ mod tests {
             table.end().place() <= RESTING + CHOICE,
             "positions are used again"
         );
+    }
+
+    #[test]
+    fn the_key_of_the_places_is_on_no_page_of_fetched_numbers() {
+        let mut random = Random::kernel();
+        Places::new(&mut random);
+        assert!(!random.has_page());
     }
 
     #[test]

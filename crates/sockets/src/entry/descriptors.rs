@@ -1,6 +1,6 @@
 //! Calls that make, duplicate and close descriptors.
 
-use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{sockaddr, socklen_t};
 
@@ -10,7 +10,7 @@ use crate::socket::{Kind, Stage};
 use crate::{closing, datagram, descriptors, hand_back, next, socket, tcp};
 
 /// The connection of a new descriptor becomes known.
-fn accepted(fd: c_int) -> c_int {
+pub fn accepted(fd: c_int) -> c_int {
     if fd >= 0 && !is_inside() {
         let before = airdma_preload::errno::current();
         let _inside = Inside::enter();
@@ -24,6 +24,7 @@ fn accepted(fd: c_int) -> c_int {
 
 /// Before a call of the program closes `fd`.
 fn closes(fd: c_int) {
+    descriptors::forget_epoll_set(fd);
     if known(fd).is_some() && !is_inside() {
         let _inside = Inside::enter();
         closing::before_close(fd);
@@ -32,9 +33,7 @@ fn closes(fd: c_int) {
 
 /// After a call of the program made `to` from `fd`.
 fn duplicated(fd: c_int, to: c_int) -> c_int {
-    if known(fd).is_none() {
-        descriptors::note_epoll_set(to);
-    }
+    descriptors::duplicate_epoll_set(fd, to);
     if to < 0 || to == fd || known(fd).is_none() || is_inside() {
         return to;
     }
@@ -63,6 +62,14 @@ fn opened(open: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
+/// An epoll set of the program becomes known.
+fn new_set(set: c_int) -> c_int {
+    if !is_inside() {
+        descriptors::note_epoll_set(set);
+    }
+    set
+}
+
 hooks! {
     /// `socket(2)`.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -82,13 +89,21 @@ hooks! {
 
     /// `epoll_create1(2)`.
     fn epoll_create1(flags: c_int) -> c_int {
-        opened(|| next::epoll_create1(flags))
+        new_set(opened(|| next::epoll_create1(flags)))
+    }
+
+    /// `epoll_create(2)`.
+    fn epoll_create(size: c_int) -> c_int {
+        new_set(opened(|| next::epoll_create(size)))
     }
 
     /// `epoll_ctl(2)`.
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
-        descriptors::note_epoll_set(set);
-        next::epoll_ctl(set, operation, fd, event)
+        let changed = next::epoll_ctl(set, operation, fd, event);
+        if changed == 0 && !is_inside() {
+            descriptors::note_epoll_set(set);
+        }
+        changed
     }
 
     /// `timerfd_create(2)`.
@@ -251,62 +266,6 @@ hooks! {
             hand_back::descriptor(fd);
         }
         next::posix_spawn_file_actions_adddup2(actions, fd, to)
-    }
-
-    /// `syscall(2)`, by which libuv closes.
-    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> isize {
-        use super::data;
-        let fd = a as c_int;
-        let is_ours = known(fd).is_some() || descriptors::is_own(fd);
-        match number {
-            libc::SYS_close if is_ours => close(fd) as isize,
-            libc::SYS_close_range => {
-                close_range(a as c_uint, b as c_uint, c as c_int) as isize
-            }
-            libc::SYS_dup => dup(fd) as isize,
-            libc::SYS_dup2 => dup2(fd, b as c_int) as isize,
-            libc::SYS_dup3 => dup3(fd, b as c_int, c as c_int) as isize,
-            libc::SYS_fcntl => fcntl(fd, b as c_int, c as c_ulong) as isize,
-            libc::SYS_read if is_ours => data::read(fd, b as *mut c_void, c as usize),
-            libc::SYS_write if is_ours => data::write(fd, b as *const c_void, c as usize),
-            // It may pass descriptors.
-            libc::SYS_sendmsg => data::sendmsg(fd, b as *const _, c as c_int),
-            libc::SYS_readv if is_ours => data::readv(fd, b as *const _, c as c_int),
-            libc::SYS_writev if is_ours => data::writev(fd, b as *const _, c as c_int),
-            libc::SYS_sendto if is_ours => {
-                data::sendto(fd, b as *const _, c as usize, d as c_int, e as *const _, f as u32)
-            }
-            libc::SYS_recvfrom if is_ours => {
-                data::recvfrom(fd, b as *mut _, c as usize, d as c_int, e as *mut _, f as *mut _)
-            }
-            libc::SYS_sendfile if is_ours => data::sendfile(fd, b as c_int, c as *mut _, d as usize),
-            libc::SYS_splice => {
-                data::splice(fd, b as *mut _, c as c_int, d as *mut _, e as usize, f as c_uint)
-            }
-            libc::SYS_execve | libc::SYS_execveat => {
-                #[cfg(target_arch = "x86_64")]
-                super::images::new_image(std::ptr::null());
-                next::syscall(number, a, b, c, d, e, f)
-            }
-            libc::SYS_clone | libc::SYS_clone3 if !is_inside() => {
-                hand_back::all(hand_back::Need::All);
-                next::syscall(number, a, b, c, d, e, f)
-            }
-            libc::SYS_recvmsg if is_ours => data::recvmsg(fd, b as *mut _, c as c_int),
-            libc::SYS_sendmmsg if is_ours => {
-                data::sendmmsg(fd, b as *mut _, c as c_uint, d as c_int) as isize
-            }
-            libc::SYS_recvmmsg if is_ours => {
-                data::recvmmsg(fd, b as *mut _, c as c_uint, d as c_int, e as *mut _) as isize
-            }
-            libc::SYS_epoll_ctl => epoll_ctl(fd, b as c_int, c as c_int, d as *mut _) as isize,
-            libc::SYS_setsockopt if is_ours => {
-                super::options::setsockopt(fd, b as c_int, c as c_int, d as *const _, e as u32) as isize
-            }
-            libc::SYS_shutdown if is_ours => shutdown(fd, b as c_int) as isize,
-            libc::SYS_accept4 => accepted(next::syscall(number, a, b, c, d, e, f) as c_int) as isize,
-            _ => next::syscall(number, a, b, c, d, e, f),
-        }
     }
 }
 

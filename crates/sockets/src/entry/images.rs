@@ -68,8 +68,8 @@ before! {
     new_image: execve execv execvp execvpe execl execle execlp fexecve execveat;
     cloned: clone;
     other_process: vfork posix_spawn posix_spawnp system popen;
-    behind: fdopen dprintf vdprintf __dprintf_chk __vdprintf_chk;
-    new_number: pipe pipe2 socketpair epoll_create inotify_init signalfd creat fopen fopen64 opendir;
+    behind: fdopen dprintf vdprintf __dprintf_chk __vdprintf_chk preadv2 preadv64v2 pwritev2 pwritev64v2;
+    new_number: pipe pipe2 socketpair inotify_init signalfd creat fopen fopen64 opendir;
     behind_aio: aio_read aio_read64 aio_write aio_write64;
 }
 

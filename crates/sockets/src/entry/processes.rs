@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use airdma_preload::real;
 
 use crate::inside::{self, is_inside};
-use crate::process;
+use crate::{next, process};
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     super::guard((), || process::at_exit());
     // SAFETY: ends the process, as `_exit(2)` does.
-    unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    unsafe { next::syscall(libc::SYS_exit_group, status.into(), 0, 0, 0, 0, 0) };
     loop {
         // Not reached.
         std::hint::spin_loop();

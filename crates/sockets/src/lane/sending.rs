@@ -265,7 +265,9 @@ impl Lane {
             return;
         }
         let may_send_tokens = self.sending.is_switched && self.heard.drained;
-        if may_send_tokens && tcp::shut_write_gate(fd) {
+        // Programs try again before they ask the kernel, and each time would cost a token.
+        let is_shut = self.sending.gate_shut && !tcp::is_writable(fd);
+        if may_send_tokens && !is_shut && tcp::shut_write_gate(fd) {
             self.sending.tokens += 1;
         }
         self.sending.gate_shut = true;

@@ -562,3 +562,15 @@ fn a_lane_that_fails_while_it_opens_is_not_lost() {
     ends.lanes[0].switched();
     assert!(ends.lanes[0].is_lost() && !ends.lanes[0].is_moving());
 }
+
+#[test]
+fn a_writer_that_tries_again_pays_for_the_gate_once() {
+    let mut ends = Ends::opened(7649, 0);
+    while ends.write(0, &[0; 4096]) == 4096 {}
+    let paid = ends.lanes[0].sending.tokens;
+    for _ in 0..3 {
+        assert_eq!(ends.write(0, b"more"), 0);
+    }
+    assert_eq!(ends.lanes[0].sending.tokens, paid);
+    assert!(!tcp::is_writable(ends.fd(0)));
+}

@@ -18,8 +18,8 @@ fn in_error(raw: &Raw, slots: u32) -> (RawCq, RawQp) {
 }
 
 #[test]
-fn wake_ups_that_are_not_taken_block_nobody() {
-    in_network("waking::wake_ups_that_are_not_taken_block_nobody", || {
+fn wake_ups_that_are_not_taken_block_no_call() {
+    in_network("waking::wake_ups_that_are_not_taken_block_no_call", || {
         let running = Running::start("untaken");
         let (hostile, other) = (running.raw("veth1"), running.raw("veth1"));
         let (cq, qp) = in_error(&hostile, 16);
