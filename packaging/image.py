@@ -4,8 +4,8 @@
 
 Prints the path: target/packages/airdma-VERSION-oci.tar by default. `docker load`, `podman load` and
 `skopeo copy oci-archive:FILE ...` take it. The image has the programs and libraries of the
-packages, the C library of the machine that makes it, and a user; no shell. `packaging/Containerfile`
-makes a like one from the package for Debian.
+packages, the C library of the machine that makes it (a Debian) with its licence, and a user; no
+shell. `packaging/Containerfile` makes a similar one from the package for Debian.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import hashlib
 import io
 import json
 import platform
-import re
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import deb
+import libraries
 import licences
 import stage
 
@@ -81,10 +80,16 @@ def build(built: Path, output: Path) -> Path:
 def tree(root: Path, built: Path) -> None:
     """The root of the image."""
     stage.programs(root, built)
-    for library in needed(root):
-        stage.put(library, root / str(library).lstrip("/"), 0o755)
+    copied = libraries.needed(stage.loaded(root))
+    for library in copied:
+        put_same(root, library, 0o755)
     documents = root / stage.layout("debian").documents
     stage.put(stage.SOURCE / "packaging/copyright", documents / "copyright")
+    for package in libraries.packages(copied):
+        put_same(root, package.copyright)
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in documents.parent.glob("*/copyright")]
+    for licence in libraries.licences(texts):
+        put_same(root, licence)
     stage.packed(licences.document(), documents / "THIRD-PARTY.gz")
     for name, line in (
         ("passwd", f"root:x:0:0:root:/root:/sbin/nologin\n{USER}:x:{NUMBER}:{NUMBER}::/{HOME}:/sbin/nologin\n"),
@@ -99,15 +104,16 @@ def tree(root: Path, built: Path) -> None:
     stage.settle(root)
 
 
-def needed(root: Path) -> list[Path]:
-    """The shared libraries of the machine that the programs load, and their loader, by the names
-    by which these are searched for.
-    """
-    found: set[str] = set()
-    for file in [root / "usr/bin/airdma", *(root / stage.PRIVATE).rglob("*.so*")]:
-        said = subprocess.run(["ldd", file], capture_output=True, text=True, check=True).stdout
-        found |= set(re.findall(r"(?:=> |^\s*)(/\S+) \(0x", said, re.MULTILINE))
-    return sorted(Path(name) for name in found)
+def copied(built: Path) -> list[libraries.Package]:
+    """The packages of the machine that the image has libraries of."""
+    with tempfile.TemporaryDirectory() as scratch:
+        stage.programs(Path(scratch), built)
+        return libraries.packages(libraries.needed(stage.loaded(Path(scratch))))
+
+
+def put_same(root: Path, path: Path, mode: int = 0o644) -> None:
+    """Puts a file of the machine at the same path of the image."""
+    stage.put(path, root / str(path).lstrip("/"), mode)
 
 
 def packed(root: Path) -> bytes:

@@ -40,7 +40,8 @@ def build(built: Path, output: Path, with_wheel: bool) -> str:
     if with_wheel:
         files += wheel.build(output, "release")
     bill = output / f"airdma-{stage.version()}.cdx.json"
-    bill.write_text(json.dumps(sbom.document(stage.version()), indent=2) + "\n", encoding="utf-8")
+    document = sbom.document(stage.version(), image.copied(built))
+    bill.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     files.append(bill)
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(files)]
     (output / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")

@@ -1,5 +1,5 @@
 """The bill of materials of the packages, as CycloneDX: each crate that is compiled into them, with
-its version, licence and the checksum of Cargo.lock.
+its version, licence and the checksum of Cargo.lock, and what the container image copies beside them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import libraries
+
 SOURCE = Path(__file__).resolve().parents[1]
 SHIPPED = ("airdma-cli", "airdma-verbs", "airdma-sockets", "airdma-c", "airdma-python")
 """The crates whose artefacts are packed."""
 TARGET = "x86_64-unknown-linux-gnu"
 
 
-def document(version: str) -> dict[str, Any]:
-    """The bill, the same whenever and wherever it is written."""
+def document(version: str, copied: list[libraries.Package]) -> dict[str, Any]:
+    """The bill, the same whenever it is written, where the same packages are copied."""
     found = metadata()
     lock = tomllib.loads((SOURCE / "Cargo.lock").read_text(encoding="utf-8"))
     sums = {(package["name"], package["version"]): package.get("checksum") for package in lock["package"]}
     packages = {package["id"]: package for package in found["packages"]}
     components = [component(packages[name], sums) for name in compiled_in(found)]
+    components += [libraries.component(package) for package in copied]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",

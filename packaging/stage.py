@@ -86,9 +86,14 @@ def programs(root: Path, built: Path) -> None:
     put(built / "airdma", root / "usr/bin/airdma", 0o755)
     for library in ("libairdma.so", "libairdma_sockets.so", "dropin/libibverbs.so.1"):
         put(built / library, root / PRIVATE / library, 0o644)
-    strip(root / "usr/bin/airdma", *(root / PRIVATE).rglob("*.so*"))
+    strip(*loaded(root))
     for name in DROP_IN_LINKS:
         (root / PRIVATE / "dropin" / name).symlink_to("libibverbs.so.1")
+
+
+def loaded(root: Path) -> list[Path]:
+    """The programs and libraries of `programs`, which load those of the machine."""
+    return [root / "usr/bin/airdma", *sorted((root / PRIVATE).rglob("*.so*"))]
 
 
 def c_library(root: Path, built: Path, where: Layout) -> None:

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 import os
-import shutil
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import image
-from said import Failure, Skipped, said
+import sbom
+import stage
+from said import Failure, need, said
 
 MIB_MAX = 40
 SCRIPT = """
@@ -44,6 +46,7 @@ cmp "$root/usr/share/doc/airdma/copyright" "$root/tmp/arrived/copyright"
 
 def check(built: Path) -> str:
     """Its parts fit each other, it is small, and a file is sent from one to another of its user."""
+    need("dpkg-query", "dpkg")
     with tempfile.TemporaryDirectory() as scratch:
         file = image.build(built, Path(scratch))
         size = file.stat().st_size / 2**20
@@ -54,10 +57,30 @@ def check(built: Path) -> str:
         links = [path for path in root.rglob("*") if path.is_symlink() and not path.exists()]
         if links:
             raise Failure(f"links that lead nowhere: {links}")
+        has_licences(root, built)
+        unpacked = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
         output = ran(root)
     if size > MIB_MAX:
         raise Failure(f"{size:.1f} MiB, at most {MIB_MAX} are expected")
-    return f" {size:.1f} MiB, {output.splitlines()[0]}"
+    return f" {size:.1f} MiB, {unpacked / 2**20:.1f} MiB unpacked, {output.splitlines()[0]}"
+
+
+def has_licences(root: Path, built: Path) -> None:
+    """What is copied from Debian has its licences in the image and in the bill of materials."""
+    documents = root / "usr/share/doc"
+    texts = {path.parent.name: path.read_text(encoding="utf-8") for path in documents.glob("*/copyright")}
+    bill = {entry["name"]: entry for entry in sbom.document(stage.version(), image.copied(built))["components"]}
+    for package in ("libc6", "libgcc-s1"):
+        if package not in texts:
+            raise Failure(f"the image has no licence of {package}: {sorted(texts)}")
+        (licence,) = bill[package]["licenses"]
+        if licence["license"]["text"]["content"] != texts[package] or not bill[package]["version"]:
+            raise Failure(f"the bill of materials has no licence of {package}")
+    reference = r"/usr/share/common-licenses/([A-Za-z]+-\d+(?:\.\d+)*)"
+    named = {name for text in texts.values() for name in re.findall(reference, text)}
+    absent = [name for name in sorted(named) if not (root / "usr/share/common-licenses" / name).is_file()]
+    if absent or not named:
+        raise Failure(f"licences that are named and absent: {absent}")
 
 
 def unpack(file: Path, root: Path) -> dict[str, Any]:
@@ -94,7 +117,7 @@ def unpack(file: Path, root: Path) -> dict[str, Any]:
 
 def ran(root: Path) -> str:
     """What its programs say."""
-    if not shutil.which("unshare") or not shutil.which("ip"):
-        raise Skipped("no unshare or ip (Debian packages util-linux, iproute2)")
+    need("unshare", "util-linux")
+    need("ip", "iproute2")
     command = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child"]
     return said([*command, "sh", "-c", SCRIPT, "sh", root], dict(os.environ))

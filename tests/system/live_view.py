@@ -33,6 +33,27 @@ NEAR = 0.5
 _LIMIT_S = 40.0
 _SOON_S = 5.0
 
+OTHER_VERSION = """
+import pathlib, socket, sys
+index = pathlib.Path(sys.argv[1]).read_text().strip()
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(f"\\0airdma-view-{index}-00ff")
+    listener.listen()
+    print("listening", flush=True)
+    while True:
+        viewer, _ = listener.accept()
+        if viewer.recv(4096):
+            viewer.sendall(b'{"version":7,"airdma":"9.1.0","devices":[]}\\n')
+"""
+"""A device of an airdma that does not exist yet."""
+FILLED_UP = """
+mount -t tmpfs -o size=512k tmpfs "$1" || exit 99
+"$2" capture "$1/file.pcapng" --seconds 20
+status=$?
+tshark -n -r "$1/file.pcapng" > "$1/../packets" 2> "$1/../faults"
+exit $status
+"""
+
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
@@ -42,14 +63,17 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     tests: list[tuple[str, Callable[[Lab, Path], list[str]]]] = [
         ("top shows the rate that ib_write_bw reports, at both ends", _rate),
         ("a process that is stopped is shown, and delays nothing", _stopped),
+        ("a process of another version is a line that says which", _other_version),
         ("a screen of 40 columns, which its signal restores", _screen),
         ("a terminal without a screen, and a pipe", _no_screen),
         ("packets at both ends are the same, and their dissector finds no fault", _packets),
         ("packets of one queue pair, cut, up to a limit", _filtered),
         ("a full disk, a directory, a terminal", _unwritable),
+        ("a disk that fills up in the middle", _filled_up),
+        ("a pipe whose reader ends while no packet comes", _unread),
     ]
     for name, test in tests:
-        if test in (_packets, _filtered) and not shutil.which("tshark"):
+        if test in (_packets, _filtered, _filled_up) and not shutil.which("tshark"):
             tally.skip(name, "no tshark")
             continue
         started = time.monotonic()
@@ -105,8 +129,9 @@ def _rate(lab: Lab, _: Path) -> list[str]:
         _wait_for_packets(lab.a)
         time.sleep(2)
         sent = _device(_airdma(lab.a, "top", "--once", "--json", "--interval", "2"))
-        received = _device(_airdma(lab.b, "top", "--once", "--json", "--device", INTERFACE))
-        text = _airdma(lab.a, "top", "--once")
+        received = _device(_airdma(lab.b, "top", "--once", "--json", "--device", INTERFACE, "--interval", "0.5"))
+        # Soon: the programs end.
+        text = _airdma(lab.a, "top", "--once", "--interval", "0.2")
         outcome = traffic.client.wait(_LIMIT_S)
     if not outcome.ok:
         return [outcome.explain()]
@@ -149,6 +174,29 @@ def _stopped(lab: Lab, _: Path) -> list[str]:
     complaints = [] if took < _SOON_S else [f"top took {took:.1f} s"]
     if process["answers"] or process["waits_for"] != "does not answer":
         complaints.append(f"a stopped process is shown as {process}")
+    return complaints
+
+
+def _other_version(lab: Lab, _: Path) -> list[str]:
+    other = lab.a.start(["python3", "-c", OTHER_VERSION, f"/sys/class/net/{INTERFACE}/ifindex"])
+    deadline = time.monotonic() + _SOON_S
+    listed = ["grep", "-q", "@airdma-view-.*-00ff", "/proc/net/unix"]
+    while not lab.a.run(listed).ok and time.monotonic() < deadline:
+        time.sleep(0.05)
+    json_outcome = _airdma(lab.a, "top", "--once", "--json", "--interval", "0.2")
+    text = _airdma(lab.a, "top", "--once", "--interval", "0.2")
+    capture = _airdma(lab.a, "capture", "/dev/null", "--qp", "17", "--seconds", "1")
+    other.kill()
+    lab.a.forget(other)
+    (process,) = _device(json_outcome)["processes"]
+    complaints = []
+    if process["answers"] or process["version"] != "airdma 9.1.0" or process["waits_for"] != "not understood":
+        complaints.append(f"it is shown as {process}")
+    lines = [line for line in text.stdout.splitlines() if "9.1.0" in line]
+    if len(lines) != 1 or str(process["pid"]) not in lines[0] or "not understood" not in lines[0]:
+        complaints.append(f"the text is {text.stdout!r}")
+    if not capture.ok or "airdma 9.1.0" not in capture.stderr:
+        complaints.append(f"a capture: {capture.explain()}")
     return complaints
 
 
@@ -265,7 +313,8 @@ def _packets(lab: Lab, folder: Path) -> list[str]:
         return [outcome.explain(), *(end.explain() for end in ends)]
     wanted = ("ip.src", "ip.dst", "udp.dstport", "infiniband.bth.destqp", "infiniband.bth.psn", "infiniband.bth.opcode")
     sent, received = [_fields(file, *wanted, only=f"ip.src == {lab.a.ipv4}") for file in files]
-    complaints = [end.stderr for end in ends if " 0 lost" not in end.stderr]
+    # That a program ends is nothing to report.
+    complaints = [end.stderr for end in ends if " 0 lost" not in end.stderr or "sends no" in end.stderr]
     if len(sent) < 1000:
         complaints.append(f"there are {len(sent)} packets")
     # The captures begin and end at different times.
@@ -310,3 +359,35 @@ def _unwritable(lab: Lab, folder: Path) -> list[str]:
         if outcome.returncode != 1 or wanted not in outcome.stderr:
             complaints.append(f"{name}: {outcome.explain()}")
     return complaints
+
+
+def _filled_up(lab: Lab, folder: Path) -> list[str]:
+    room = folder / "room"
+    room.mkdir(exist_ok=True)
+    with _traffic(lab, "-D", str(RUN_S)) as traffic:
+        _wait_for_packets(lab.a)
+        command = ["unshare", "--mount", "sh", "-c", FILLED_UP, "sh", str(room), str(build.binary())]
+        outcome = lab.a.run(command, timeout_s=_LIMIT_S)
+        ended = traffic.client.wait(_LIMIT_S)
+    complaints = [] if ended.ok else [f"the program that was looked at: {ended.explain()}"]
+    said = re.search(r"cannot write \S+, which has (\d+) packets: No space left on device", outcome.stderr)
+    if outcome.returncode != 1 or not said or "panic" in outcome.stderr:
+        return [*complaints, outcome.explain()]
+    packets = len((folder / "packets").read_text(encoding="utf-8").splitlines())
+    if packets != int(said[1]) or packets < 10:
+        complaints.append(f"it says {said[0]!r}, and the file has {packets}")
+    faults = (folder / "faults").read_text(encoding="utf-8")
+    if "cut short" in faults:
+        complaints.append(f"tshark: {faults}")
+    return complaints
+
+
+def _unread(lab: Lab, _: Path) -> list[str]:
+    started = time.monotonic()
+    # `head` ends once it has the first block, and then there is nothing to write.
+    command = f"{build.binary()} capture - --seconds 20 | head -c 8 | wc -c"
+    outcome = lab.a.run(["sh", "-c", command], timeout_s=_LIMIT_S)
+    took = time.monotonic() - started
+    if not outcome.ok or outcome.stdout.strip() != "8" or "0 packets" not in outcome.stderr or took > _SOON_S:
+        return [f"after {took:.1f} s: {outcome.explain()}"]
+    return []

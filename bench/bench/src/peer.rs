@@ -63,6 +63,22 @@ pub struct Place {
     pub core_pairs: Option<[[usize; 2]; 2]>,
 }
 
+#[cfg(test)]
+impl Place {
+    fn made_up() -> Place {
+        Place {
+            server: "10.77.0.2".into(),
+            client: "10.77.0.1".into(),
+            mtu: 1500,
+            seconds: 1,
+            airdma: "airdma".into(),
+            folder: "/tmp/f".into(),
+            secret: "/tmp/secret".into(),
+            core_pairs: Some([[0, 2], [1, 3]]),
+        }
+    }
+}
+
 /// A server and its client; or one program alone, as the client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

@@ -242,6 +242,17 @@ fn flatness(taken: &Measurement) -> Option<f64> {
     (medians.len() > 1).then(|| ratio(Some(smallest), Some(largest)))?
 }
 
+/// Fails unless the verdicts have these values and words, in this order.
+#[cfg(test)]
+pub fn assert_verdicts(verdicts: &[Verdict], expected: &[(&str, &str)]) {
+    let found: Vec<_> = verdicts
+        .iter()
+        .map(|verdict| (verdict.reached_text(), verdict.word()))
+        .collect();
+    let found: Vec<_> = found.iter().map(|(text, word)| (&**text, *word)).collect();
+    assert_eq!(found, expected);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,8 +33,9 @@ Examples:
   airdma capture --snap 128 --packets 100000 - | tshark -r -
 
 Packets of airdma's own devices only: for a kernel's rxe or an RDMA NIC use tcpdump or dumpcap.
-Processes that start later join within a tenth of a second, and their first packets are missing. The IP header is made of what a socket
-shows: identification and checksums are 0, and the ICRC is right for that header.";
+Processes that start later join within a tenth of a second, and their first packets are missing.
+The IP header is made of what a socket shows: identification and checksums are 0, and the ICRC is
+right for that header.";
 
 /// How often processes are listed.
 const LIST_EVERY: Duration = Duration::from_millis(50);
@@ -86,11 +87,10 @@ fn queue_pair_number(text: &str) -> Result<u32, String> {
 enum Read {
     /// A packet, and the interface of its device.
     Packet(u32, RecordHeader, Vec<u8>),
-    /// The process of this name sends no more.
+    /// The process of this name sends no more; why it sent nothing, or what is wrong with it.
     End {
         name: String,
-        process: String,
-        reason: io::Error,
+        complaint: Option<String>,
     },
 }
 
@@ -155,15 +155,14 @@ fn collect(options: &Options, interface: Option<u32>, output: &mut Output) -> Re
                         return Ok(());
                     }
                 }
-                Some(Read::End {
-                    name,
-                    process,
-                    reason,
-                }) => joined.note_end(name, &process, &reason),
+                Some(Read::End { name, complaint }) => joined.note_end(name, complaint),
                 None => break,
             }
         }
         output.flush()?;
+        if output.has_no_reader() {
+            return Ok(());
+        }
     }
     Ok(())
 }
@@ -238,12 +237,14 @@ impl Joined {
     }
 
     /// A process sends no more: it has ended, or it never began.
-    fn note_end(&mut self, name: String, process: &str, reason: &io::Error) {
-        let is_there = view::names().is_ok_and(|names| names.contains(&name));
-        if is_there && self.told.insert(name.clone()) {
+    fn note_end(&mut self, name: String, complaint: Option<String>) {
+        let is_there = || view::names().is_ok_and(|names| names.contains(&name));
+        if let Some(complaint) = complaint.filter(|_| is_there())
+            && self.told.insert(name.clone())
+        {
             warn(&format!(
-                "{process} sends no packets ({reason}): it is stopped, or has as many captures as \
-                 it serves; it is asked again each second"
+                "{complaint}: it is stopped, has as many captures as it serves, must not be \
+                 traced, or has another airdma; it is asked again each second"
             ));
         }
         self.names.insert(name, Some(Instant::now() + ASK_AGAIN));
@@ -276,24 +277,17 @@ fn read(
     numbers: &[u32],
     sender: &SyncSender<Read>,
 ) {
-    if let Err(reason) = read_packets(&mut view, interface, request, numbers, sender) {
+    let read = begin(&mut view, request, numbers)
+        .and_then(|()| pass_on_packets(&mut view, interface, sender));
+    let complaint = read.err().map(|reason| {
         let process = format!("{} ({})", view.program, view.pid);
-        // This program ends if it does not want to know.
-        let _ = sender.send(Read::End {
-            name,
-            process,
-            reason,
-        });
-    }
+        format!("{process} sends no packets ({reason})")
+    });
+    // This program ends if it does not want to know.
+    let _ = sender.send(Read::End { name, complaint });
 }
 
-fn read_packets(
-    view: &mut View,
-    interface: u32,
-    mut request: String,
-    numbers: &[u32],
-    sender: &SyncSender<Read>,
-) -> io::Result<()> {
+fn begin(view: &mut View, mut request: String, numbers: &[u32]) -> io::Result<()> {
     if !numbers.is_empty() {
         // What its queue pairs send has the numbers of their peers.
         for pair in view.report()?.queue_pairs {
@@ -303,17 +297,27 @@ fn read_packets(
         }
     }
     request.push('\n');
-    if view.ask(&request)? != CAPTURING {
-        return Err(io::ErrorKind::InvalidData.into());
+    if view.ask(&request)? == CAPTURING {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
     }
+}
+
+/// Until the process ends, which is no error.
+fn pass_on_packets(view: &mut View, interface: u32, sender: &SyncSender<Read>) -> io::Result<()> {
     let reader = view.reader();
     reader.get_ref().set_read_timeout(None)?;
     loop {
         let mut header = [0; RECORD_HEADER_LEN];
-        reader.read_exact(&mut header)?;
+        if reader.read_exact(&mut header).is_err() {
+            return Ok(());
+        }
         let header = RecordHeader::parse(&header).ok_or(io::ErrorKind::InvalidData)?;
         let mut bytes = vec![0; header.captured as usize];
-        reader.read_exact(&mut bytes)?;
+        if reader.read_exact(&mut bytes).is_err() {
+            return Ok(());
+        }
         if sender.send(Read::Packet(interface, header, bytes)).is_err() {
             return Ok(());
         }

@@ -11,6 +11,7 @@ use airdma_files::printable;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -29,6 +30,8 @@ const REPORT_BYTES_MAX: usize = 1 << 20;
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Sockets know no timeout of zero.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
+/// The version of reports that is understood.
+const VERSION: u32 = 1;
 /// Longest text that is shown of a process.
 const TEXT_MAX: usize = 48;
 
@@ -52,7 +55,6 @@ pub enum Opened {
 /// What a device reports.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Report {
-    pub version: u32,
     pub now_ns: u64,
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
@@ -94,8 +96,54 @@ pub struct QueuePair {
     pub messages_received: u32,
     pub queued: u64,
     pub in_flight_bytes: u64,
+    /// Posted, and taken by no message yet.
+    #[serde(default)]
+    pub receives: Option<u64>,
+    #[serde(default)]
+    pub shares_receives: bool,
     pub waits_for: String,
 }
+
+/// What is read of each report before anything else.
+#[derive(Debug, Default, Deserialize)]
+struct Version {
+    version: Option<u32>,
+    airdma: Option<String>,
+}
+
+/// An answer that is no report of this version: that of another airdma, mostly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotUnderstood {
+    /// What the answer says of its version.
+    pub version: String,
+}
+
+impl NotUnderstood {
+    fn of(version: Version) -> NotUnderstood {
+        let airdma = version
+            .airdma
+            .map(|it| format!("airdma {}", shown(it.as_bytes())));
+        let number = version.version.map(|it| format!("report {it}"));
+        NotUnderstood {
+            version: airdma
+                .or(number)
+                .unwrap_or_else(|| "unknown version".into()),
+        }
+    }
+}
+
+impl fmt::Display for NotUnderstood {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ours = env!("CARGO_PKG_VERSION");
+        write!(
+            out,
+            "the report of another version ({}) is not understood by airdma {ours}",
+            self.version
+        )
+    }
+}
+
+impl std::error::Error for NotUnderstood {}
 
 /// Names of the sockets of devices in this network namespace.
 ///
@@ -174,12 +222,7 @@ impl View {
     /// The second half, by a time after which only what is there is taken.
     pub fn take_report(&mut self, until: Instant) -> io::Result<Report> {
         let line = self.answer(until)?;
-        let mut report: Report = serde_json::from_str(&line)?;
-        if report.version != 1 {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        report.clean();
-        Ok(report)
+        Report::parse(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
     /// Asks for something, and reads the first line of the answer.
@@ -219,6 +262,17 @@ impl View {
 }
 
 impl Report {
+    fn parse(line: &str) -> Result<Report, NotUnderstood> {
+        let version: Version = serde_json::from_str(line).unwrap_or_default();
+        if version.version != Some(VERSION) {
+            return Err(NotUnderstood::of(version));
+        }
+        let mut report: Report =
+            serde_json::from_str(line).map_err(|_| NotUnderstood::of(version))?;
+        report.clean();
+        Ok(report)
+    }
+
     /// Makes all texts fit to be shown.
     fn clean(&mut self) {
         let is_name = |name: &String| {
@@ -357,8 +411,7 @@ mod tests {
             "queue_pairs":[{{"number":1,"type":"{text}","state":"{text}","peer":"{text}","sent":1,
             "received":2,"messages_received":3,"queued":4,"in_flight_bytes":5,"waits_for":"{text}"}}]}}"#
         );
-        let mut report: Report = serde_json::from_str(&line).expect("valid");
-        report.clean();
+        let report = Report::parse(&line).expect("valid");
         assert_eq!(report.counters.len(), 1);
         let pair = &report.queue_pairs[0];
         for text in [&pair.service, &pair.state, &pair.waits_for] {
@@ -367,5 +420,20 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_report_of_another_version_says_which() {
+        let said = |line: &str| Report::parse(line).expect_err("not understood").version;
+        let new = r#"{"version":2,"airdma":"9.1.0\u001b","devices":[]}"#;
+        assert_eq!(said(new), "airdma 9.1.0\\u{1b}");
+        assert_eq!(said(r#"{"version":3}"#), "report 3");
+        // Even where it could be read.
+        assert_eq!(said(r#"{"version":2,"now_ns":7}"#), "report 2");
+        for odd in ["", "[]", "{}", r#"{"version":-1}"#, r#"{"version":"1"}"#] {
+            assert_eq!(said(odd), "unknown version", "{odd}");
+        }
+        // The version is right, the rest is no report.
+        assert_eq!(said(r#"{"version":1,"airdma":"9.1.0"}"#), "airdma 9.1.0");
     }
 }

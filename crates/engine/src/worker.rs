@@ -481,7 +481,7 @@ impl Worker {
         (self.link.as_mut()).is_some_and(|link| tap::add(&mut link.port, rows, Arc::clone(sink)))
     }
 
-    /// Ends that.
+    /// Copies no packets to `sink` from now on.
     pub(crate) fn untap(&mut self, sink: &Arc<Sink>) {
         if let Some(link) = &mut self.link {
             tap::remove(&mut link.port, sink);

@@ -12,13 +12,6 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Two interfaces of one host: 10.9.0.1 and 10.9.1.1.
-const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n\
-                     ip link add veth0 type veth peer name veth1\n\
-                     ip link set veth0 up\n\
-                     ip link set veth1 up\n\
-                     ip address add 10.9.0.1/32 dev veth0\n\
-                     ip address add 10.9.1.1/32 dev veth1";
 /// The test that the processes of the others run.
 const PROCESS: &str = "in_a_process";
 /// Bound of what must be noticed soon: a second on a machine that has nothing else to do.
@@ -34,8 +27,7 @@ fn in_a_process() {
     match role.as_str() {
         "daemon" => {
             let (_stop, never) = UnixStream::pair().unwrap();
-            let config = DeviceConfig::default();
-            let daemon = Daemon::bind(&socket, config, |line| eprintln!("{line}")).unwrap();
+            let daemon = daemon(&socket);
             say("ready");
             daemon.run(&never).unwrap();
         }
@@ -54,22 +46,11 @@ fn in_a_process() {
     }
 }
 
-/// A daemon, and the folder of its socket.
-struct Running {
-    daemon: Process,
-    socket: PathBuf,
+fn start(name: &str) -> Running {
+    Running::start_by(PROCESS, name)
 }
 
 impl Running {
-    fn start(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("airdma-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let socket = folder.join("socket");
-        let mut daemon = Process::start(PROCESS, "daemon", &socket);
-        assert_eq!(daemon.line(), "ready");
-        Running { daemon, socket }
-    }
-
     fn pair(&self) -> (End, End) {
         let [left, right] = ["veth0", "veth1"].map(|interface| {
             let device = open(interface, Some(&self.socket));
@@ -79,26 +60,6 @@ impl Running {
         right.connect(&left);
         (left, right)
     }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(self.socket.parent().unwrap()).ok();
-    }
-}
-
-fn info_of(interface: &str) -> DeviceInfo {
-    let devices = all_devices().unwrap();
-    let found = devices.into_iter().find(|info| info.interface == interface);
-    found.unwrap()
-}
-
-fn open(interface: &str, daemon: Option<&FilePath>) -> Arc<Device> {
-    let config = DeviceConfig {
-        daemon: daemon.map(FilePath::to_owned),
-        ..DeviceConfig::default()
-    };
-    Device::open_with(&info_of(interface), &config).unwrap()
 }
 
 fn open_path(interface: &str) -> Path {
@@ -164,9 +125,9 @@ fn await_event(end: &End, wanted: impl Fn(&AsyncEvent) -> bool) {
 fn clients_of_a_daemon_reach_each_other_and_other_processes() {
     isolated(
         "clients_of_a_daemon_reach_each_other_and_other_processes",
-        SETUP,
+        TWO_INTERFACES,
         || {
-            let running = Running::start("exchange");
+            let running = start("exchange");
             let (left, right) = running.pair();
             exchange(&left, &right);
             exchange(&right, &left);
@@ -186,9 +147,9 @@ fn clients_of_a_daemon_reach_each_other_and_other_processes() {
 fn a_client_that_sleeps_is_woken_for_its_events() {
     isolated(
         "a_client_that_sleeps_is_woken_for_its_events",
-        SETUP,
+        TWO_INTERFACES,
         || {
-            let running = Running::start("sleep");
+            let running = start("sleep");
             let (left, right) = running.pair();
             for round in 0..50 {
                 right.recv(round, 0, 64);
@@ -213,9 +174,9 @@ fn a_client_that_sleeps_is_woken_for_its_events() {
 fn a_key_that_is_gone_opens_nothing_and_events_arrive() {
     isolated(
         "a_key_that_is_gone_opens_nothing_and_events_arrive",
-        SETUP,
+        TWO_INTERFACES,
         || {
-            let running = Running::start("keys");
+            let running = start("keys");
             let (left, right) = running.pair();
             let write = left.write(&right, 0, 8);
             right.memory.mr.deregister().unwrap();
@@ -244,9 +205,9 @@ fn a_key_that_is_gone_opens_nothing_and_events_arrive() {
 fn memory_that_is_unmapped_is_an_error_and_not_a_fault() {
     isolated(
         "memory_that_is_unmapped_is_an_error_and_not_a_fault",
-        SETUP,
+        TWO_INTERFACES,
         || {
-            let running = Running::start("unmapped");
+            let running = start("unmapped");
             let (left, right) = running.pair();
             let bytes = 1 << 16;
             // SAFETY: a new mapping, where the kernel likes it.
@@ -281,50 +242,54 @@ fn memory_that_is_unmapped_is_an_error_and_not_a_fault() {
 
 #[test]
 fn what_a_killed_daemon_leaves_is_flushed() {
-    isolated("what_a_killed_daemon_leaves_is_flushed", SETUP, || {
-        let mut running = Running::start("killed");
-        let (left, right) = running.pair();
-        exchange(&left, &right);
-        for wr_id in 0..3 {
-            right.recv(wr_id, 0, 64);
-        }
-        let start = Instant::now();
-        running.daemon.kill();
-        for wr_id in 0..3 {
-            let flushed = right.complete();
-            assert_eq!(
-                (flushed.wr_id, flushed.status),
-                (wr_id, Status::WrFlushError)
-            );
-        }
-        await_event(&left, |event| matches!(event, AsyncEvent::DeviceFatal));
-        await_event(&right, |event| matches!(event, AsyncEvent::DeviceFatal));
-        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-        left.send(Operation::Send, 0, 8);
-        assert_eq!(left.complete().status, Status::WrFlushError);
-        right.recv(8, 0, 64);
-        assert_eq!(right.complete().wr_id, 8);
-        let refused = left.pd.reg_mr(left.memory.address(), 8, 0, ALL);
-        assert_eq!(refused.err().unwrap().errno(), libc::ENODEV);
-        left.qp.destroy().unwrap();
-        left.memory.mr.deregister().unwrap();
-        left.cq.destroy().unwrap();
-        drop((left, right));
-        // The next daemon takes the place of its socket.
-        let mut again = Process::start(PROCESS, "daemon", &running.socket);
-        assert_eq!(again.line(), "ready");
-        let (left, right) = running.pair();
-        exchange(&left, &right);
-    });
+    isolated(
+        "what_a_killed_daemon_leaves_is_flushed",
+        TWO_INTERFACES,
+        || {
+            let mut running = start("killed");
+            let (left, right) = running.pair();
+            exchange(&left, &right);
+            for wr_id in 0..3 {
+                right.recv(wr_id, 0, 64);
+            }
+            let start = Instant::now();
+            running.daemon.kill();
+            for wr_id in 0..3 {
+                let flushed = right.complete();
+                assert_eq!(
+                    (flushed.wr_id, flushed.status),
+                    (wr_id, Status::WrFlushError)
+                );
+            }
+            await_event(&left, |event| matches!(event, AsyncEvent::DeviceFatal));
+            await_event(&right, |event| matches!(event, AsyncEvent::DeviceFatal));
+            assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+            left.send(Operation::Send, 0, 8);
+            assert_eq!(left.complete().status, Status::WrFlushError);
+            right.recv(8, 0, 64);
+            assert_eq!(right.complete().wr_id, 8);
+            let refused = left.pd.reg_mr(left.memory.address(), 8, 0, ALL);
+            assert_eq!(refused.err().unwrap().errno(), libc::ENODEV);
+            left.qp.destroy().unwrap();
+            left.memory.mr.deregister().unwrap();
+            left.cq.destroy().unwrap();
+            drop((left, right));
+            // The next daemon takes the place of its socket.
+            let mut again = Process::start(PROCESS, "daemon", &running.socket);
+            assert_eq!(again.line(), "ready");
+            let (left, right) = running.pair();
+            exchange(&left, &right);
+        },
+    );
 }
 
 #[test]
 fn a_thread_that_waits_learns_of_the_end_of_the_daemon() {
     isolated(
         "a_thread_that_waits_learns_of_the_end_of_the_daemon",
-        SETUP,
+        TWO_INTERFACES,
         || {
-            let mut running = Running::start("waits");
+            let mut running = start("waits");
             let (_left, right) = running.pair();
             right.recv(3, 0, 64);
             right.cq.arm(false).unwrap();
@@ -345,35 +310,39 @@ fn a_thread_that_waits_learns_of_the_end_of_the_daemon() {
 
 #[test]
 fn peers_of_a_killed_client_get_errors() {
-    isolated("peers_of_a_killed_client_get_errors", SETUP, || {
-        let running = Running::start("client");
-        let left = End::new(&open("veth0", Some(&running.socket)), QpType::Rc, 4096);
-        let mut target = Process::start(PROCESS, "target", &running.socket);
-        let number = left.qp.number().get();
-        writeln!(target.child.stdin.take().unwrap(), "{number}").unwrap();
-        let line = target.line();
-        let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap());
-        let mut word = || words.next().unwrap();
-        let (qpn, rkey, va) = (word() as u32, Rkey(word() as u32), word());
-        to_rtr(&left.qp, Qpn::new(qpn), open_path("veth1"));
-        // Its own retries would take 6 s.
-        to_rts(&left.qp, 14);
-        let write = Operation::Write { va, rkey };
-        left.send(write, 0, 8);
-        left.ok();
-        let start = Instant::now();
-        target.kill();
-        let status = loop {
+    isolated(
+        "peers_of_a_killed_client_get_errors",
+        TWO_INTERFACES,
+        || {
+            let running = start("client");
+            let left = End::new(&open("veth0", Some(&running.socket)), QpType::Rc, 4096);
+            let mut target = Process::start(PROCESS, "target", &running.socket);
+            let number = left.qp.number().get();
+            writeln!(target.child.stdin.take().unwrap(), "{number}").unwrap();
+            let line = target.line();
+            let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap());
+            let mut word = || words.next().unwrap();
+            let (qpn, rkey, va) = (word() as u32, Rkey(word() as u32), word());
+            to_rtr(&left.qp, Qpn::new(qpn), open_path("veth1"));
+            // Its own retries would take 6 s.
+            to_rts(&left.qp, 14);
+            let write = Operation::Write { va, rkey };
             left.send(write, 0, 8);
-            let status = left.complete().status;
-            if status != Status::Success {
-                break status;
-            }
-        };
-        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-        let is_refused = [Status::RemoteAccessError, Status::RemoteOperationError];
-        assert!(is_refused.contains(&status), "{status:?}");
-    });
+            left.ok();
+            let start = Instant::now();
+            target.kill();
+            let status = loop {
+                left.send(write, 0, 8);
+                let status = left.complete().status;
+                if status != Status::Success {
+                    break status;
+                }
+            };
+            assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+            let is_refused = [Status::RemoteAccessError, Status::RemoteOperationError];
+            assert!(is_refused.contains(&status), "{status:?}");
+        },
+    );
 }
 
 /// Writes random bytes to all memory that it shares with the daemon, while it posts and asks.
@@ -420,31 +389,35 @@ fn scribble(device: &Arc<Device>) {
 
 #[test]
 fn a_client_that_scribbles_harms_itself_alone() {
-    isolated("a_client_that_scribbles_harms_itself_alone", SETUP, || {
-        let mut running = Running::start("hostile");
-        let (left, right) = running.pair();
-        let mut hostile = Process::start(PROCESS, "scribbler", &running.socket);
-        assert_eq!(hostile.line(), "1");
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(3) {
-            exchange(&left, &right);
-            if !hostile.is_alive() {
-                hostile = Process::start(PROCESS, "scribbler", &running.socket);
+    isolated(
+        "a_client_that_scribbles_harms_itself_alone",
+        TWO_INTERFACES,
+        || {
+            let mut running = start("hostile");
+            let (left, right) = running.pair();
+            let mut hostile = Process::start(PROCESS, "scribbler", &running.socket);
+            assert_eq!(hostile.line(), "1");
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(3) {
+                exchange(&left, &right);
+                if !hostile.is_alive() {
+                    hostile = Process::start(PROCESS, "scribbler", &running.socket);
+                }
             }
-        }
-        hostile.kill();
-        exchange(&right, &left);
-        assert!(running.daemon.is_alive());
-    });
+            hostile.kill();
+            exchange(&right, &left);
+            assert!(running.daemon.is_alive());
+        },
+    );
 }
 
 #[test]
 fn greetings_that_are_none_are_refused_and_harm_nothing() {
     isolated(
         "greetings_that_are_none_are_refused_and_harm_nothing",
-        SETUP,
+        TWO_INTERFACES,
         || {
-            let mut running = Running::start("greetings");
+            let mut running = start("greetings");
             let mut other_version = b"airdma-d".to_vec();
             other_version.extend([0xee; 60]);
             for greeting in [&b""[..], b"x", &other_version, &[0; 200], &[7; 5000]] {

@@ -79,7 +79,8 @@ fn a_device_is_seen_while_it_is_open_and_serves_few_at_a_time() {
             let report = answer(&viewer, b"report\n");
             let number = end.qp.number().get();
             assert!(
-                report.starts_with("{\"version\":1,\"interface\":1,"),
+                report.starts_with("{\"version\":1,\"airdma\":\"")
+                    && report.contains(",\"interface\":1,"),
                 "{report}"
             );
             assert!(
@@ -117,6 +118,78 @@ fn a_process_that_must_not_be_traced_is_not_seen() {
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
         let _bound = bound();
         assert_eq!(names(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_process_that_must_no_longer_be_traced_admits_nobody() {
+    isolated(
+        "a_process_that_must_no_longer_be_traced_admits_nobody",
+        "",
+        || {
+            let _bound = bound();
+            // SAFETY: plain integers.
+            let set_traceable = |value: libc::c_ulong| unsafe {
+                assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, value), 0);
+            };
+            set_traceable(0);
+            assert_eq!(answer(&connect(), b"report\n"), "");
+            set_traceable(1);
+            assert!(answer(&connect(), b"report\n").starts_with('{'));
+        },
+    );
+}
+
+#[test]
+fn a_report_counts_the_receives_that_are_posted() {
+    isolated("a_report_counts_the_receives_that_are_posted", "", || {
+        let (device, end) = bound();
+        let pair = [(); 2].map(|()| End::new(&device, QpType::Rc, 4096));
+        pair[0].connect(&pair[1]);
+        for number in 0..3 {
+            pair[0].recv(number, 0, 64);
+        }
+        let attributes = SrqAttributes {
+            max_wr: 8,
+            max_sge: 1,
+            limit: 0,
+        };
+        let srq = end.pd.create_srq(attributes, None).unwrap();
+        let sharing = [(); 2].map(|()| {
+            let init = QpInit {
+                qp_type: QpType::Rc,
+                send_cq: Arc::clone(&end.cq),
+                recv_cq: Arc::clone(&end.cq),
+                srq: Some(Arc::clone(&srq)),
+                caps: CAPS,
+                signal_all: false,
+            };
+            end.pd.create_qp(init).unwrap()
+        });
+        for number in 0..5 {
+            let sges = [end.memory.sge(0, 64)];
+            let receive = RecvWr {
+                wr_id: number,
+                sges: &sges,
+            };
+            srq.begin_post().push(&receive).unwrap();
+        }
+        let viewer = connect();
+        let report = answer(&viewer, b"report\n");
+        let receives = |number: u32, what: &str| {
+            let (_, row) = report
+                .split_once(&format!("{{\"number\":{number},"))
+                .unwrap();
+            assert!(row.split_once('}').unwrap().0.contains(what), "{report}");
+        };
+        receives(
+            pair[0].qp.number().get(),
+            "\"receives\":3,\"shares_receives\":false",
+        );
+        for qp in &sharing {
+            receives(qp.number().get(), "\"receives\":5,\"shares_receives\":true");
+        }
+        drop((sharing, srq, pair, end, device));
     });
 }
 

@@ -114,8 +114,8 @@ pub struct Sink {
     queue: Mutex<Queue>,
 }
 
-#[derive(Default)]
 struct Queue {
+    /// With room for as many as the queue may hold.
     records: Vec<u8>,
     lost: u32,
 }
@@ -135,18 +135,25 @@ struct Copied<'a> {
 impl Sink {
     /// Takes the first `snap` bytes of each packet, and holds `bytes_max` of records.
     pub fn new(filter: Filter, snap: usize, bytes_max: usize) -> Self {
+        let queue = Queue {
+            // The thread that runs the port must not allocate.
+            records: Vec::with_capacity(bytes_max + RECORD_HEADER_LEN),
+            lost: 0,
+        };
         Sink {
             filter,
             snap: snap.min(SNAP_MAX),
             bytes_max,
-            queue: Mutex::default(),
+            queue: Mutex::new(queue),
         }
     }
 
-    /// Moves all records to `out`, which is cleared. At the end of a burst of losses, one without
-    /// a packet tells their count.
+    /// Moves all records to `out`, which is cleared, and whose room is that of the next records. At
+    /// the end of a burst of losses, one without a packet tells their count.
     pub fn take(&self, out: &mut Vec<u8>) {
         out.clear();
+        // One more tells of losses.
+        out.reserve_exact(self.bytes_max + RECORD_HEADER_LEN);
         let mut queue = self.queue();
         std::mem::swap(&mut queue.records, out);
         let lost = std::mem::take(&mut queue.lost);
@@ -176,7 +183,8 @@ impl Sink {
         if !self.filter.admits(peer, packet.bytes) {
             return;
         }
-        let original = headers_len(packet) + packet.bytes.len() + ICRC_LEN;
+        let headers = headers_len(packet);
+        let original = headers + packet.bytes.len() + ICRC_LEN;
         let captured = original.min(self.snap);
         let mut queue = self.queue();
         if queue.records.len() + RECORD_HEADER_LEN + captured > self.bytes_max {
@@ -193,13 +201,14 @@ impl Sink {
         queue.records.extend_from_slice(&header.to_bytes());
         let start = queue.records.len();
         write_headers(&mut queue.records, packet);
-        queue.records.extend_from_slice(packet.bytes);
-        if captured == original {
+        // What is cut off is not copied.
+        let kept = captured.saturating_sub(headers).min(packet.bytes.len());
+        queue.records.extend_from_slice(&packet.bytes[..kept]);
+        if captured > headers + kept {
             let icrc = icrc_of_ip_packet(&queue.records[start..]).unwrap_or_default();
             queue.records.extend_from_slice(&icrc.to_le_bytes());
-        } else {
-            queue.records.truncate(start + captured);
         }
+        queue.records.truncate(start + captured);
     }
 }
 

@@ -90,22 +90,9 @@ impl Peer for Stopped {
 mod tests {
     use super::*;
 
-    fn place() -> Place {
-        Place {
-            server: "10.77.0.2".into(),
-            client: "10.77.0.1".into(),
-            mtu: 1500,
-            seconds: 1,
-            airdma: "airdma".into(),
-            folder: "/tmp/f".into(),
-            secret: "/tmp/secret".into(),
-            core_pairs: None,
-        }
-    }
-
     #[test]
     fn each_end_has_a_daemon() {
-        let plan = AtDaemon(Bandwidth::of("ib_send_bw")).plan(&place(), 65_536);
+        let plan = AtDaemon(Bandwidth::of("ib_send_bw")).plan(&Place::made_up(), 65_536);
         for (command, end) in [(plan.server.unwrap(), "server"), (plan.client, "client")] {
             let expected = format!(
                 "airdma bench-end at-daemon --socket /tmp/f/{end}.socket -- airdma run -- ib_send_bw"
@@ -118,7 +105,7 @@ mod tests {
     fn the_target_alone_is_stopped_and_the_run_is_longer() {
         let stopped = |stops| {
             let bytes = 65_536;
-            Stopped { bytes, stops }.plan(&place(), 10)
+            Stopped { bytes, stops }.plan(&Place::made_up(), 10)
         };
         let plan = stopped(true);
         let server = plan.server.unwrap().join(" ");

@@ -165,19 +165,6 @@ mod tests {
 
     const WRITE: Latency = Latency::of("ib_write_lat");
 
-    fn place() -> Place {
-        Place {
-            server: "10.77.0.2".into(),
-            client: "10.77.0.1".into(),
-            mtu: 1500,
-            seconds: 1,
-            airdma: "airdma".into(),
-            folder: "/tmp".into(),
-            secret: "/tmp/secret".into(),
-            core_pairs: Some([[0, 2], [1, 3]]),
-        }
-    }
-
     fn ends(plan: &Plan) -> [String; 2] {
         let server = plan.server.as_ref().unwrap();
         [server, &plan.client].map(|command| command[..4].join(" "))
@@ -185,7 +172,7 @@ mod tests {
 
     #[test]
     fn plain_ends_agree_on_nothing() {
-        let plan = Plain(WRITE).plan(&place(), 64);
+        let plan = Plain(WRITE).plan(&Place::made_up(), 64);
         assert_eq!(ends(&plan), ["env AIRDMA_AIR=0 airdma run"; 2]);
         assert_eq!(Plain(WRITE).programs(), ["ib_write_lat"]);
     }
@@ -201,7 +188,7 @@ mod tests {
             client,
         };
         let at = |server, client| {
-            let plan = shimmed(server, client).plan(&place(), 64);
+            let plan = shimmed(server, client).plan(&Place::made_up(), 64);
             [plan.server.unwrap(), plan.client].map(|command| command[..2].join(" "))
         };
         assert_eq!(at(true, false), ["airdma sockets", "iperf3 -c"]);
@@ -210,7 +197,7 @@ mod tests {
 
     #[test]
     fn sealed_ends_share_a_secret() {
-        let plan = Sealed(WRITE).plan(&place(), 64);
+        let plan = Sealed(WRITE).plan(&Place::made_up(), 64);
         let expected = "env AIRDMA_SECRET=/tmp/secret airdma run";
         assert_eq!(ends(&plan), [expected; 2]);
     }
@@ -218,7 +205,7 @@ mod tests {
     #[test]
     fn each_end_has_cores_of_its_own() {
         let peer = SecondCore(WRITE);
-        let plan = peer.plan(&place(), 64);
+        let plan = peer.plan(&Place::made_up(), 64);
         assert_eq!(
             ends(&plan),
             ["taskset -c 1,3 airdma", "taskset -c 0,2 airdma"]

@@ -128,6 +128,7 @@ pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
 mod tests {
     use super::*;
     use crate::measurement::made_up::measurement;
+    use crate::targets::assert_verdicts;
 
     #[test]
     fn goals_are_judged_by_what_was_measured() {
@@ -145,19 +146,12 @@ mod tests {
                 &[94.0],
             ),
         ]);
-        let found: Vec<(String, &str)> = verdicts(&taken)
-            .iter()
-            .map(|verdict| (verdict.reached_text(), verdict.word()))
-            .collect();
         let expected = [
             ("0.70x", "yes"),
             ("1.17x", "NO"),
             ("2.00x", "yes"),
             ("94.0 %", "NO"),
         ];
-        assert_eq!(
-            found,
-            expected.map(|(reached, word)| (reached.into(), word))
-        );
+        assert_verdicts(&verdicts(&taken), &expected);
     }
 }

@@ -97,6 +97,7 @@ pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
 mod tests {
     use super::*;
     use crate::measurement::made_up::measurement;
+    use crate::targets::assert_verdicts;
 
     #[test]
     fn goals_are_ratios_to_the_program_without_the_library() {
@@ -108,14 +109,7 @@ mod tests {
             (Figure::Latency, CLIENT, false, 64, &[20.0]),
             (Figure::Latency, NONE, true, 64, &[19.0]),
         ]);
-        let found: Vec<(String, &str)> = verdicts(&taken)
-            .iter()
-            .map(|verdict| (verdict.reached_text(), verdict.word()))
-            .collect();
         let expected = [("2.00x", "yes"), ("1.10x", "NO"), ("0.95x", "NO")];
-        assert_eq!(
-            found,
-            expected.map(|(reached, word)| (reached.into(), word))
-        );
+        assert_verdicts(&verdicts(&taken), &expected);
     }
 }

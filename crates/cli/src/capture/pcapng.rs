@@ -2,9 +2,11 @@
 
 use airdma_engine::tap::RecordHeader;
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,6 +27,8 @@ const PACKET_FLAGS: u16 = 2;
 const PACKET_LOST: u16 = 4;
 const STATISTICS_RECEIVED: u16 = 4;
 const STATISTICS_LOST: u16 = 5;
+/// Length of the counts of a device, for which a limit of bytes leaves room.
+const STATISTICS_LEN: usize = 52;
 /// Time stamps in nanoseconds.
 const NANOSECONDS: u8 = 9;
 const INBOUND: u32 = 1;
@@ -40,6 +44,8 @@ pub struct Interface {
 /// A file that is written.
 pub struct Output {
     file: Box<dyn Write>,
+    /// The same, to be asked whether it is read.
+    descriptor: Option<OwnedFd>,
     /// The same, if it can be cut at the last whole block.
     regular: Option<File>,
     snap: usize,
@@ -64,8 +70,10 @@ struct Device {
 impl Output {
     /// Makes the file, or writes to standard output for `-`.
     pub fn open(path: &Path, snap: usize, bytes_max: Option<u64>) -> Result<Output> {
-        let (file, regular): (Box<dyn Write>, _) = if path.as_os_str() == "-" {
-            (Box::new(io::stdout()), None)
+        let (file, descriptor, regular): (Box<dyn Write>, _, _) = if path.as_os_str() == "-" {
+            let stdout = io::stdout();
+            let descriptor = stdout.as_fd().try_clone_to_owned()?;
+            (Box::new(stdout), descriptor, None)
         } else {
             // Packets hold what memory holds: only its owner reads the file.
             let mut options = File::options();
@@ -74,9 +82,11 @@ impl Output {
                 (options.open(path)).with_context(|| format!("cannot make {}", path.display()))?;
             let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
             let regular = is_regular.then(|| file.try_clone()).transpose()?;
-            (Box::new(file), regular)
+            let descriptor = file.try_clone()?.into();
+            (Box::new(file), descriptor, regular)
         };
         let mut output = Output::to(file, snap, bytes_max);
+        output.descriptor = Some(descriptor);
         output.regular = regular;
         // A reader of a pipe waits for it.
         output
@@ -96,6 +106,7 @@ impl Output {
         option(&mut body, OPTION_END, &[]);
         Output {
             file,
+            descriptor: None,
             regular: None,
             snap,
             pending: block(SECTION, &body),
@@ -119,28 +130,30 @@ impl Output {
         bytes: &[u8],
         describe: impl FnOnce() -> Interface,
     ) -> io::Result<()> {
-        let mut blocks = Vec::new();
-        let number = self.devices.len() as u32;
-        let snap = self.snap;
-        let device = self.devices.entry(interface).or_insert_with(|| {
-            blocks = interface_block(&describe(), snap);
-            Device {
-                number,
-                packets: 0,
-                lost: 0,
-            }
-        });
-        device.lost += u64::from(header.lost);
+        let known = self.devices.get(&interface).map(|device| device.number);
+        let mut blocks = match known {
+            Some(_) => Vec::new(),
+            None => interface_block(&describe(), self.snap),
+        };
+        let number = known.unwrap_or(self.devices.len() as u32);
         // A count of losses has no packet.
         let has_packet = header.original > 0;
         if has_packet {
-            blocks.extend(packet_block(device.number, header, bytes));
+            blocks.extend(packet_block(number, header, bytes));
         }
-        let length = self.written_bytes + (self.pending.len() + blocks.len()) as u64;
+        let devices = self.devices.len() + usize::from(known.is_none());
+        let last = devices * STATISTICS_LEN;
+        let length = self.written_bytes + (self.pending.len() + blocks.len() + last) as u64;
         if self.bytes_max.is_some_and(|most| length > most) {
             self.is_full = true;
             return Ok(());
         }
+        let device = self.devices.entry(interface).or_insert(Device {
+            number,
+            packets: 0,
+            lost: 0,
+        });
+        device.lost += u64::from(header.lost);
         device.packets += u64::from(has_packet);
         self.packets += u64::from(has_packet);
         self.pending_packets += u64::from(has_packet);
@@ -149,6 +162,19 @@ impl Output {
             self.flush()?;
         }
         Ok(())
+    }
+
+    /// Whether it is a pipe or socket that nothing reads any more. A write would say so, too, and
+    /// without packets there is none.
+    pub fn has_no_reader(&self) -> bool {
+        let Some(descriptor) = &self.descriptor else {
+            return false;
+        };
+        // Both are reported without being asked for.
+        let mut asked = [PollFd::new(descriptor, PollFlags::empty())];
+        let at_once = Timespec::default();
+        rustix::event::poll(&mut asked, Some(&at_once)).is_ok()
+            && (asked[0].revents()).intersects(PollFlags::ERR | PollFlags::HUP)
     }
 
     /// Packets that were not captured.
@@ -187,15 +213,8 @@ impl Output {
     pub fn finish(&mut self) -> io::Result<()> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = since.map_or(0, |since| since.as_nanos() as u64);
-        let blocks: Vec<_> = self
-            .devices
-            .values()
-            .map(|it| statistics_block(it, now))
-            .collect();
-        let blocks = blocks.concat();
-        if self.bytes_max.is_none() {
-            self.pending.extend(blocks);
-        }
+        let blocks = self.devices.values().map(|it| statistics_block(it, now));
+        self.pending.extend(blocks.flatten());
         self.flush()
     }
 }
@@ -348,18 +367,38 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_bytes_is_kept() {
-        let file = Shared::default();
-        let mut output = Output::to(Box::new(file.clone()), 96, Some(300));
-        while !output.is_full {
+    fn a_limit_of_bytes_is_kept_and_leaves_room_for_the_counts() {
+        // The second device does not fit: the file has nothing of it, its counts included.
+        for (limit, devices) in [(300, 1), (420, 1), (520, 2)] {
+            let file = Shared::default();
+            let mut output = Output::to(Box::new(file.clone()), 96, Some(limit));
+            output.put(2, &header(5), b"hello", device).expect("fits");
             output
-                .put(2, &header(0), b"hello", device)
+                .put(9, &header(0), &[7; 120], device)
                 .expect("written");
+            while !output.is_full {
+                output
+                    .put(2, &header(0), b"hello", device)
+                    .expect("written");
+            }
+            output.finish().expect("written");
+            let bytes = file.0.lock().expect("no panic");
+            assert!(bytes.len() as u64 <= limit, "{}", bytes.len());
+            let kinds = kinds(&bytes);
+            let count = |wanted| kinds.iter().filter(|kind| **kind == wanted).count();
+            assert_eq!((count(INTERFACE), count(STATISTICS)), (devices, devices));
+            assert_eq!((count(PACKET) as u64, output.lost()), (output.packets, 5));
         }
-        output.finish().expect("written");
-        let bytes = file.0.lock().expect("no panic");
-        assert!((200..=300).contains(&bytes.len()), "{}", bytes.len());
-        assert_eq!(kinds(&bytes).len() as u64, 2 + output.packets);
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_noticed_without_a_packet() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer));
+        let output = Output::open(Path::new(&path), 96, None).expect("a reader");
+        assert!(!output.has_no_reader());
+        drop(reader);
+        assert!(output.has_no_reader());
     }
 
     #[test]

@@ -21,7 +21,9 @@ const SUFFIX: &str = ".sock";
 const NEW: &str = "new-";
 /// Age at which such a socket is that of a dead process.
 const NEW_MAX: Duration = Duration::from_secs(60);
-/// Most sockets that a start looks at.
+/// How often a socket is made anew whose file is gone before it has its name.
+const TRIES_MAX: usize = 3;
+/// Most sockets of this user that a start looks at.
 const SWEPT_MAX: usize = 256;
 /// Time without an answer after one has failed, for want of descriptors mostly.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -90,10 +92,35 @@ impl Drop for Board {
 /// A socket with a name of its own: processes of several containers may have one number and one
 /// directory.
 fn listen_in(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
+    listen_with(folder, |_| ())
+}
+
+/// `between` is called while the socket has its first name.
+fn listen_with(
+    folder: &Path,
+    mut between: impl FnMut(&Path),
+) -> io::Result<(PathBuf, UnixListener)> {
     sweep(folder);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match listen_once(folder, &mut between) {
+            // Another start took it for a dead process's: this one was stopped for a minute, or the
+            // clock was set.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < TRIES_MAX => {}
+            other => return other,
+        }
+    }
+}
+
+fn listen_once(
+    folder: &Path,
+    between: &mut impl FnMut(&Path),
+) -> io::Result<(PathBuf, UnixListener)> {
     let name = format!("{PREFIX}{}-{:x}{SUFFIX}", std::process::id(), monotonic());
     let (path, new) = (folder.join(&name), folder.join(format!("{NEW}{name}")));
     let listener = UnixListener::bind(&new)?;
+    between(&new);
     // Only now: one that has its name and does not listen is taken for that of a dead process.
     fs::rename(&new, &path)?;
     Ok((path, listener))
@@ -105,16 +132,13 @@ fn sweep(folder: &Path) {
     let own = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
-    for path in paths
-        .filter(|path| is_new(path) || is_board(path))
-        .take(SWEPT_MAX)
-    {
-        let Ok(metadata) = fs::symlink_metadata(&path) else {
-            continue;
-        };
-        if !metadata.file_type().is_socket() || metadata.uid() != own {
-            continue;
-        }
+    let named = paths.filter(|path| is_new(path) || is_board(path));
+    let sockets = named.filter_map(|path| {
+        let metadata = fs::symlink_metadata(&path).ok()?;
+        let is_own = metadata.file_type().is_socket() && metadata.uid() == own;
+        is_own.then_some((path, metadata))
+    });
+    for (path, metadata) in sockets.take(SWEPT_MAX) {
         let age = metadata
             .modified()
             .ok()
@@ -248,6 +272,45 @@ mod tests {
         assert!(!named.exists() && !old.exists());
         assert!(live.exists() && starting.exists() && daemon.exists());
         assert!(fs::symlink_metadata(&file).is_ok(), "no socket");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_no_sockets_hide_none() {
+        let folder = folder("hidden");
+        for number in 0..4 * SWEPT_MAX {
+            fs::write(folder.join(format!("{PREFIX}x{number}{SUFFIX}")), "").unwrap();
+        }
+        let dead: Vec<_> = (0..16)
+            .map(|number| folder.join(format!("{PREFIX}{number}-0{SUFFIX}")))
+            .collect();
+        for path in &dead {
+            drop(UnixListener::bind(path).unwrap());
+        }
+        sweep(&folder);
+        assert!(dead.iter().all(|path| !path.exists()));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_is_swept_before_it_has_its_name_is_made_anew() {
+        let folder = folder("swept");
+        let mut seen = 0;
+        let (path, _listener) = listen_with(&folder, |new| {
+            seen += 1;
+            if seen == 1 {
+                fs::remove_file(new).unwrap();
+            }
+        })
+        .unwrap();
+        assert_eq!((seen, path.exists()), (2, true));
+        let mut seen = 0;
+        let always = |new: &Path| {
+            seen += 1;
+            fs::remove_file(new).unwrap();
+        };
+        let error = listen_with(&folder, always).unwrap_err();
+        assert_eq!((seen, error.kind()), (TRIES_MAX, io::ErrorKind::NotFound));
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -1,6 +1,6 @@
 //! Samples of devices and processes, and the rates between two of them.
 
-use crate::view::{self, Opened, Peer, QueuePair, Report, View};
+use crate::view::{self, NotUnderstood, Opened, Peer, QueuePair, Report, View};
 use airdma_engine::{DeviceInfo, all_devices, counters_of, devices};
 use airdma_files::printable;
 use serde::Serialize;
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Pause before a process that did not answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+const REFUSES: &str =
+    "it closes the connection: others look at it already, or it must not be traced";
 /// Sequence numbers have 24 bits.
 const NUMBER_MASK: u32 = 0xff_ffff;
 /// A difference above this is a queue pair that began anew.
@@ -52,8 +54,14 @@ pub struct DeviceRates {
 pub struct ProcessRates {
     pub pid: u32,
     pub program: String,
-    /// Whether it answers.
+    /// Whether it reports.
     pub answers: bool,
+    /// That of a process whose report is not understood.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Why there is no report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     #[serde(flatten)]
     pub rates: Rates,
     /// Why most of its queue pairs that have something to do wait.
@@ -79,6 +87,10 @@ pub struct PairRates {
     pub rx_messages_per_second: f64,
     pub queued: u64,
     pub in_flight_bytes: u64,
+    /// Posted, and taken by no message yet; null where each message names its queue.
+    pub receives: Option<u64>,
+    /// Whether these are in a shared receive queue.
+    pub shares_receives: bool,
     pub waits_for: String,
 }
 
@@ -110,8 +122,41 @@ struct SeenProcess {
     interface: u32,
     pid: u32,
     program: String,
-    /// None if it does not answer.
-    report: Option<Report>,
+    answer: Answer,
+}
+
+/// What came of a question.
+#[derive(Clone)]
+enum Answer {
+    Report(Box<Report>),
+    /// Nothing in time.
+    Late,
+    NotUnderstood(NotUnderstood),
+    /// The connection was closed: the process serves as many as it can, or must not be traced.
+    Refused,
+}
+
+impl Answer {
+    fn report(&self) -> Option<&Report> {
+        match self {
+            Answer::Report(report) => Some(report),
+            Answer::Late | Answer::NotUnderstood(_) | Answer::Refused => None,
+        }
+    }
+}
+
+impl From<io::Result<Report>> for Answer {
+    fn from(read: io::Result<Report>) -> Answer {
+        let error = match read {
+            Ok(report) => return Answer::Report(Box::new(report)),
+            Err(error) if is_late(&error) => return Answer::Late,
+            Err(error) => error,
+        };
+        let reason = error.get_ref().and_then(|it| it.downcast_ref());
+        reason.map_or(Answer::Refused, |reason: &NotUnderstood| {
+            Answer::NotUnderstood(reason.clone())
+        })
+    }
 }
 
 /// The connections to processes.
@@ -164,7 +209,8 @@ impl Looker {
             }
             match self.stuck.get(name) {
                 Some((pid, program, again)) if Instant::now() < *again => {
-                    seen.extend(SeenProcess::of(name, *pid, program.clone(), None));
+                    let program = program.clone();
+                    seen.extend(SeenProcess::of(name, *pid, program, Answer::Late));
                 }
                 Some(_) | None => {
                     let view = self.ask(name);
@@ -174,22 +220,22 @@ impl Looker {
         }
         let until = Instant::now() + view::PATIENCE;
         for (name, mut view) in asked {
-            let report = view.take_report(until);
+            let answer = Answer::from(view.take_report(until));
             let (pid, program) = (view.pid, view.program.clone());
-            match &report {
-                Ok(_) => {
+            match &answer {
+                Answer::Report(_) => {
                     self.stuck.remove(&name);
                     self.views.insert(name.clone(), view);
                 }
-                Err(error) if is_late(error) => {
+                Answer::Late => {
                     let stuck = (pid, program.clone(), Instant::now() + ASK_AGAIN);
                     self.stuck.insert(name.clone(), stuck);
                 }
-                Err(_) => continue,
+                Answer::NotUnderstood(_) | Answer::Refused => {}
             }
-            seen.extend(SeenProcess::of(&name, pid, program, report.ok()));
+            seen.extend(SeenProcess::of(&name, pid, program, answer));
         }
-        seen
+        without_ended(seen)
     }
 
     /// Asks a process. `None`: it is gone, or another user's.
@@ -208,21 +254,32 @@ impl Looker {
                 Opened::Gone => return None,
             },
         };
-        view.ask_for_report().ok()?;
+        // A connection that is closed says so when it is read.
+        let _ = view.ask_for_report();
         Some(view)
     }
 }
 
 impl SeenProcess {
-    fn of(name: &str, pid: u32, program: String, report: Option<Report>) -> Option<Self> {
+    fn of(name: &str, pid: u32, program: String, answer: Answer) -> Option<Self> {
         Some(SeenProcess {
             view: name.to_owned(),
             interface: view::interface_of(name)?,
             pid,
             program,
-            report,
+            answer,
         })
     }
+}
+
+/// Without those that closed the connection because they ended.
+fn without_ended(mut seen: Vec<SeenProcess>) -> Vec<SeenProcess> {
+    let refused = |process: &SeenProcess| matches!(process.answer, Answer::Refused);
+    if seen.iter().any(refused) {
+        let names = view::names().unwrap_or_default();
+        seen.retain(|process| !refused(process) || names.contains(&process.view));
+    }
+    seen
 }
 
 fn is_late(error: &io::Error) -> bool {
@@ -322,18 +379,32 @@ fn process_rates(process: &SeenProcess, before: &Sample) -> ProcessRates {
     let mut shown = ProcessRates {
         pid: process.pid,
         program: process.program.clone(),
-        answers: process.report.is_some(),
-        waits_for: "does not answer".into(),
         ..ProcessRates::default()
     };
-    let Some(report) = &process.report else {
-        return shown;
+    let report = match &process.answer {
+        Answer::Report(report) => report,
+        Answer::Late => {
+            shown.waits_for = "does not answer".into();
+            return shown;
+        }
+        Answer::NotUnderstood(reason) => {
+            shown.waits_for = "not understood".into();
+            shown.version = Some(reason.version.clone());
+            shown.message = Some(reason.to_string());
+            return shown;
+        }
+        Answer::Refused => {
+            shown.waits_for = "refuses".into();
+            shown.message = Some(REFUSES.into());
+            return shown;
+        }
     };
+    shown.answers = true;
     let earlier = before
         .processes
         .iter()
         .find(|other| other.view == process.view);
-    let earlier = earlier.and_then(|earlier| earlier.report.as_ref());
+    let earlier = earlier.and_then(|earlier| earlier.answer.report());
     let ns = earlier.map_or(0, |earlier| report.now_ns.saturating_sub(earlier.now_ns));
     let seconds = Duration::from_nanos(ns).as_secs_f64();
     if let Some(earlier) = earlier {
@@ -393,6 +464,8 @@ fn pair_rates(pair: &QueuePair, earlier: Option<&QueuePair>, seconds: f64) -> Pa
         rx_messages_per_second: rate(|pair| pair.messages_received),
         queued: pair.queued,
         in_flight_bytes: pair.in_flight_bytes,
+        receives: pair.receives,
+        shares_receives: pair.shares_receives,
         waits_for: pair.waits_for.clone(),
     }
 }
@@ -481,6 +554,7 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::top::table;
 
     fn report(text: &str) -> Report {
         serde_json::from_str(text).expect("valid")
@@ -510,7 +584,7 @@ mod tests {
                 interface: 2,
                 pid: 7,
                 program: "ib_write_bw".into(),
-                report: Some(report(&text)),
+                answer: Answer::Report(Box::new(report(&text))),
             }],
         }
     }
@@ -558,5 +632,33 @@ mod tests {
             picture.devices[0].processes[0].queue_pairs[0].tx_packets_per_second,
             0.0
         );
+    }
+
+    #[test]
+    fn a_process_without_a_report_is_shown_with_the_reason() {
+        let start = Instant::now();
+        let other = NotUnderstood {
+            version: "airdma 9.1.0".into(),
+        };
+        for (answer, waits_for, part) in [
+            (Answer::Late, "does not answer", "does not answer"),
+            (Answer::Refused, "refuses", "must not be traced"),
+            (
+                Answer::NotUnderstood(other),
+                "not understood",
+                "another version (airdma 9.1.0) is not understood",
+            ),
+        ] {
+            let mut seen = sample(start, 0, 0);
+            seen.processes[0].answer = answer;
+            let picture = Picture::between(&seen, &seen, None);
+            let process = &picture.devices[0].processes[0];
+            assert_eq!((process.answers, &*process.waits_for), (false, waits_for));
+            let text = table::text(&picture, 120);
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("  7 ib_write_bw"));
+            assert!(line.is_some_and(|line| line.contains(part)), "{text}");
+        }
     }
 }

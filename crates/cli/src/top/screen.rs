@@ -132,6 +132,7 @@ mod tests {
             peer_number: Some(0x44),
             tx_packets_per_second: 30_000.0,
             queued: 5,
+            receives: Some(16),
             waits_for: "window".into(),
             ..PairRates::default()
         };
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(lines[0], "airdma top: all devices, every 1 s");
         assert_eq!(
             lines[2],
-            "airdma_eth0                        1.00 Gb/s     0 b/s  30.0 k       0       0       0    12.0    3.00"
+            "airdma_eth0                  1.00 Gb/s     0 b/s  30.0 k       0       0       0    12.0    3.00"
         );
         assert!(lines[3].starts_with("  4711 ib_write_bw ") && lines[3].ends_with("window"));
         assert!(
@@ -205,6 +206,18 @@ mod tests {
             "peer 10.0.0.2: window 64.0 kB, in flight 63.0 kB"
         );
         assert_eq!(lines[13], KEYS);
+    }
+
+    #[test]
+    fn a_queue_pair_shows_its_posted_receives() {
+        let look = Look {
+            chosen: 2,
+            ..Look::default()
+        };
+        let lines = lines(&drawn(120, 14, &look));
+        assert!(lines[1].ends_with(" posted waits for"), "{}", lines[1]);
+        assert!(lines[4].ends_with(" 16 window"), "{}", lines[4]);
+        assert_eq!(lines[12], "16 receives posted");
     }
 
     #[test]

@@ -22,24 +22,26 @@ pub enum Column {
     MessagesReceived,
     Retransmits,
     Drops,
+    Receives,
     WaitsFor,
 }
 
 /// In the order in which they get room.
-const WANTED: [(Column, u16); 9] = [
+const WANTED: [(Column, u16); 10] = [
     (Column::Sent, 9),
     (Column::Received, 9),
-    (Column::WaitsFor, 12),
+    (Column::WaitsFor, 15),
     (Column::Retransmits, 7),
     (Column::Drops, 7),
     (Column::PacketsSent, 7),
     (Column::PacketsReceived, 7),
     (Column::MessagesSent, 7),
     (Column::MessagesReceived, 7),
+    (Column::Receives, 7),
 ];
 const NAME_LEN_MIN: u16 = 18;
 const NAME_LEN_MAX: u16 = 34;
-const ORDER: [Column; 10] = [
+const ORDER: [Column; 11] = [
     Column::Name,
     Column::Sent,
     Column::Received,
@@ -49,6 +51,7 @@ const ORDER: [Column; 10] = [
     Column::MessagesReceived,
     Column::Retransmits,
     Column::Drops,
+    Column::Receives,
     Column::WaitsFor,
 ];
 
@@ -84,6 +87,7 @@ impl Column {
             Column::MessagesReceived => "rx msg",
             Column::Retransmits => "again/s",
             Column::Drops => "drops/s",
+            Column::Receives => "posted",
             Column::WaitsFor => "waits for",
         }
     }
@@ -122,7 +126,9 @@ pub fn cell(subject: Subject<'_>, column: Column) -> String {
 
 fn of_process(process: &ProcessRates, column: Column) -> String {
     if column == Column::Name {
-        return format!("  {} {}", process.pid, process.program);
+        let version = process.version.as_ref();
+        let version = version.map_or_else(String::new, |version| format!(" ({version})"));
+        return format!("  {} {}{version}", process.pid, process.program);
     }
     if column == Column::WaitsFor {
         return process.waits_for.clone();
@@ -144,7 +150,7 @@ fn of_rates(rates: &Rates, column: Column) -> String {
         Column::MessagesReceived => count(rates.rx_messages_per_second),
         Column::Retransmits => count(rates.retransmits_per_second),
         Column::Drops => count(rates.drops_per_second),
-        Column::Name | Column::WaitsFor => String::new(),
+        Column::Name | Column::Receives | Column::WaitsFor => String::new(),
     }
 }
 
@@ -159,6 +165,7 @@ fn of_pair(pair: &PairRates, column: Column) -> String {
         Column::Sent => packets(pair.tx_packets_per_second),
         Column::Received => packets(pair.rx_packets_per_second),
         Column::MessagesReceived => count(pair.rx_messages_per_second),
+        Column::Receives => pair.receives.map_or_else(String::new, |it| it.to_string()),
         Column::WaitsFor => pair.waits_for.clone(),
         Column::PacketsSent
         | Column::PacketsReceived
@@ -172,6 +179,10 @@ fn of_pair(pair: &PairRates, column: Column) -> String {
 pub fn details(subject: Subject<'_>) -> Vec<String> {
     match subject {
         Subject::Device(device) => vec![drops(&device.rates)],
+        Subject::Process(ProcessRates {
+            message: Some(message),
+            ..
+        }) => vec![message.clone()],
         Subject::Process(process) => {
             let full = if process.send_queue_full {
                 ", full"
@@ -210,8 +221,21 @@ pub fn details(subject: Subject<'_>) -> Vec<String> {
                     pair.state, pair.queued
                 ),
                 format!("waits for {}: {}", pair.waits_for, meaning(&pair.waits_for)),
+                receives(pair),
             ]
         }
+    }
+}
+
+fn receives(pair: &PairRates) -> String {
+    let queue = if pair.shares_receives {
+        " in the shared receive queue"
+    } else {
+        ""
+    };
+    match pair.receives {
+        Some(receives) => format!("{receives} receives posted{queue}"),
+        None => "each message names the queue of its receive".into(),
     }
 }
 
@@ -243,33 +267,19 @@ fn meaning(reason: &str) -> &'static str {
 /// A table for a file or a pipe.
 pub fn text(picture: &Picture, width: u16) -> String {
     let columns = columns(width);
-    let mut out = String::new();
-    let mut line = |cells: Vec<String>| {
-        let cells = cells.iter().zip(&columns).map(|(cell, (column, len))| {
-            let len = usize::from(*len);
-            let cell = fit(cell, len);
-            if column.is_number() {
-                format!("{cell:>len$}")
-            } else {
-                format!("{cell:len$}")
+    let mut out = line(&columns, |column| column.title().into());
+    for subject in subjects(picture) {
+        out.push_str(&match subject {
+            Subject::Process(ProcessRates {
+                pid,
+                program,
+                message: Some(message),
+                ..
+            }) => format!("  {pid} {program}: {message}\n"),
+            Subject::Device(_) | Subject::Process(_) | Subject::Pair(_) => {
+                line(&columns, |column| cell(subject, column))
             }
         });
-        out.push_str(cells.collect::<Vec<_>>().join(" ").trim_end());
-        out.push('\n');
-    };
-    line(
-        columns
-            .iter()
-            .map(|(column, _)| column.title().to_owned())
-            .collect(),
-    );
-    for subject in subjects(picture) {
-        line(
-            columns
-                .iter()
-                .map(|(column, _)| cell(subject, *column))
-                .collect(),
-        );
     }
     for device in &picture.devices {
         if !device.rates.drops.is_empty() {
@@ -277,6 +287,20 @@ pub fn text(picture: &Picture, width: u16) -> String {
         }
     }
     out
+}
+
+fn line(columns: &[(Column, u16)], cell: impl Fn(Column) -> String) -> String {
+    let cells = columns.iter().map(|&(column, len)| {
+        let len = usize::from(len);
+        let cell = fit(&cell(column), len);
+        if column.is_number() {
+            format!("{cell:>len$}")
+        } else {
+            format!("{cell:len$}")
+        }
+    });
+    let cells = cells.collect::<Vec<_>>().join(" ");
+    format!("{}\n", cells.trim_end())
 }
 
 /// The beginning of a text that fits.

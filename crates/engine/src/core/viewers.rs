@@ -44,7 +44,8 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// How long the end of a device waits for its readers.
 const LAST_TIME_MAX: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_micros(100);
-/// Packets that wait for that: those of 10 ms at 5 Gb/s.
+/// Packets that wait for that: those of 10 ms at 5 Gb/s. A capture has twice the room, since one
+/// buffer is filled while the other is sent.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// A user without a number in this user namespace: several may seem to be one.
 const NOBODY: libc::uid_t = 65_534;
@@ -74,8 +75,7 @@ impl Viewers {
     /// Those of the system: a sandbox may forbid it. `PermissionDenied` in a process that others of
     /// its user must not trace either (`PR_SET_DUMPABLE`).
     pub(crate) fn open(core: Weak<Core>, interface: u32) -> io::Result<Self> {
-        // SAFETY: plain integers.
-        if unsafe { libc::prctl(libc::PR_GET_DUMPABLE) } != 1 {
+        if !is_traceable() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let number = Random::kernel().secret_u64();
@@ -153,8 +153,17 @@ impl Viewers {
     }
 }
 
-/// Whether the other end belongs to this user, or to root.
+/// Whether others of this user may look into this process. A program can change it at any time.
+fn is_traceable() -> bool {
+    // SAFETY: plain integers.
+    unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
+}
+
+/// Whether the other end belongs to this user, or to root, and may look into this process.
 fn is_admitted(stream: &UnixStream) -> bool {
+    if !is_traceable() {
+        return false;
+    }
     // SAFETY: no arguments, no failure.
     let ours = unsafe { libc::geteuid() };
     peer_user(stream).is_ok_and(|user| user == 0 || (user == ours && user != NOBODY))

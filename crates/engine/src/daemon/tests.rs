@@ -8,23 +8,11 @@ mod raw;
 mod starving;
 mod waking;
 
-use super::Daemon;
-use crate::common::{Process, ROLE, SOCKET, isolated, say};
+use crate::common::{self, ROLE, Running, SOCKET, TWO_INTERFACES, info_of, isolated, open, say};
 use crate::worker::Worker;
-use crate::{Device, DeviceConfig, DeviceInfo, all_devices};
 use raw::Raw;
-use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-/// Two interfaces of one host: 10.9.0.1 and 10.9.1.1.
-const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n\
-                     ip link add veth0 type veth peer name veth1\n\
-                     ip link set veth0 up\n\
-                     ip link set veth1 up\n\
-                     ip address add 10.9.0.1/32 dev veth0\n\
-                     ip address add 10.9.1.1/32 dev veth1";
+use std::path::PathBuf;
 
 /// Not a test: the processes of the others run this.
 #[test]
@@ -35,8 +23,7 @@ fn in_a_process() {
     assert_eq!(role, "daemon");
     let socket = PathBuf::from(std::env::var_os(SOCKET).unwrap());
     let (_stop, never) = UnixStream::pair().unwrap();
-    let log = |line: &str| eprintln!("{line}");
-    let daemon = Daemon::bind(&socket, DeviceConfig::default(), log).unwrap();
+    let daemon = common::daemon(&socket);
     say("ready");
     std::thread::spawn(move || daemon.run(&never).unwrap());
     // Each line names an interface, whose objects are counted.
@@ -52,18 +39,9 @@ fn in_a_process() {
     }
 }
 
-/// A daemon, and the folder of its socket.
-struct Running {
-    daemon: Process,
-    socket: PathBuf,
-}
-
 impl Running {
     fn start(name: &str) -> Self {
-        let socket = folder(name).join("socket");
-        let mut daemon = Process::start("daemon::tests::in_a_process", "daemon", &socket);
-        assert_eq!(daemon.line(), "ready");
-        Running { daemon, socket }
+        Running::start_by("daemon::tests::in_a_process", name)
     }
 
     fn raw(&self, interface: &str) -> Raw {
@@ -79,8 +57,7 @@ impl Running {
 
     /// Its regions and windows, completion queues and queue pairs on an interface.
     fn objects(&mut self, interface: &str) -> [usize; 3] {
-        let stdin = self.daemon.child.stdin.as_mut().unwrap();
-        writeln!(stdin, "{interface}").unwrap();
+        self.daemon.tell(interface);
         let line = self.daemon.line();
         let numbers = line.split(' ').map(|word| word.parse().unwrap());
         numbers.collect::<Vec<_>>().try_into().unwrap()
@@ -97,34 +74,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(self.socket.parent().unwrap()).ok();
-    }
-}
-
-fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("airdma-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
-fn info_of(interface: &str) -> DeviceInfo {
-    let devices = all_devices().unwrap();
-    let found = devices.into_iter().find(|info| info.interface == interface);
-    found.unwrap()
-}
-
-/// A device of this process, at a daemon or not.
-fn open(interface: &str, daemon: Option<&Path>) -> Arc<Device> {
-    let config = DeviceConfig {
-        daemon: daemon.map(Path::to_owned),
-        ..DeviceConfig::default()
-    };
-    Device::open_with(&info_of(interface), &config).unwrap()
-}
-
 /// Runs the body in a network of its own. `name` is the test's, below this module.
 fn in_network(name: &str, body: impl FnOnce()) {
-    isolated(&format!("daemon::tests::{name}"), SETUP, body);
+    isolated(&format!("daemon::tests::{name}"), TWO_INTERFACES, body);
 }

@@ -47,9 +47,10 @@ impl Foreign {
         (self.is_lent)().then_some(&self.memory).ok_or(Refused)
     }
 
-    /// Whether the byte at `address` can be read now.
+    /// Whether the byte at `address` can be read now, and is the daemon's to read.
     pub(crate) fn has(&self, address: u64) -> bool {
-        self.memory.read_exact_at(&mut [0], address).is_ok()
+        self.memory()
+            .is_ok_and(|memory| memory.read_exact_at(&mut [0], address).is_ok())
     }
 
     #[cold]
@@ -122,5 +123,35 @@ impl MemoryTable {
             home.write(at, &after)?;
         }
         Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn memory_that_is_not_lent_is_not_looked_at() {
+        let lent = Arc::new(AtomicBool::new(true));
+        let is_lent = Arc::clone(&lent);
+        let memory = File::options()
+            .read(true)
+            .write(true)
+            .open("/proc/self/mem")
+            .expect("our own");
+        let foreign = Foreign::new(memory, Box::new(move || is_lent.load(Ordering::Relaxed)));
+        let mut ours = [7];
+        let at = ours.as_mut_ptr();
+        let outcomes = || {
+            [
+                foreign.has(at.addr() as u64),
+                foreign.read(at, &mut [0]).is_ok(),
+                foreign.write(at, &[7]).is_ok(),
+            ]
+        };
+        assert_eq!(outcomes(), [true; 3]);
+        lent.store(false, Ordering::Relaxed);
+        assert_eq!(outcomes(), [false; 3]);
     }
 }

@@ -352,8 +352,8 @@ impl QpTable {
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &QpSlot> {
-        self.slots.iter().flatten().map(|slot| &**slot)
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut QpSlot> {
+        self.slots.iter_mut().flatten().map(|slot| &mut **slot)
     }
 
     /// How many have something to send that waits for the keys of their connection.

@@ -1,6 +1,7 @@
 //! Two devices in one process, and helpers of the tests.
 #![allow(dead_code, clippy::unwrap_used)]
 
+mod at_daemon;
 mod isolated;
 mod process;
 
@@ -10,6 +11,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[allow(unused_imports)]
+pub use at_daemon::{Running, TWO_INTERFACES, daemon, folder, info_of, open};
 #[allow(unused_imports)]
 pub use isolated::{isolated, skipped};
 #[allow(unused_imports)]

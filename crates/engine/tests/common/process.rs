@@ -16,16 +16,36 @@ pub struct Process {
 impl Process {
     /// Runs the test `name`, which looks for its role in [`ROLE`].
     pub fn start(name: &str, role: &str, socket: &Path) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::launch(name, role, |command| command.env(SOCKET, socket))
+    }
+
+    /// As [`Process::start`], by a command that `prepare` changes.
+    pub fn launch(
+        name: &str,
+        role: &str,
+        prepare: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Self {
+        // By its path it may be missing: some tests mount other directories at /tmp, and the build
+        // may lie there.
+        let mut command = Command::new("/proc/self/exe");
         command
-            .args([name, "--exact", "--nocapture"])
+            .args([name, "--exact", "--nocapture", "--quiet"])
             .env(ROLE, role)
-            .env(SOCKET, socket)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = prepare(&mut command).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Process { child, lines }
+    }
+
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    pub fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
     }
 
     /// The next line that it prints which is not the test harness's.

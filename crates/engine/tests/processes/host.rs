@@ -1,15 +1,13 @@
 //! The part of the test that starts processes.
 
-use crate::role::ROLE;
-use std::io::{BufRead, BufReader, Read, Write};
+use crate::common;
+use std::io::Read;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// A process with a device.
 pub struct Process {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    process: common::Process,
     /// Number of its queue pair, address, and key of its memory.
     pub number: u32,
     pub address: String,
@@ -55,7 +53,7 @@ impl Process {
         let mut this = Self::launch_with(interface, |command| command.stderr(Stdio::piped()));
         this.hear_first("refused");
         let mut said = String::new();
-        let mut errors = this.child.stderr.take().unwrap();
+        let mut errors = this.process.child.stderr.take().unwrap();
         errors.read_to_string(&mut said).unwrap();
         said
     }
@@ -65,21 +63,8 @@ impl Process {
     }
 
     fn launch_with(interface: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> Self {
-        // By its path it may be missing: some tests mount other directories at /tmp, and the build
-        // may lie there.
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .args(["--exact", "in_a_process", "--nocapture", "--quiet"])
-            .env(ROLE, interface)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = prepare(&mut command).spawn().unwrap();
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().unwrap());
         Process {
-            child,
-            input,
-            output,
+            process: common::Process::launch("in_a_process", interface, prepare),
             number: 0,
             address: String::new(),
             memory: String::new(),
@@ -100,13 +85,11 @@ impl Process {
     }
 
     pub fn tell(&mut self, line: &str) {
-        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        self.process.tell(line);
     }
 
     pub fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+        self.process.hear()
     }
 
     /// The test harness prints lines before.
@@ -130,22 +113,20 @@ impl Process {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a child of this process that was not waited for.
-        unsafe { libc::kill(self.child.id() as i32, signal) };
+        self.process.signal(signal);
     }
 
     /// Stops it, and waits until it has stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        let stat = format!("/proc/{}/stat", self.child.id());
+        let stat = format!("/proc/{}/stat", self.process.child.id());
         while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 
     pub fn kill(&mut self) {
-        self.signal(libc::SIGKILL);
-        self.child.wait().unwrap();
+        self.process.kill();
     }
 
     /// Closes the device and ends.
@@ -157,15 +138,7 @@ impl Process {
     pub fn await_end(&mut self) {
         assert_eq!(self.hear(), "quitting");
         assert_eq!(self.hear(), "gone");
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.signal(libc::SIGCONT);
-        self.child.kill().ok();
-        self.child.wait().ok();
+        self.process.child.wait().unwrap();
     }
 }
 

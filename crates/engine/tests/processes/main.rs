@@ -7,7 +7,7 @@ mod host;
 mod role;
 
 use airdma_port::sharing::{Messenger, MessengerSockets};
-use common::isolated;
+use common::{ROLE, TWO_INTERFACES, isolated};
 use host::*;
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -17,18 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Two interfaces of one host: 10.9.0.1 and 10.9.1.1.
-const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n\
-                     ip link add veth0 type veth peer name veth1\n\
-                     ip link set veth0 up\n\
-                     ip link set veth1 up\n\
-                     ip address add 10.9.0.1/32 dev veth0\n\
-                     ip address add 10.9.1.1/32 dev veth1";
-
 /// Not a test: the processes of the others run this.
 #[test]
 fn in_a_process() {
-    if let Ok(interface) = std::env::var(role::ROLE) {
+    if let Ok(interface) = std::env::var(ROLE) {
         role::obey(&interface);
     }
 }
@@ -104,7 +96,7 @@ fn pause(millis: u64) {
 fn four_processes_exchange_data_with_four_at_another_address() {
     isolated(
         "four_processes_exchange_data_with_four_at_another_address",
-        SETUP,
+        TWO_INTERFACES,
         || {
             let (mut left, mut right) = pairs(4);
             let ranges: HashSet<_> = left.iter().map(Process::range).collect();
@@ -125,71 +117,79 @@ fn four_processes_exchange_data_with_four_at_another_address() {
 
 #[test]
 fn the_others_go_on_when_processes_are_killed() {
-    isolated("the_others_go_on_when_processes_are_killed", SETUP, || {
-        // The first, the last, one in the middle, two at once.
-        for dead in [&[0][..], &[4], &[2], &[0, 3], &[1, 2, 3]] {
-            let (mut left, mut right) = pairs(5);
-            for process in left.iter_mut().chain(&mut right) {
-                process.tell("run 1500");
-            }
-            pause(300);
-            for &index in dead {
-                left[index].signal(libc::SIGKILL);
-            }
-            for index in 0..5 {
-                let said = right[index].hear();
-                if dead.contains(&index) {
-                    assert!(said.starts_with("failed"), "{said}");
-                } else {
-                    assert!(rounds(&said) > 1, "{dead:?}");
-                    assert!(rounds(&left[index].hear()) > 1, "{dead:?}");
+    isolated(
+        "the_others_go_on_when_processes_are_killed",
+        TWO_INTERFACES,
+        || {
+            // The first, the last, one in the middle, two at once.
+            for dead in [&[0][..], &[4], &[2], &[0, 3], &[1, 2, 3]] {
+                let (mut left, mut right) = pairs(5);
+                for process in left.iter_mut().chain(&mut right) {
+                    process.tell("run 1500");
+                }
+                pause(300);
+                for &index in dead {
+                    left[index].signal(libc::SIGKILL);
+                }
+                for index in 0..5 {
+                    let said = right[index].hear();
+                    if dead.contains(&index) {
+                        assert!(said.starts_with("failed"), "{said}");
+                    } else {
+                        assert!(rounds(&said) > 1, "{dead:?}");
+                        assert!(rounds(&left[index].hear()) > 1, "{dead:?}");
+                    }
+                }
+                // Their resources are available to others at once.
+                for &index in dead {
+                    left[index].kill();
+                    left[index] = Process::start("veth0");
+                    right[index] = Process::start("veth1");
+                    let (left, right) = (&mut left[index], &mut right[index]);
+                    connect(left, right);
+                    assert!(rounds(&right.ask("run 50")) > 0);
+                }
+                for process in left.iter_mut() {
+                    assert!(rounds(&process.ask("run 20")) > 0);
                 }
             }
-            // Their resources are available to others at once.
-            for &index in dead {
-                left[index].kill();
-                left[index] = Process::start("veth0");
-                right[index] = Process::start("veth1");
-                let (left, right) = (&mut left[index], &mut right[index]);
-                connect(left, right);
-                assert!(rounds(&right.ask("run 50")) > 0);
-            }
-            for process in left.iter_mut() {
-                assert!(rounds(&process.ask("run 20")) > 0);
-            }
-        }
-    });
+        },
+    );
 }
 
 #[test]
 fn processes_come_and_go_while_others_transfer() {
-    isolated("processes_come_and_go_while_others_transfer", SETUP, || {
-        let (mut left, mut right) = pairs(2);
-        for process in left.iter_mut().chain(&mut right) {
-            process.tell("run 3000");
-        }
-        for round in 0..6 {
-            let mut guests = Process::start_many(&["veth0", "veth0", "veth1"]);
-            let [a, b, c] = &mut guests[..] else {
-                unreachable!()
-            };
-            connect(if round % 2 == 0 { a } else { b }, c);
-            assert!(rounds(&c.ask("run 30")) > 0);
-            // In another order each time.
-            guests.rotate_left(round % 3);
-            guests.iter_mut().for_each(Process::quit);
-        }
-        for process in left.iter_mut().chain(&mut right) {
-            assert!(rounds(&process.hear()) > 1);
-        }
-    });
+    isolated(
+        "processes_come_and_go_while_others_transfer",
+        TWO_INTERFACES,
+        || {
+            let (mut left, mut right) = pairs(2);
+            for process in left.iter_mut().chain(&mut right) {
+                process.tell("run 3000");
+            }
+            for round in 0..6 {
+                let mut guests = Process::start_many(&["veth0", "veth0", "veth1"]);
+                let [a, b, c] = &mut guests[..] else {
+                    unreachable!()
+                };
+                connect(if round % 2 == 0 { a } else { b }, c);
+                assert!(rounds(&c.ask("run 30")) > 0);
+                // In another order each time.
+                guests.rotate_left(round % 3);
+                guests.iter_mut().for_each(Process::quit);
+            }
+            for process in left.iter_mut().chain(&mut right) {
+                assert!(rounds(&process.hear()) > 1);
+            }
+        },
+    );
 }
 
 #[test]
 fn processes_at_one_address_reach_each_other_and_themselves() {
     isolated(
         "processes_at_one_address_reach_each_other_and_themselves",
-        SETUP,
+        TWO_INTERFACES,
         || {
             let mut all = Process::start_many(&["veth0"; 3]);
             let [a, b, c] = &mut all[..] else {
@@ -210,7 +210,7 @@ fn processes_at_one_address_reach_each_other_and_themselves() {
 
 #[test]
 fn many_processes_share_an_address() {
-    isolated("many_processes_share_an_address", SETUP, || {
+    isolated("many_processes_share_an_address", TWO_INTERFACES, || {
         let mut all = Process::start_many(&["veth0"; 64]);
         let ranges: HashSet<_> = all.iter().map(Process::range).collect();
         assert_eq!(ranges.len(), 64);
@@ -245,7 +245,7 @@ fn many_processes_share_an_address() {
 fn a_stopped_process_does_not_hold_up_the_others() {
     isolated(
         "a_stopped_process_does_not_hold_up_the_others",
-        SETUP,
+        TWO_INTERFACES,
         || {
             let mut left: Vec<_> = (0..4).map(|_| Process::start("veth0")).collect();
             let mut right: Vec<_> = (0..4).map(|_| Process::start("veth1")).collect();
@@ -307,64 +307,72 @@ const ALARMS_MIN: u32 = 20;
 
 #[test]
 fn false_alarms_do_not_hold_up_what_comes() {
-    isolated("false_alarms_do_not_hold_up_what_comes", SETUP, || {
-        // A single process at an interface has no watch.
-        let (mut left, _right) = pairs(2);
-        let left = &mut left[0];
-        let (is_over, alarms) = (AtomicBool::new(false), AtomicU32::new(0));
-        let registries = registries();
-        assert!(registries.len() >= 2);
-        let alarm = || {
-            while !is_over.load(Ordering::Relaxed) {
-                for registry in &registries {
-                    // A writer that closes the registry may be a member that leaves.
-                    drop(File::options().write(true).open(registry).unwrap());
+    isolated(
+        "false_alarms_do_not_hold_up_what_comes",
+        TWO_INTERFACES,
+        || {
+            // A single process at an interface has no watch.
+            let (mut left, _right) = pairs(2);
+            let left = &mut left[0];
+            let (is_over, alarms) = (AtomicBool::new(false), AtomicU32::new(0));
+            let registries = registries();
+            assert!(registries.len() >= 2);
+            let alarm = || {
+                while !is_over.load(Ordering::Relaxed) {
+                    for registry in &registries {
+                        // A writer that closes the registry may be a member that leaves.
+                        drop(File::options().write(true).open(registry).unwrap());
+                    }
+                    alarms.fetch_add(1, Ordering::Relaxed);
+                    pause(1);
                 }
-                alarms.fetch_add(1, Ordering::Relaxed);
-                pause(1);
-            }
-        };
-        let most = std::thread::scope(|scope| {
-            scope.spawn(alarm);
-            // On a busy machine some periods have fewer than others, of rounds and of alarms.
-            let start = Instant::now();
-            let mut most = 0;
-            while most < MANY && start.elapsed() < Duration::from_secs(30) {
-                let before = alarms.load(Ordering::Relaxed);
-                let now = rounds(&left.ask("run 100"));
-                if alarms.load(Ordering::Relaxed) - before >= ALARMS_MIN {
-                    most = most.max(now);
+            };
+            let most = std::thread::scope(|scope| {
+                scope.spawn(alarm);
+                // On a busy machine some periods have fewer than others, of rounds and of alarms.
+                let start = Instant::now();
+                let mut most = 0;
+                while most < MANY && start.elapsed() < Duration::from_secs(30) {
+                    let before = alarms.load(Ordering::Relaxed);
+                    let now = rounds(&left.ask("run 100"));
+                    if alarms.load(Ordering::Relaxed) - before >= ALARMS_MIN {
+                        most = most.max(now);
+                    }
                 }
-            }
-            is_over.store(true, Ordering::Relaxed);
-            most
-        });
-        assert!(most >= MANY, "{most} rounds in the best period");
-    });
+                is_over.store(true, Ordering::Relaxed);
+                most
+            });
+            assert!(most >= MANY, "{most} rounds in the best period");
+        },
+    );
 }
 
 #[test]
 fn after_a_death_no_packet_goes_astray() {
-    isolated("after_a_death_no_packet_goes_astray", SETUP, || {
-        // Nothing is in flight, no Hello either: the kernel notifies the others.
-        let (mut left, mut right) = pairs_of(5, Process::start_many_silent);
-        left[0].kill();
-        left[2].kill();
-        pause(1000);
-        for index in [1, 3, 4] {
-            assert!(rounds(&right[index].ask("run 50")) > 0);
-            assert!(rounds(&left[index].ask("run 50")) > 0);
-            assert_eq!(left[index].counter("rx_misrouted"), 0);
-            assert_eq!(left[index].counter("rx_forwarded"), 0);
-        }
-    });
+    isolated(
+        "after_a_death_no_packet_goes_astray",
+        TWO_INTERFACES,
+        || {
+            // Nothing is in flight, no Hello either: the kernel notifies the others.
+            let (mut left, mut right) = pairs_of(5, Process::start_many_silent);
+            left[0].kill();
+            left[2].kill();
+            pause(1000);
+            for index in [1, 3, 4] {
+                assert!(rounds(&right[index].ask("run 50")) > 0);
+                assert!(rounds(&left[index].ask("run 50")) > 0);
+                assert_eq!(left[index].counter("rx_misrouted"), 0);
+                assert_eq!(left[index].counter("rx_forwarded"), 0);
+            }
+        },
+    );
 }
 
 #[test]
 fn a_child_does_not_keep_what_its_dead_parent_had() {
     isolated(
         "a_child_does_not_keep_what_its_dead_parent_had",
-        SETUP,
+        TWO_INTERFACES,
         || {
             let (mut left, mut right) = pairs(3);
             assert_eq!(left[0].ask("listen 7000"), "listening");
@@ -382,56 +390,65 @@ fn a_child_does_not_keep_what_its_dead_parent_had() {
 
 #[test]
 fn requests_reach_the_process_that_listens() {
-    isolated("requests_reach_the_process_that_listens", SETUP, || {
-        let mut left = Process::start_many(&["veth0"; 4]);
-        let mut callers = Process::start_many(&["veth1", "veth1", "veth0"]);
-        let listens = |process: &mut Process, port: usize| process.ask(&format!("listen {port}"));
-        for (index, process) in left.iter_mut().enumerate() {
-            assert_eq!(listens(process, 7000 + index), "listening");
-        }
-        // From any caller, at this address or another.
-        for caller in &mut callers {
+    isolated(
+        "requests_reach_the_process_that_listens",
+        TWO_INTERFACES,
+        || {
+            let mut left = Process::start_many(&["veth0"; 4]);
+            let mut callers = Process::start_many(&["veth1", "veth1", "veth0"]);
+            let listens =
+                |process: &mut Process, port: usize| process.ask(&format!("listen {port}"));
             for (index, process) in left.iter_mut().enumerate() {
-                process.tell(&format!("refuse number{index}"));
-                let said = caller.ask(&format!("dial 10.9.0.1 {}", 7000 + index));
-                assert_eq!(said, format!("refused by number{index}"));
-                assert_eq!(process.hear(), "refused");
+                assert_eq!(listens(process, 7000 + index), "listening");
             }
-            // There is no listener: 8 is "invalid service id".
-            assert_eq!(caller.ask("dial 10.9.0.1 7999"), "refused: 8");
-        }
-        // A port has one listener on a host.
-        let in_use = format!("errno {}", libc::EADDRINUSE);
-        assert_eq!(listens(&mut left[1], 7000), in_use);
-        assert_eq!(left[0].ask("unlisten"), "closed");
-        assert_eq!(listens(&mut left[1], 7000), "listening");
-        // The resources of a dead process are free.
-        left[2].kill();
-        assert_eq!(listens(&mut left[3], 7002), "listening");
-        left[3].tell("refuse heir");
-        assert_eq!(callers[0].ask("dial 10.9.0.1 7002"), "refused by heir");
-    });
+            // From any caller, at this address or another.
+            for caller in &mut callers {
+                for (index, process) in left.iter_mut().enumerate() {
+                    process.tell(&format!("refuse number{index}"));
+                    let said = caller.ask(&format!("dial 10.9.0.1 {}", 7000 + index));
+                    assert_eq!(said, format!("refused by number{index}"));
+                    assert_eq!(process.hear(), "refused");
+                }
+                // There is no listener: 8 is "invalid service id".
+                assert_eq!(caller.ask("dial 10.9.0.1 7999"), "refused: 8");
+            }
+            // A port has one listener on a host.
+            let in_use = format!("errno {}", libc::EADDRINUSE);
+            assert_eq!(listens(&mut left[1], 7000), in_use);
+            assert_eq!(left[0].ask("unlisten"), "closed");
+            assert_eq!(listens(&mut left[1], 7000), "listening");
+            // The resources of a dead process are free.
+            left[2].kill();
+            assert_eq!(listens(&mut left[3], 7002), "listening");
+            left[3].tell("refuse heir");
+            assert_eq!(callers[0].ask("dial 10.9.0.1 7002"), "refused by heir");
+        },
+    );
 }
 
 #[test]
 fn every_process_in_a_group_gets_a_copy() {
-    isolated("every_process_in_a_group_gets_a_copy", SETUP, || {
-        let mut all = Process::start_many(&["veth0"; 4]);
-        for process in &mut all[..3] {
-            assert_eq!(process.ask("attach 239.7.7.7"), "attached");
-        }
-        assert_eq!(all[3].ask("cast 239.7.7.7"), "sent");
-        for process in &mut all[..3] {
-            assert_eq!(process.ask("copies"), "1");
-        }
-    });
+    isolated(
+        "every_process_in_a_group_gets_a_copy",
+        TWO_INTERFACES,
+        || {
+            let mut all = Process::start_many(&["veth0"; 4]);
+            for process in &mut all[..3] {
+                assert_eq!(process.ask("attach 239.7.7.7"), "attached");
+            }
+            assert_eq!(all[3].ask("cast 239.7.7.7"), "sent");
+            for process in &mut all[..3] {
+                assert_eq!(process.ask("copies"), "1");
+            }
+        },
+    );
 }
 
 #[test]
 fn peers_of_a_killed_process_are_notified_by_other_processes() {
     isolated(
         "peers_of_a_killed_process_are_notified_by_other_processes",
-        SETUP,
+        TWO_INTERFACES,
         || {
             for survivor_is_there in [true, false] {
                 let mut left = Process::start("veth0");
@@ -476,7 +493,7 @@ fn make_directory(path: &str) -> &Path {
 #[test]
 fn processes_of_a_user_share_whatever_their_environments_say() {
     let name = "processes_of_a_user_share_whatever_their_environments_say";
-    isolated(name, SETUP, || {
+    isolated(name, TWO_INTERFACES, || {
         with_own_directories();
         // Another user has made all names in the common directories first.
         for squatted in ["/run/airdma-0", "/tmp/airdma-0"] {
@@ -501,7 +518,7 @@ fn processes_of_a_user_share_whatever_their_environments_say() {
 #[test]
 fn processes_share_although_a_session_came_between_them() {
     let name = "processes_share_although_a_session_came_between_them";
-    isolated(name, SETUP, || {
+    isolated(name, TWO_INTERFACES, || {
         with_own_directories();
         std::fs::write("/run/airdma-0", "").unwrap();
         let mut before = Process::start_with("veth0", None);
@@ -520,20 +537,24 @@ fn processes_share_although_a_session_came_between_them() {
 
 #[test]
 fn a_process_without_a_registry_is_told_why() {
-    isolated("a_process_without_a_registry_is_told_why", SETUP, || {
-        with_own_directories();
-        let mut first = Process::start_with("veth0", None);
-        for squatted in ["/run/airdma-0", "/tmp/airdma-0"] {
-            drop(std::fs::remove_dir_all(squatted));
-            std::fs::write(squatted, "").unwrap();
-        }
-        let namespace = std::fs::metadata("/proc/self/ns/user").unwrap().ino();
-        std::fs::write(format!("/tmp/airdma-0-{namespace}"), "").unwrap();
-        let said = Process::refused("veth0");
-        assert!(
-            said.contains("/tmp/airdma-0 is not a directory (user 0, mode 644)"),
-            "{said}"
-        );
-        first.quit();
-    });
+    isolated(
+        "a_process_without_a_registry_is_told_why",
+        TWO_INTERFACES,
+        || {
+            with_own_directories();
+            let mut first = Process::start_with("veth0", None);
+            for squatted in ["/run/airdma-0", "/tmp/airdma-0"] {
+                drop(std::fs::remove_dir_all(squatted));
+                std::fs::write(squatted, "").unwrap();
+            }
+            let namespace = std::fs::metadata("/proc/self/ns/user").unwrap().ino();
+            std::fs::write(format!("/tmp/airdma-0-{namespace}"), "").unwrap();
+            let said = Process::refused("veth0");
+            assert!(
+                said.contains("/tmp/airdma-0 is not a directory (user 0, mode 644)"),
+                "{said}"
+            );
+            first.quit();
+        },
+    );
 }

@@ -12,9 +12,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Variable with the interface, in the environment of such a process.
-pub const ROLE: &str = "AIRDMA_TEST_ROLE";
-
 /// The memory has three parts: the source of writes, the target of reads, and the target of the
 /// peer's writes.
 const PART: usize = 1 << 17;

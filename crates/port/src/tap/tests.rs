@@ -118,6 +118,47 @@ fn a_full_queue_counts_what_it_loses() {
 }
 
 #[test]
+fn a_packet_is_cut_anywhere() {
+    // 28 bytes of IP and UDP, 64 of the packet, 4 of the ICRC.
+    for snap in [0, 1, 27, 28, 29, 91, 92, 93, 95, 96, 97] {
+        let mut ports = ports();
+        let [whole, cut] = [SNAP_MAX, snap].map(|snap| sink(Filter::default(), snap, 1 << 20));
+        tap(&mut ports[0], LEFT, &whole);
+        tap(&mut ports[0], LEFT, &cut);
+        exchange(&mut ports, &[7, 9], 64);
+        let (whole, cut) = (records(&whole), records(&cut));
+        assert_eq!((whole.len(), cut.len()), (2, 2), "{snap}");
+        for ((_, whole), (header, cut)) in whole.iter().zip(&cut) {
+            assert_eq!(
+                (header.captured, header.original),
+                (snap.min(96) as u32, 96)
+            );
+            assert_eq!(**cut, whole[..snap.min(96)], "{snap}");
+        }
+    }
+}
+
+#[test]
+fn a_full_queue_has_the_room_that_it_was_given() {
+    let mut ports = ports();
+    // No power of two.
+    let bytes_max = 100 << 10;
+    let sink = sink(Filter::default(), SNAP_MAX, bytes_max);
+    tap(&mut ports[0], LEFT, &sink);
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..20 {
+            exchange(&mut ports, &[7; 16], 1024);
+        }
+        sink.take(&mut taken);
+        assert!(taken.len() > bytes_max - 2048, "{}", taken.len());
+        // The last one, of no packet, says what was lost.
+        let room = bytes_max + 2 * RECORD_HEADER_LEN;
+        assert!(taken.capacity() <= room, "{}", taken.capacity());
+    }
+}
+
+#[test]
 fn packets_that_did_not_leave_are_copied_once() {
     let [left, _right] = ports();
     let sink = sink(Filter::default(), SNAP_MAX, 1 << 20);

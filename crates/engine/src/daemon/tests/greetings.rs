@@ -1,7 +1,8 @@
 //! Connections that greet late, wrongly or never, and the place of the socket.
 
+use super::in_network;
 use super::raw::{Passed, Raw, connect, greet};
-use super::{Running, folder, in_network, info_of};
+use crate::common::{Running, folder, info_of, skipped};
 use crate::daemon::{Daemon, GREETING_TIME_MAX, NEWCOMERS_MAX, Place};
 use crate::remote::protocol::Welcome;
 use crate::remote::socket::Socket;
@@ -10,10 +11,13 @@ use airdma_shm::Arena;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// A user that this one is not.
+const NOBODY: u32 = 65_534;
 
 fn bind(path: &Path) -> io::Result<Daemon> {
     Daemon::bind(path, DeviceConfig::default(), |_| {})
@@ -213,13 +217,32 @@ fn a_lock_that_is_no_file_of_this_user_is_refused() {
     );
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "as it was");
     std::fs::remove_file(&lock).unwrap();
-    // A pipe that nothing reads would block, or be no lock.
+    // A pipe that nothing reads would block, and one that is read would be locked as a file is.
     let name = std::ffi::CString::new(lock.to_str().unwrap()).unwrap();
     // SAFETY: a name that ends with a zero.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    assert!(refusal_of(&path).1.contains("--socket"));
+    let both_ends = File::options().read(true).write(true).open(&lock).unwrap();
     let (_, said) = refusal_of(&path);
-    assert!(said.contains("--socket"), "{said}");
+    assert!(said.contains("no file of this user"), "{said}");
+    drop(both_ends);
     std::fs::remove_file(&lock).unwrap();
     drop(bind(&path).unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_lock_of_another_user_is_refused() {
+    let folder = folder("lock-of-another");
+    let path = folder.join("socket");
+    drop(bind(&path).unwrap());
+    let lock = folder.join("socket.lock");
+    match chown(&lock, Some(NOBODY), None) {
+        Ok(()) => {
+            let (_, said) = refusal_of(&path);
+            assert!(said.contains("no file of this user"), "{said}");
+        }
+        Err(_) => skipped("only root gives files away"),
+    }
     std::fs::remove_dir_all(&folder).unwrap();
 }
