@@ -88,7 +88,8 @@ impl Stand {
     }
 }
 
-/// A request that the caller [has polled](Manager::poll_event), and that gives way to a younger one.
+/// A request that the caller [has polled](Manager::poll_event), and that gives way to a younger
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evicted {
     /// Of a connection.

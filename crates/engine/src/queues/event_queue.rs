@@ -27,7 +27,7 @@ struct Waiting<T> {
     takers: u32,
 }
 
-/// What became of an event that was to be [withdrawn](EventQueue::withdraw).
+/// Result of [withdrawing](EventQueue::withdraw) an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Withdrawn {
     /// There is none such.
