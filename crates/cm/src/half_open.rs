@@ -92,9 +92,9 @@ impl Stand {
 /// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evicted {
-    /// Of a connection.
+    /// A request for a connection.
     Connection(ConnectionId),
-    /// Of a resolution.
+    /// A request for a resolution.
     Resolution(SidrId),
 }
 
