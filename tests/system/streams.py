@@ -71,7 +71,8 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("from FFmpeg to FFmpeg, by pipes", _ffmpeg),
     ]
     for number, (name, test) in enumerate(tests):
-        if test is _ffmpeg and not shutil.which("ffmpeg"):
+        # Where tests may not be skipped it fails.
+        if test is _ffmpeg and not shutil.which("ffmpeg") and os.environ.get("CI") != "true":
             tally.skip(f"airdma stream: {name}", "no ffmpeg (Debian package ffmpeg)")
             continue
         started = time.monotonic()

@@ -221,9 +221,9 @@ fn packets_are_copied_while_a_reader_is_connected() {
             };
             rest = &after[header.captured as usize..];
         }
-        // At least a packet and its acknowledgement.
-        assert!(rest.is_empty() && sent >= 2, "{sent} {received}");
-        assert_eq!(sent, received);
+        assert!(rest.is_empty());
+        // A packet and its acknowledgement at least. What left at the end was not received any more.
+        assert!(sent >= received && received >= 2, "{sent} {received}");
     });
 }
 
