@@ -222,7 +222,7 @@ fn packets_are_copied_while_a_reader_is_connected() {
             rest = &after[header.captured as usize..];
         }
         assert!(rest.is_empty());
-        // A packet and its acknowledgement at least. What left at the end was not received any more.
+        // A packet and its acknowledgement at least. What left at the end was received by none.
         assert!(sent >= received && received >= 2, "{sent} {received}");
     });
 }
