@@ -34,6 +34,9 @@ impl Requester {
             self.rewind(Some(Loss::Timeout));
             if self.note_silence(now.duration_since(deadline), attributes)? {
                 host.count(Counter::SilenceExcused);
+                if let Some(repair) = &mut self.repair {
+                    repair.note_excuse(self.repeats, now);
+                }
             }
         }
         if let Some(repair) = &mut self.repair

@@ -133,7 +133,6 @@ impl Requester {
         let is_stuck = |repair: &Repair| repair.is_stuck(self.repeats, now);
         let is_cut_long = |entry: Entry| entry.payload > attributes.path_mtu.bytes();
         self.acked < self.sent_max
-            && self.excused_for.is_zero()
             && self.repair.as_deref().is_some_and(is_stuck)
             && entry_at(&self.queue, self.acked).is_some_and(is_cut_long)
     }

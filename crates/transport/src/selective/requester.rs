@@ -39,7 +39,7 @@ const RTT_MIN: Duration = Duration::from_micros(500);
 const RTT_MAX: Duration = Duration::from_secs(2);
 /// Assumed delay of the peer's reports before it is known.
 const TOLD_WITHIN_START: Duration = Duration::from_millis(1);
-const PROBE_BACKOFF_MAX: u32 = 6;
+const PROBE_BACKOFF_MAX: u8 = 6;
 /// Number of searches in a round trip for lost responses among those requested again.
 const LOOKS_PER_RTT: u32 = 4;
 /// Delay of a report that was asked for.
@@ -49,10 +49,10 @@ const ASKED_WITHIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MIN: Duration = Duration::from_millis(40);
 
 /// Retransmissions of one packet after which it counts as too long for the path, if it is long.
-const STUCK_REPEATS: u8 = 3;
+const STUCK_REPEATS: i16 = 3;
 /// The same where a long packet behind it has arrived: the path was wide, and may have become
 /// narrow.
-const STUCK_REPEATS_WIDE: u8 = 8;
+const STUCK_REPEATS_WIDE: i16 = 8;
 /// Silence of a peer before it may be the path that is at fault.
 const STUCK_SILENT_MIN: Duration = Duration::from_millis(250);
 
@@ -74,14 +74,15 @@ pub(crate) struct Flight {
 #[repr(C, align(64))]
 pub(crate) struct Repair {
     lost_count: u32,
-    probes: u32,
+    probes: u8,
+    /// Retransmissions of the oldest packet since [`silent_since`](Self::silent_since), less those by
+    /// rewinds before.
+    oldest_again: i16,
     /// The peer has reported all before this as executed.
     told: u64,
     probe_at: Option<Time>,
-    /// When the oldest packet became that.
-    progress_at: Time,
-    /// Retransmissions of the oldest packet since then.
-    oldest_again: u8,
+    /// When the oldest packet became that, or the peer was last known not to run.
+    silent_since: Time,
     /// Whether a later long packet has arrived since.
     is_wide: bool,
     /// Whether the peer has said since that it has others.
@@ -157,7 +158,7 @@ impl Repair {
             looked_at: Time::ZERO,
             oldest_again: 0,
             is_wide: false,
-            progress_at: Time::ZERO,
+            silent_since: Time::ZERO,
             is_alive: false,
         }
     }
@@ -423,7 +424,7 @@ impl Repair {
 
     /// Notes that `packets` packets were retransmitted; `acked` is the oldest.
     pub(crate) fn sent(&mut self, first: u64, packets: u32, acked: u64, now: Time) {
-        self.oldest_again = (self.oldest_again).saturating_add(u8::from(first == acked));
+        self.oldest_again = (self.oldest_again).saturating_add(i16::from(first == acked));
         // An acknowledgement that waits for missing packets says nothing about the round trip
         // (Karn).
         self.timing = None;
@@ -463,7 +464,15 @@ impl Repair {
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.oldest_again = 0;
         self.is_wide = false;
-        self.progress_at = now;
+        self.silent_since = now;
+        self.is_alive = false;
+    }
+
+    /// Notes that the process at the other end does not run, to which the oldest packet was sent
+    /// `repeats` times by rewinds: nothing until now says anything of the path.
+    pub(crate) fn note_excuse(&mut self, repeats: u8, now: Time) {
+        self.silent_since = now;
+        self.oldest_again = -i16::from(repeats);
         self.is_alive = false;
     }
 
@@ -474,14 +483,14 @@ impl Repair {
 
     /// Whether a long packet behind the oldest one would be news.
     pub(crate) fn may_be_narrow(&self) -> bool {
-        self.oldest_again > 0 && !self.is_wide
+        self.oldest_again != 0 && !self.is_wide
     }
 
     /// Whether the oldest packet, which was sent `repeats` times by rewinds as well, does not
     /// arrive while others may: the peer says that it has others, or the silence is long.
     pub(crate) fn is_stuck(&self, repeats: u8, now: Time) -> bool {
-        let again = self.oldest_again.saturating_add(repeats);
-        let has_waited = now.duration_since(self.progress_at) >= STUCK_SILENT_MIN;
+        let again = self.oldest_again.saturating_add(repeats.into());
+        let has_waited = now.duration_since(self.silent_since) >= STUCK_SILENT_MIN;
         let enough = if self.is_wide {
             STUCK_REPEATS_WIDE
         } else {

@@ -44,7 +44,8 @@ fn tells(b: &mut Bench) -> (u32, Vec<(u32, u32)>) {
     (expected.get(), ranges.collect())
 }
 
-fn told(b: &mut Bench, expected: u32, missing: &[(u32, u32)]) {
+/// The peer reports the expected PSN, and what is missing.
+pub fn told(b: &mut Bench, expected: u32, missing: &[(u32, u32)]) {
     let missing: Vec<PsnRange> = missing
         .iter()
         .map(|&(first, packets)| PsnRange {

@@ -6,6 +6,7 @@ use airdma_transport::*;
 use airdma_wire::*;
 
 use crate::bench::*;
+use crate::selective::told;
 
 const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 
@@ -190,6 +191,26 @@ fn a_process_that_does_not_run_makes_no_path_narrow() {
         b.post(Operation::Send, 400);
         // 0.67 s, in which long packets are lost.
         stay_silent(&mut b, 10, excused);
+        assert_eq!(b.qp.is_path_narrow(b.now), !excused);
+        // The process runs again. They are lost still.
+        stay_silent(&mut b, 3, false);
+        assert_eq!(b.qp.is_path_narrow(b.now), !excused);
+        stay_silent(&mut b, 1, false);
+        assert!(b.qp.is_path_narrow(b.now));
+    }
+}
+
+/// What was lost while the process did not run is not lost on the path, though later packets are
+/// there when it runs again.
+#[test]
+fn what_a_stopped_process_lost_makes_no_path_narrow() {
+    for excused in [false, true] {
+        let mut b = agreed(14, 7);
+        b.qp.set_long_payloads(400, 400, false);
+        b.post(Operation::Send, 400);
+        b.post(Operation::Send, 8);
+        stay_silent(&mut b, 3, excused);
+        told(&mut b, P0, &[(P0, 1)]);
         assert_eq!(b.qp.is_path_narrow(b.now), !excused);
     }
 }
