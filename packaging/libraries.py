@@ -7,7 +7,9 @@ refers to are in /usr/share/common-licenses.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,6 @@ from urllib.parse import quote
 
 COMMON = Path("/usr/share/common-licenses")
 _REFERENCE = re.compile(rf"{COMMON}/([A-Za-z]+(?:-[0-9]+(?:\.[0-9]+)*)?)")
-
-
-class UnknownLicenceError(Exception):
-    """A library that must not be shipped, since its licence is not known."""
-
-    def __init__(self, library: Path) -> None:
-        super().__init__(f"no Debian package here has {library}: its licence is not known, and the image must have it")
 
 
 @dataclass(frozen=True, order=True)
@@ -62,7 +57,7 @@ def package(library: Path) -> Package:
         if owner and Path(path).resolve() == library.resolve():
             shown = _said("dpkg-query", "--show", "--showformat=${Package} ${Version} ${Architecture}", owner)
             return Package(*shown.split())
-    raise UnknownLicenceError(library)
+    sys.exit(f"packaging/libraries.py: no Debian package has {library}, so that its licence is not known")
 
 
 def licences(texts: list[str]) -> list[Path]:
@@ -87,4 +82,6 @@ def component(package: Package) -> dict[str, Any]:
 
 
 def _said(*command: str) -> str:
+    if not shutil.which(command[0]):
+        sys.exit(f"packaging/libraries.py: no {command[0]}: the image and the bill of materials are made on a Debian")
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout

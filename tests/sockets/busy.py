@@ -46,7 +46,7 @@ if serves:
     take(1)
 else:
     take(1)
-    # Nobody has asked for so long.
+    # By then this end takes its peer for a process without the library: reads sleep in the kernel.
     time.sleep(ALONE_S)
     reader = threading.Thread(target=take, args=(2,))
     reader.start()

@@ -24,7 +24,7 @@ pub struct Config {
     /// fails beyond.
     pub connections_max: usize,
     /// Most passive connections that are not established, over all listeners; the oldest is evicted
-    /// for one more.
+    /// for one more, and counts until the caller has [decided](crate::Manager::poll_evicted) on it.
     pub half_open_max: usize,
     /// Most ended connections and answered exchanges that are kept; the oldest is evicted first.
     pub resting_max: usize,

@@ -15,6 +15,7 @@ use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::{Bth, Deth, HEADERS_LEN_MAX, Headers, Opcode};
 use common::*;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 const TCP_PORT: u16 = 7471;
 const BACKLOG: usize = 8;
@@ -123,15 +124,21 @@ fn works(left: &End, right: &End, seed: u8) {
     assert_eq!(right.memory.bytes(0, 2048), data);
 }
 
-#[test]
-fn a_flood_of_requests_is_bounded_and_connections_go_on() {
-    let (left, right) = sockets("127.0.9.5", "127.0.9.6");
+/// A device that listens at `right`, its channel, and a connection to it from `left`.
+fn listening(left: &str, right: &str) -> (Arc<Device>, Arc<CmChannel>, End, End) {
+    let (left, right) = sockets(left, right);
     let (active, passive) = pair_on(&left, &right, 4096);
     let answers = CmChannel::new().unwrap();
     let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
     right
         .cm_listen(service, Takes::RC, None, BACKLOG, &answers, 1)
         .unwrap();
+    (right, answers, active, passive)
+}
+
+#[test]
+fn a_flood_of_requests_is_bounded_and_connections_go_on() {
+    let (right, answers, active, passive) = listening("127.0.9.5", "127.0.9.6");
     let mut stranger = Stranger::new("127.0.9.7", "127.0.9.6");
     works(&active, &passive, 0);
 
@@ -169,13 +176,7 @@ fn a_flood_of_requests_is_bounded_and_connections_go_on() {
 /// A thread has fetched the request, and waits for the worker to hand it over.
 #[test]
 fn a_request_that_was_fetched_outlives_younger_ones() {
-    let (left, right) = sockets("127.0.9.14", "127.0.9.15");
-    let (active, passive) = pair_on(&left, &right, 4096);
-    let answers = CmChannel::new().unwrap();
-    let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
-    right
-        .cm_listen(service, Takes::RC, None, BACKLOG, &answers, 1)
-        .unwrap();
+    let (right, answers, active, passive) = listening("127.0.9.14", "127.0.9.15");
     let mut stranger = Stranger::new("127.0.9.16", "127.0.9.15");
     let mut requests = stranger
         .requests(1 + 3 * BACKLOG as u32, TCP_PORT)
@@ -213,13 +214,7 @@ fn a_request_that_was_fetched_outlives_younger_ones() {
 
 #[test]
 fn what_is_malformed_or_somebody_elses_is_counted_and_dropped() {
-    let (left, right) = sockets("127.0.9.8", "127.0.9.9");
-    let (active, passive) = pair_on(&left, &right, 4096);
-    let answers = CmChannel::new().unwrap();
-    let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
-    right
-        .cm_listen(service, Takes::RC, None, BACKLOG, &answers, 1)
-        .unwrap();
+    let (right, answers, active, passive) = listening("127.0.9.8", "127.0.9.9");
     let mut stranger = Stranger::new("127.0.9.10", "127.0.9.9");
     let counted = |name: &str, send: &mut dyn FnMut()| {
         let before = counter(&right, name);
