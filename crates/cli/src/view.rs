@@ -6,7 +6,7 @@
 //! shown with their control characters escaped. Which process and user answers is the kernel's
 //! word, not the answer's.
 
-use airdma_engine::VIEW_NAME_PREFIX;
+use airdma_engine::{REPORT_VERSION, VIEW_NAME_PREFIX};
 use airdma_files::printable;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Deserialize;
@@ -30,8 +30,6 @@ const REPORT_BYTES_MAX: usize = 1 << 20;
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Sockets know no timeout of zero.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
-/// The version of reports that is understood.
-const VERSION: u32 = 1;
 /// Longest text that is shown of a process.
 const TEXT_MAX: usize = 48;
 
@@ -264,7 +262,7 @@ impl View {
 impl Report {
     fn parse(line: &str) -> Result<Report, NotUnderstood> {
         let version: Version = serde_json::from_str(line).unwrap_or_default();
-        if version.version != Some(VERSION) {
+        if version.version != Some(REPORT_VERSION) {
             return Err(NotUnderstood::of(version));
         }
         let mut report: Report =

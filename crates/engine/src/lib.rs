@@ -58,6 +58,7 @@ pub use airdma_wire::{Feth, Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig, PortKind, RateControl, Window as PeerWindow};
 #[doc(hidden)]
 pub use control::check_control_bytes;
+pub use core::report::VERSION as REPORT_VERSION;
 pub use core::viewers::{CAPTURING, NAME_PREFIX as VIEW_NAME_PREFIX};
 pub use counter_names::SocketCounter;
 pub use daemon::Daemon;

@@ -39,6 +39,9 @@ use std::sync::Arc;
 const QUEUE_PAIRS_MAX: usize = 1024;
 const PEERS_MAX: usize = 256;
 
+/// Version of reports: another one when a member is gone, or means something else.
+pub const VERSION: u32 = 1;
+
 impl Core {
     /// What the device is doing.
     pub(crate) fn report(&self) -> String {
@@ -51,7 +54,7 @@ impl Core {
         });
         let airdma = env!("CARGO_PKG_VERSION");
         let mut out = format!(
-            r#"{{"version":1,"airdma":"{airdma}","interface":{interface},"now_ns":{now_ns}"#
+            r#"{{"version":{VERSION},"airdma":"{airdma}","interface":{interface},"now_ns":{now_ns}"#
         );
         rows.write(&mut out, full);
         out.push('}');

@@ -75,8 +75,8 @@ pub(crate) struct Flight {
 pub(crate) struct Repair {
     lost_count: u32,
     probes: u8,
-    /// Retransmissions of the oldest packet since [`silent_since`](Self::silent_since), less those by
-    /// rewinds before.
+    /// Retransmissions of the oldest packet since [`silent_since`](Self::silent_since), less those
+    /// by rewinds before.
     oldest_again: i16,
     /// The peer has reported all before this as executed.
     told: u64,
