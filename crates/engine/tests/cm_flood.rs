@@ -178,10 +178,9 @@ fn a_flood_of_requests_is_bounded_and_connections_go_on() {
 fn a_request_that_was_fetched_outlives_younger_ones() {
     let (right, answers, active, passive) = listening("127.0.9.14", "127.0.9.15");
     let mut stranger = Stranger::new("127.0.9.16", "127.0.9.15");
-    let mut requests = stranger
-        .requests(1 + 3 * BACKLOG as u32, TCP_PORT)
-        .into_iter();
-    stranger.send(&requests.next().unwrap(), GSI_QKEY);
+    let requests = stranger.requests(1 + 3 * BACKLOG as u32, TCP_PORT);
+    let (first, younger) = requests.split_first().unwrap();
+    stranger.send(first, GSI_QKEY);
     let mut fetched = None;
     wait_until("the first request", || {
         works(&active, &passive, 1);
@@ -191,13 +190,15 @@ fn a_request_that_was_fetched_outlives_younger_ones() {
     let Some((1, CmNews::Event(Event::ConnectRequest(request)))) = fetched else {
         panic!("{fetched:?}");
     };
-    for younger in requests {
-        stranger.send(&younger, GSI_QKEY);
+    for (number, request) in younger.iter().enumerate() {
+        stranger.send(request, GSI_QKEY);
+        // Each comes to the channel.
+        wait_until("it was taken", || {
+            works(&active, &passive, 2);
+            let evicted = counter(&right, "cm_half_open_evicted") as usize;
+            evicted >= (number + 2).saturating_sub(BACKLOG)
+        });
     }
-    wait_until("as many younger ones as evict it", || {
-        works(&active, &passive, 2);
-        counter(&right, "cm_half_open_evicted") > BACKLOG as u64
-    });
     let own = CmChannel::new().unwrap();
     right.cm_hand_over(request.id, &own, 2).unwrap();
     let with = Accept {
@@ -210,6 +211,18 @@ fn a_request_that_was_fetched_outlives_younger_ones() {
         private_data: b"",
     };
     right.cm_accept(request.id, &with).unwrap();
+    // Nothing is left of younger ones that were evicted, and that nothing has fetched: repeated,
+    // they are new. The only one that waited has stayed, since its event was announced.
+    let evicted = counter(&right, "cm_half_open_evicted");
+    let gone = younger.len() - BACKLOG;
+    for request in &younger[..gone] {
+        stranger.send(request, GSI_QKEY);
+    }
+    wait_until("they come again", || {
+        works(&active, &passive, 3);
+        counter(&right, "cm_half_open_evicted") >= evicted + gone as u64 - 1
+    });
+    assert!(counter(&right, "cm_duplicates") <= 1);
 }
 
 #[test]

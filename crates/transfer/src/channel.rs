@@ -276,6 +276,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_said_before_a_connection_was_lost_counts() {
+        let lost = || Err(Error::Rdma(Device::open("nowhere").unwrap_err()));
+        let said = || Err(Error::Refused);
+        for (mut heard, is_said) in [
+            (vec![Ok(true), Ok(true), lost()], false),
+            (vec![Ok(true), Ok(false)], false),
+            (vec![Ok(true), said(), lost()], true),
+        ] {
+            heard.reverse();
+            let result = hear_the_rest(|| heard.pop().unwrap());
+            assert_eq!(matches!(result, Err(Error::Refused)), is_said);
+            assert_eq!(result.is_ok(), !is_said);
+        }
+    }
+
+    #[test]
     fn messages_without_a_frame_do_not_starve_the_clock() {
         isolated(
             "channel::tests::messages_without_a_frame_do_not_starve_the_clock",

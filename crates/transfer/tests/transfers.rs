@@ -513,7 +513,7 @@ fn a_disk_that_fills_up_under_data_breaks_no_connection() {
     isolated(name, "", || {
         let world = World::new("full");
         let file = world.write("file", LARGE);
-        for _ in 0..10 {
+        for _ in 0..20 {
             let seen = Seen::default();
             let destination = Destination::Stream(Stream::new(FullDisk(2_000_000)));
             let received = world.receive_to(destination, &seen, &|_| true, || {
