@@ -14,7 +14,7 @@ use airdma_engine::{
     QpState, QpType, Qpn, RETRY_FOR_EVER, random_u32,
 };
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -54,6 +54,10 @@ pub(crate) struct Connection {
     polling: Mutex<Vec<Completion>>,
     /// Number of WRITEs of the peer for which tasks were woken.
     writes_noted: AtomicU64,
+    /// Whether completed operations raise no event: see [`Endpoint::wake_for_messages_only`].
+    ///
+    /// [`Endpoint::wake_for_messages_only`]: crate::Endpoint::wake_for_messages_only
+    messages_only: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -231,6 +235,7 @@ impl Connection {
             cq,
             polling: Mutex::new(Vec::with_capacity(polling::BATCH)),
             writes_noted: AtomicU64::new(0),
+            messages_only: AtomicBool::new(false),
             state: Mutex::new(State {
                 work: Work::new(words),
                 is_open: false,
@@ -539,6 +544,14 @@ impl Connection {
         self.take_and_arm(true)
     }
 
+    pub(crate) fn wake_for_messages_only(&self, messages_only: bool) {
+        self.messages_only.store(messages_only, Ordering::Relaxed);
+    }
+
+    fn wakes_for_messages_only(&self) -> bool {
+        self.messages_only.load(Ordering::Relaxed)
+    }
+
     /// As [`Connection::arm_and_progress`], without running the device.
     pub(crate) fn arm(&self) -> bool {
         self.take_and_arm(false)
@@ -547,7 +560,9 @@ impl Connection {
     fn take_and_arm(&self, runs: bool) -> bool {
         let mut after = Aftermath::default();
         let mut polling = lock(&self.polling);
-        let any = polling::take_and_arm(&self.cq, runs, &mut polling, |batch| {
+        // Requests that wait for room are posted once others are entered.
+        let messages_only = self.wakes_for_messages_only() && !self.state().work.overflows();
+        let any = polling::take_and_arm(&self.cq, runs, messages_only, &mut polling, |batch| {
             self.enter(batch, &mut after);
         });
         drop(polling);
@@ -587,6 +602,9 @@ impl Connection {
 
     /// Periodic checks: a deadline may be over, and a silent peer may be gone.
     pub(crate) fn tick(&self) {
+        if self.wakes_for_messages_only() {
+            self.progress();
+        }
         let mut after = Aftermath::default();
         {
             let mut state = self.state();

@@ -496,7 +496,7 @@ impl Datagrams {
     fn arm_and_progress(&self) {
         let mut after = Aftermath::default();
         let mut polling = lock(&self.polling);
-        polling::take_and_arm(&self.cq, true, &mut polling, |batch| {
+        polling::take_and_arm(&self.cq, true, false, &mut polling, |batch| {
             self.enter(batch, &mut after);
         });
         drop(polling);

@@ -233,6 +233,16 @@ impl Endpoint {
         self.connection.arm()
     }
 
+    /// Whether messages and failures alone wake the program, and completed operations do not.
+    ///
+    /// These are entered by the next [`attend`](Self::attend) or [`run`](Self::run), with which the
+    /// setting takes effect: for a program that needs the memory of a send only when it sends
+    /// again. Nothing should wait for an operation meanwhile. A message wakes if it is solicited
+    /// (IBTA 9.2.3): those of an endpoint are, a Verbs program sets `IBV_SEND_SOLICITED`.
+    pub fn wake_for_messages_only(&self, messages_only: bool) {
+        self.connection.wake_for_messages_only(messages_only);
+    }
+
     /// Runs the device once: what it brings is entered.
     pub fn run(&self) {
         self.connection.arm_and_progress();

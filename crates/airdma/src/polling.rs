@@ -23,16 +23,23 @@ pub(crate) fn take(
     }
 }
 
-/// Takes what the queue holds, and arms it for later completions; `runs` the device once before.
-/// Returns whether there was anything.
+/// Takes what the queue holds, and arms it for later completions, or only those that are solicited
+/// or unsuccessful; `runs` the device once before. Returns whether there was anything.
 pub(crate) fn take_and_arm(
     cq: &Cq,
     runs: bool,
+    solicited_only: bool,
     batch: &mut Vec<Completion>,
     mut enter: impl FnMut(&[Completion]),
 ) -> bool {
-    let mut any = runs && next(batch, &mut enter, |sink| cq.arm_and_poll(BATCH, sink)) > 0;
-    while next(batch, &mut enter, |sink| cq.arm_and_take(BATCH, sink)) > 0 {
+    let mut any = runs
+        && next(batch, &mut enter, |sink| {
+            cq.arm_and_poll(solicited_only, BATCH, sink)
+        }) > 0;
+    while next(batch, &mut enter, |sink| {
+        cq.arm_and_take(solicited_only, BATCH, sink)
+    }) > 0
+    {
         any = true;
     }
     any

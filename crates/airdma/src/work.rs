@@ -424,11 +424,18 @@ impl Work {
             .word
             .map(|word| self.words.element(&bytes_of_word(word)));
         let element = slot.buffer.as_ref().map(Buffer::element).or(word);
+        // Messages wake a peer that wants to be woken by nothing else.
+        let is_message = matches!(
+            operation,
+            Verb::Send | Verb::SendImm(_) | Verb::SendInvalidate(_) | Verb::WriteImm { .. }
+        );
+        let mut flags = SendFlags::SIGNALLED;
+        flags.set(SendFlags::SOLICITED, is_message);
         let wr = SendWr {
             wr_id: number as u64,
             operation,
             sges: element.as_slice(),
-            flags: SendFlags::SIGNALLED,
+            flags,
             datagram: None,
             srqn: 0,
         };

@@ -170,3 +170,52 @@ fn a_task_is_woken_when_the_event_loop_has_ended() {
         }
     });
 }
+
+#[test]
+fn a_send_wakes_no_program_that_waits_for_messages_only() {
+    let name = "a_send_wakes_no_program_that_waits_for_messages_only";
+    isolated(name, "", || {
+        let Pair {
+            here,
+            there,
+            left,
+            right,
+        } = pair();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let is_woken = |limit: Duration| {
+            let start = Instant::now();
+            while !woken.0.load(Ordering::SeqCst) && start.elapsed() < limit {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            woken.0.load(Ordering::SeqCst)
+        };
+        for messages_only in [false, true, false] {
+            left.wake_for_messages_only(messages_only);
+            woken.0.store(false, Ordering::SeqCst);
+            let mut answer = left.recv(here.allocate(8).unwrap(), ..);
+            let question = right.recv(there.allocate(8).unwrap(), ..);
+            let mut sent = left.send(filled(&here, b"question"), ..);
+            assert!(look(&left, &mut answer, &waker).is_pending());
+            let mut is_sent = sent.look(&waker).is_ready();
+            assert_eq!(question.wait().unwrap()[..], *b"question");
+            // An acknowledgement comes within a few milliseconds.
+            let limit = if messages_only { 100 } else { 10_000 };
+            let wakes = is_woken(Duration::from_millis(limit));
+            assert_eq!(wakes, !messages_only && !is_sent, "{messages_only}");
+            if wakes {
+                woken.0.store(false, Ordering::SeqCst);
+                assert!(look(&left, &mut answer, &waker).is_pending());
+            }
+            right.send(filled(&there, b"answer!!"), ..).wait().unwrap();
+            assert!(is_woken(PATIENCE));
+            // With the message the earlier completions are entered.
+            is_sent |= sent.look(&waker).is_ready();
+            assert!(is_sent);
+            let Poll::Ready(message) = look(&left, &mut answer, &waker) else {
+                panic!("woken without a message");
+            };
+            assert_eq!(message[..], *b"answer!!");
+        }
+    });
+}

@@ -215,6 +215,9 @@ impl Lane {
     /// Sends a message without credits.
     pub fn tell(&mut self, kind: Kind, value: u64, payload: &[u8]) {
         self.reclaim_control();
+        if self.sending.control_free.is_empty() && self.attend() {
+            self.reclaim_control();
+        }
         let sending = &mut self.sending;
         let Some(mut region) = sending.control_free.pop() else {
             // The peer acknowledges none of them.
@@ -253,7 +256,7 @@ impl Lane {
         let before = self.news();
         let mut arrived = self.collect(fd);
         // What comes after the last look wakes.
-        while self.endpoint.attend() {
+        while self.attend() {
             arrived |= self.collect(fd);
         }
         self.pump();
@@ -282,6 +285,13 @@ impl Lane {
             // For the task that negotiates, and for the socket.
             self.waker.wake_by_ref();
         }
+    }
+
+    /// Enters what has completed. Whether there was anything.
+    fn attend(&mut self) -> bool {
+        let messages_only = !self.waits_for_sends();
+        self.endpoint.wake_for_messages_only(messages_only);
+        self.endpoint.attend()
     }
 
     /// As [`Lane::progress`], after running the device.

@@ -5,7 +5,7 @@ pub const HEADER_BYTES: usize = 16;
 /// Longest message.
 pub const MESSAGE_BYTES: usize = 32 * 1024;
 /// Version of this protocol, in the first message of each end.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

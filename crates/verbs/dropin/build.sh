@@ -39,9 +39,9 @@ objcopy --keep-global-symbols="$work/exported" "$work/whole.o"
 mkdir -p "$out"
 cc -shared -o "$work/libibverbs.so.1" "$work/whole.o" "$work/stubs.o" "$work/rsockets.o" -Wl,--gc-sections \
     -Wl,--version-script="$work/versions" -Wl,-soname,libibverbs.so.1 -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
-# In one step: programs that run have the old file mapped.
-install -m 755 "$work/libibverbs.so.1" "$out/libibverbs.so.1.new"
-mv "$out/libibverbs.so.1.new" "$out/libibverbs.so.1"
+# In one step: programs that run have the old file mapped. Another build may do the same.
+install -m 755 "$work/libibverbs.so.1" "$out/libibverbs.so.1.$$"
+mv "$out/libibverbs.so.1.$$" "$out/libibverbs.so.1"
 for name in libibverbs.so librdmacm.so.1 librdmacm.so; do
     ln -sf libibverbs.so.1 "$out/$name"
 done

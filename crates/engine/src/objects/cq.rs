@@ -175,13 +175,19 @@ impl Cq {
         }
     }
 
-    /// Arms the queue, and polls it as [`Cq::poll`] does. Completions that are taken raise no
-    /// event, and the queue need not be armed then: call it again, until there is none.
+    /// Arms the queue as [`Cq::arm`] does, and polls it as [`Cq::poll`] does. Completions that are
+    /// taken raise no event, and the queue need not be armed then: call it again, until there is
+    /// none.
     ///
     /// # Errors
     /// As [`Cq::poll`].
-    pub fn arm_and_poll(&self, max: usize, sink: impl FnMut(Completion)) -> Result<usize, Error> {
-        self.armed(|| self.poll(max, sink))
+    pub fn arm_and_poll(
+        &self,
+        solicited_only: bool,
+        max: usize,
+        sink: impl FnMut(Completion),
+    ) -> Result<usize, Error> {
+        self.armed(solicited_only, || self.poll(max, sink))
     }
 
     /// As [`Cq::arm_and_poll`], without running the worker.
@@ -190,19 +196,26 @@ impl Cq {
     /// `ENODEV` in a child after fork.
     pub fn arm_and_take(
         &self,
+        solicited_only: bool,
         max: usize,
         mut sink: impl FnMut(Completion),
     ) -> Result<usize, Error> {
-        self.armed(|| Ok(self.take(max, &mut |completion, _| sink(completion))))
+        self.armed(solicited_only, || {
+            Ok(self.take(max, &mut |completion, _| sink(completion)))
+        })
     }
 
-    fn armed(&self, take: impl FnOnce() -> Result<usize, Error>) -> Result<usize, Error> {
+    fn armed(
+        &self,
+        solicited_only: bool,
+        take: impl FnOnce() -> Result<usize, Error>,
+    ) -> Result<usize, Error> {
         let Some(channel) = &self.channel else {
             return take();
         };
         // The thread takes what it finds: no other is told.
         let expected = channel.events.expect();
-        self.arm(false)?;
+        self.arm(solicited_only)?;
         let taken = take();
         if matches!(taken, Ok(1..)) {
             channel.events.retain(|cq| !Arc::ptr_eq(cq, &self.shared));

@@ -51,10 +51,12 @@ impl Lane {
     /// Asks the kernel's connection for a sign of life of a peer that acknowledges nothing for a
     /// while, and notices its end.
     pub fn check_peer(&mut self, fd: i32) {
-        let mut on_way = self.sending.sent.iter();
-        let oldest = on_way.find(|sent| sent.operation.is_some());
-        let is_silent = oldest.is_some_and(|sent| sent.at.elapsed() >= SILENT_FOR);
-        if !is_silent {
+        if self.is_silent() {
+            // Sends that have ended may not have been entered.
+            self.attend();
+            self.reclaim();
+        }
+        if !self.is_silent() {
             self.sending.asked_at = None;
             return;
         }
@@ -72,6 +74,13 @@ impl Lane {
             self.sending.tokens += 1;
             self.sending.asked_at = Some(Instant::now());
         }
+    }
+
+    /// Whether the oldest message is on its way for long, as far as is known.
+    fn is_silent(&self) -> bool {
+        let mut on_way = self.sending.sent.iter();
+        let oldest = on_way.find(|sent| sent.operation.is_some());
+        oldest.is_some_and(|sent| sent.at.elapsed() >= SILENT_FOR)
     }
 
     /// Puts the token into the kernel's stream that the read gate of the peer stands on, once all
@@ -100,6 +109,14 @@ impl Lane {
     /// not read what the kernel had, so that no token may shut the gate.
     pub fn has_no_gate(&self) -> bool {
         self.sending.gate_shut && !(self.sending.is_switched && self.heard.drained)
+    }
+
+    /// Whether the end of a send matters before the next message of the peer: memory returns by the
+    /// later of both.
+    pub(super) fn waits_for_sends(&self) -> bool {
+        let sending = &self.sending;
+        let is_plain = sending.is_switched && self.phase() == Phase::None && !self.failed;
+        !is_plain || sending.gate_shut && sending.consumed > 0
     }
 
     /// Takes back memory that the peer's program has read.
@@ -277,6 +294,7 @@ impl Lane {
 
     /// Bytes that the peer has not acknowledged.
     pub fn unsent(&mut self) -> i32 {
+        self.attend();
         self.reclaim();
         let sending = &self.sending;
         let filling = sending.filling.as_ref().map_or(0, |(_, length)| *length);
