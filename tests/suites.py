@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Runs suites of the Makefile: those that only compute (`COMPUTING`) one after the other beside the
-others, with what these leave of the CPUs. A suite that fails does not keep the others from running,
-and the end of the output has the seconds of each suite and the lines that say what failed, so that
-the last page of a long log is enough.
+"""Runs suites of the Makefile, in three lines beside each other: those that only compute
+(`COMPUTING`), with what the others leave of the CPUs; those that mostly wait (`WAITING`); and the
+others. A suite that fails does not keep the others from running, and the end of the output has the
+seconds of each suite and the lines that say what failed, so that the last page of a long log is
+enough.
 
   python3 tests/suites.py lint unit system
 """
@@ -23,6 +24,10 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parents[1]
 COMPUTING = {"worlds", "instructions", "loom", "air-virtual", "congestion", "records-virtual"}
 """Suites in virtual time, or that count: a busy machine changes nothing in what they find."""
+WAITING = {"packages", "rdma-core-check", "sockets-short"}
+"""Suites whose programs wait for each other more than they compute, and that have no time limit
+which a busy machine could miss. Not `starve-short`: its loops would starve the others, too.
+"""
 GIVING_WAY = [
     "sh",
     "-c",
@@ -69,14 +74,20 @@ def main() -> int:
         return 2
     results = [Result(suite) for suite in suites]
     started = time.monotonic()
-    computing = [result for result in results if result.suite in COMPUTING]
-    beside = threading.Thread(target=run_beside, args=(computing,), daemon=True)
-    beside.start()
+    lines = [
+        threading.Thread(
+            target=run_beside, args=([result for result in results if result.suite in kind], yielding), daemon=True
+        )
+        for kind, yielding in ((COMPUTING, True), (WAITING, False))
+    ]
+    for line in lines:
+        line.start()
     for result in results:
-        if result.suite not in COMPUTING:
+        if result.suite not in COMPUTING | WAITING:
             print(f"==== {result.suite}", flush=True)
             run(result, sys.stdout)
-    beside.join()
+    for line in lines:
+        line.join()
     print("\nsuite                 seconds      CPU")
     for result in results:
         verdict = "ok" if result.passed else "FAILED"
@@ -94,13 +105,11 @@ def main() -> int:
     return 0
 
 
-def run_beside(results: list[Result]) -> None:
-    """Runs suites with what others leave of the CPUs. The output of each is printed when it
-    ends.
-    """
+def run_beside(results: list[Result], yielding: bool) -> None:
+    """Runs suites one after the other. The output of each is printed when it ends."""
     for result in results:
         with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
-            run(result, output, yielding=True)
+            run(result, output, yielding=yielding)
             output.seek(0)
             # One write: it is not mixed with the lines of the suite that runs meanwhile.
             print(f"==== {result.suite}, beside the others\n{output.read()}====", flush=True)
