@@ -38,10 +38,10 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build deb rpm image wheel release packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build deb rpm image wheel release aarch64 packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## release binaries
 	$(CARGO) build --release --workspace
@@ -60,6 +60,9 @@ wheel: ## wheel and source distribution of the Python package, in target/package
 
 release: build dropin ## all packages with their checksums and a bill of materials, in target/release-files
 	$(PYTHON) packaging/release.py
+
+aarch64: ## cross-builds everything for 64-bit ARM, and runs the tests of six crates by QEMU (a quarter of an hour; rustup target, gcc-aarch64-linux-gnu, qemu-user)
+	CARGO="$(CARGO)" $(PYTHON) tests/aarch64.py
 
 packages: build dropin ## makes the packages, looks at what is in them and runs it from a folder (a minute)
 	$(PYTHON) tests/packages/run.py $(PACKAGES_OPTIONS)

@@ -65,7 +65,12 @@ def build(built: Path, output: Path) -> Path:
         }
     )
     entry = descriptor(MANIFEST_TYPE, manifest)
-    entry["annotations"] = {"org.opencontainers.image.ref.name": stage.version()}
+    # podman takes the first as name and tag, containerd and Docker the second.
+    name = f"airdma:{stage.version()}"
+    entry["annotations"] = {
+        "org.opencontainers.image.ref.name": name,
+        "io.containerd.image.name": f"docker.io/library/{name}",
+    }
     index = json_bytes({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [entry]})
     files = {"oci-layout": json_bytes({"imageLayoutVersion": "1.0.0"}), "index.json": index}
     files |= {f"blobs/sha256/{digest(one)}": one for one in (config, manifest, blob)}

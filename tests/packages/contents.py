@@ -189,4 +189,42 @@ def setup(package: Path, _root: Path) -> str:
     return ""
 
 
-CHECKS: tuple[Callable[[Path, Path], str], ...] = (names, policy, verbs, c_library, manuals, completions, setup)
+READ_ONLY = """
+set -eu
+mount --bind "$1" "$1"
+mount -o remount,bind,ro "$1"
+ip link set lo up
+if touch "$1/usr/file" 2>/dev/null; then exit 9; fi
+airdma=$1/usr/bin/airdma
+"$airdma" devices
+"$airdma" run -- ibv_rc_pingpong -d airdma_lo -g 0 -n 100 > /dev/null &
+for _ in $(seq 100); do
+    grep -q ":4853 .* 0A " /proc/net/tcp /proc/net/tcp6 && break
+    sleep 0.05
+done
+"$airdma" run -- ibv_rc_pingpong -d airdma_lo -g 0 -n 100 127.0.0.1
+wait $!
+if "$airdma" capture "$1/usr/file" --seconds 1 2> /dev/null; then exit 8; fi
+"""
+
+
+def read_only(_package: Path, root: Path) -> str:
+    """Nothing is written below a read-only /usr, and what cannot be is refused."""
+    need("ibv_rc_pingpong", "ibverbs-utils")
+    spaces = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--mount-proc", "--fork"]
+    output = said([*spaces, "--kill-child", "sh", "-c", READ_ONLY, "sh", root], LOOPBACK)
+    if "100 iters" not in output:
+        raise Failure(output)
+    return ""
+
+
+CHECKS: tuple[Callable[[Path, Path], str], ...] = (
+    names,
+    policy,
+    verbs,
+    read_only,
+    c_library,
+    manuals,
+    completions,
+    setup,
+)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -54,6 +55,7 @@ def check(built: Path) -> str:
         configuration = unpack(file, root)
         if configuration["config"]["User"] != "65532:65532":
             raise Failure(f"it runs as {configuration['config']['User']}")
+        called = loaded(file, Path(scratch) / "podman")
         links = [path for path in root.rglob("*") if path.is_symlink() and not path.exists()]
         if links:
             raise Failure(f"links that lead nowhere: {links}")
@@ -62,7 +64,19 @@ def check(built: Path) -> str:
         output = ran(root)
     if size > MIB_MAX:
         raise Failure(f"{size:.1f} MiB, at most {MIB_MAX} are expected")
-    return f" {size:.1f} MiB, {unpacked / 2**20:.1f} MiB unpacked, {output.splitlines()[0]}"
+    return f" {size:.1f} MiB, {unpacked / 2**20:.1f} MiB unpacked, {output.splitlines()[0]}{called}"
+
+
+def loaded(file: Path, folder: Path) -> str:
+    """Podman, where it is there, takes the image by its name and version."""
+    if os.geteuid() != 0 or shutil.which("podman") is None:
+        return ""
+    podman = ["podman", "--root", str(folder / "images"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"]
+    said([*podman, "load", "--input", file])
+    names = said([*podman, "images", "--format", "{{.Repository}}:{{.Tag}}"]).split()
+    if [name.rpartition("/")[2] for name in names] != [f"airdma:{stage.version()}"]:
+        raise Failure(f"podman calls it {names}")
+    return f", {names[0]} by podman"
 
 
 def has_licences(root: Path, built: Path) -> None:

@@ -7,7 +7,7 @@
 use crate::files::stop;
 use crate::view::{self, Opened, View};
 use crate::warn;
-use airdma_engine::tap::{NUMBERS_MAX, RECORD_HEADER_LEN, RecordHeader, SNAP_MAX};
+use airdma_engine::tap::{NUMBERS_MAX, RECORD_HEADER_LEN, RecordHeader, SNAP_MAX, complete};
 use airdma_engine::{CAPTURING, all_devices};
 use anyhow::{Context, Result, anyhow};
 use pcapng::{Interface, Output};
@@ -41,8 +41,10 @@ right for that header.";
 const LIST_EVERY: Duration = Duration::from_millis(50);
 /// When a process that does not answer, or has too many captures, is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Packets that wait to be written.
-const WAITING_MAX: usize = 4096;
+/// Bytes that are read and passed on together: each packet alone would wake a thread.
+const TOGETHER: usize = 256 << 10;
+/// As many that wait to be written.
+const WAITING_MAX: usize = 64;
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -85,8 +87,8 @@ fn queue_pair_number(text: &str) -> Result<u32, String> {
 
 /// What a thread that reads from a process passes on.
 enum Read {
-    /// A packet, and the interface of its device.
-    Packet(u32, RecordHeader, Vec<u8>),
+    /// Whole records, and the interface of their device.
+    Records(u32, Vec<u8>),
     /// The process of this name sends no more; why it sent nothing, or what is wrong with it.
     End {
         name: String,
@@ -148,10 +150,8 @@ fn collect(options: &Options, interface: Option<u32>, output: &mut Output) -> Re
         let next = Instant::now() + LIST_EVERY;
         while !is_over() && Instant::now() < next {
             match receive(&receiver, next) {
-                Some(Read::Packet(interface, header, bytes)) => {
-                    output.put(interface, &header, &bytes, || interface_named(interface))?;
-                    if output.is_full || options.packets.is_some_and(|most| output.packets >= most)
-                    {
+                Some(Read::Records(interface, records)) => {
+                    if write(options, interface, &records, output)? {
                         return Ok(());
                     }
                 }
@@ -165,6 +165,39 @@ fn collect(options: &Options, interface: Option<u32>, output: &mut Output) -> Re
         }
     }
     Ok(())
+}
+
+/// Writes records. Whether a limit is reached.
+fn write(
+    options: &Options,
+    interface: u32,
+    mut records: &[u8],
+    output: &mut Output,
+) -> Result<bool> {
+    let mut packet = Vec::new();
+    while let Some((mut header, bytes)) = first(&mut records)? {
+        packet.clear();
+        packet.extend_from_slice(bytes);
+        complete(&mut header, &mut packet, options.snap);
+        output.put(interface, &header, &packet, || interface_named(interface))?;
+        if output.is_full || options.packets.is_some_and(|most| output.packets >= most) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Takes the first record off; `None` if it is not whole.
+fn first<'r>(records: &mut &'r [u8]) -> io::Result<Option<(RecordHeader, &'r [u8])>> {
+    let Some((header, rest)) = records.split_first_chunk::<RECORD_HEADER_LEN>() else {
+        return Ok(None);
+    };
+    let header = RecordHeader::parse(header).ok_or(io::ErrorKind::InvalidData)?;
+    let Some((packet, rest)) = rest.split_at_checked(header.captured as usize) else {
+        return Ok(None);
+    };
+    *records = rest;
+    Ok(Some((header, packet)))
 }
 
 fn receive(receiver: &Receiver<Read>, until: Instant) -> Option<Read> {
@@ -307,19 +340,24 @@ fn begin(view: &mut View, mut request: String, numbers: &[u32]) -> io::Result<()
 /// Until the process ends, which is no error.
 fn pass_on_packets(view: &mut View, interface: u32, sender: &SyncSender<Read>) -> io::Result<()> {
     let reader = view.reader();
-    reader.get_ref().set_read_timeout(None)?;
+    // What came with the answer.
+    let mut records = reader.buffer().to_vec();
+    let mut stream = reader.get_ref();
+    stream.set_read_timeout(None)?;
     loop {
-        let mut header = [0; RECORD_HEADER_LEN];
-        if reader.read_exact(&mut header).is_err() {
+        let mut rest = &records[..];
+        while first(&mut rest)?.is_some() {}
+        let begun = rest.to_vec();
+        records.truncate(records.len() - begun.len());
+        let whole = std::mem::replace(&mut records, begun);
+        if !whole.is_empty() && sender.send(Read::Records(interface, whole)).is_err() {
             return Ok(());
         }
-        let header = RecordHeader::parse(&header).ok_or(io::ErrorKind::InvalidData)?;
-        let mut bytes = vec![0; header.captured as usize];
-        if reader.read_exact(&mut bytes).is_err() {
-            return Ok(());
-        }
-        if sender.send(Read::Packet(interface, header, bytes)).is_err() {
-            return Ok(());
+        let held = records.len();
+        records.resize(held + TOGETHER, 0);
+        match stream.read(&mut records[held..]) {
+            Ok(0) | Err(_) => return Ok(()),
+            Ok(more) => records.truncate(held + more),
         }
     }
 }

@@ -70,6 +70,11 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
             Ok(choice)
         });
     }
+    if let (Ok(choice), Ok(program)) = (&mut chosen, found)
+        && program.ends_by_preload()
+    {
+        choice.variables.clear();
+    }
     // It forks; this process has not started a thread yet.
     let findings = selftest::run();
     if options.explain {

@@ -59,6 +59,37 @@ impl Drop for Folder {
     }
 }
 
+/// musl's loader would end it: `Error relocating ...: symbol not found`, exit status 127.
+#[test]
+fn a_program_for_musl_runs_without_the_library_and_is_told_of() {
+    let folder = Folder::new("musl");
+    // The loader is glibc's here, so that the program can tell what it was given.
+    let (loader, source) = (folder.0.join("ld-musl-here.so.1"), folder.0.join("p.c"));
+    let program = folder.0.join("program");
+    let ours = fs::read_to_string("/proc/self/maps").unwrap();
+    let theirs = ours
+        .split_whitespace()
+        .find(|word| word.starts_with('/') && word.contains("/ld-linux"));
+    std::os::unix::fs::symlink(theirs.unwrap(), &loader).unwrap();
+    let text = "#include <stdio.h>\n#include <stdlib.h>\n\
+        int main(void) { puts(getenv(\"LD_PRELOAD\") ? getenv(\"LD_PRELOAD\") : \"none\"); return 3; }\n";
+    fs::write(&source, text).unwrap();
+    let named = format!("-Wl,--dynamic-linker={}", loader.display());
+    let mut compiler = Command::new("cc");
+    let compiled = compiler.arg("-o").arg(&program).arg(&source).arg(named);
+    assert!(compiled.status().unwrap().success());
+    for how in ["run", "sockets"] {
+        let mut command = airdma();
+        command.env("AIRDMA_SOCKETS_LIB", some_library());
+        let output = command.args([how, "--"]).arg(&program).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(stdout(&output), "none\n", "{how}: {said}");
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        let told = "is linked with musl, and the library with glibc: it runs without";
+        assert_eq!(said.matches(told).count(), 1, "{said}");
+    }
+}
+
 #[test]
 fn sockets_preload_a_library_of_their_own() {
     let library = some_library();

@@ -467,7 +467,7 @@ fn raw_greeting(socket: &FilePath, greeting: &[u8]) -> std::fs::File {
             .iter_mut()
             .zip(socket.as_os_str().as_bytes())
         {
-            *to = from.cast_signed();
+            *to = *from as libc::c_char;
         }
         let length = size_of::<libc::sockaddr_un>() as u32;
         assert_eq!(libc::connect(fd, (&raw const address).cast(), length), 0);

@@ -44,8 +44,9 @@ const HOP_LIMIT: u8 = 64;
 /// | captured  | original  | time     | lost  | direction | 0 0 0 | packet ...   (little endian)
 /// ```
 ///
-/// Both lengths are those of the IP packet; `time` is in nanoseconds since 1970; `lost` counts the
-/// packets that found the queue full since the record before.
+/// Both lengths are those of the IP packet, whose ICRC is not captured ([`complete`]); `time` is in
+/// nanoseconds since 1970; `lost` counts the packets that found the queue full since the record
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// Bytes that follow.
@@ -174,42 +175,58 @@ impl Sink {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, time_ns: u64, is_sent: bool, packet: &Copied<'_>) {
-        let peer = if is_sent {
-            packet.destination
-        } else {
-            packet.source
-        };
-        if !self.filter.admits(peer, packet.bytes) {
-            return;
-        }
-        let headers = headers_len(packet);
-        let original = headers + packet.bytes.len() + ICRC_LEN;
-        let captured = original.min(self.snap);
+    /// Adds packets of one batch, for which the queue is locked once.
+    fn put<'a>(&self, time_ns: u64, is_sent: bool, packets: impl Iterator<Item = Copied<'a>>) {
         let mut queue = self.queue();
-        if queue.records.len() + RECORD_HEADER_LEN + captured > self.bytes_max {
-            queue.lost = queue.lost.saturating_add(1);
+        for packet in packets {
+            let peer = if is_sent {
+                packet.destination
+            } else {
+                packet.source
+            };
+            if self.filter.admits(peer, packet.bytes) {
+                queue.put(time_ns, is_sent, &packet, self.snap, self.bytes_max);
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn put(&mut self, time_ns: u64, is_sent: bool, packet: &Copied<'_>, snap: usize, most: usize) {
+        let headers = headers_len(packet);
+        let whole = headers + packet.bytes.len();
+        let captured = whole.min(snap);
+        if self.records.len() + RECORD_HEADER_LEN + captured > most {
+            self.lost = self.lost.saturating_add(1);
             return;
         }
         let header = RecordHeader {
             captured: captured as u32,
-            original: original as u32,
+            original: (whole + ICRC_LEN) as u32,
             time_ns,
-            lost: std::mem::take(&mut queue.lost),
+            lost: std::mem::take(&mut self.lost),
             is_sent,
         };
-        queue.records.extend_from_slice(&header.to_bytes());
-        let start = queue.records.len();
-        write_headers(&mut queue.records, packet);
+        self.records.extend_from_slice(&header.to_bytes());
+        let start = self.records.len();
+        write_headers(&mut self.records, packet);
         // What is cut off is not copied.
-        let kept = captured.saturating_sub(headers).min(packet.bytes.len());
-        queue.records.extend_from_slice(&packet.bytes[..kept]);
-        if captured > headers + kept {
-            let icrc = icrc_of_ip_packet(&queue.records[start..]).unwrap_or_default();
-            queue.records.extend_from_slice(&icrc.to_le_bytes());
-        }
-        queue.records.truncate(start + captured);
+        let kept = captured.saturating_sub(headers);
+        self.records.extend_from_slice(&packet.bytes[..kept]);
+        self.records.truncate(start + captured);
     }
+}
+
+/// Appends the ICRC to a captured packet that is whole, up to `snap` bytes of the packet: its
+/// record comes without, because the program that sends pays for the record.
+pub fn complete(header: &mut RecordHeader, packet: &mut Vec<u8>, snap: usize) {
+    if packet.len() + ICRC_LEN != header.original as usize {
+        return;
+    }
+    let icrc = icrc_of_ip_packet(packet).unwrap_or_default();
+    packet.extend_from_slice(&icrc.to_le_bytes());
+    packet.truncate(snap);
+    header.captured = packet.len() as u32;
 }
 
 fn headers_len(packet: &Copied<'_>) -> usize {
@@ -312,29 +329,29 @@ pub fn remove(port: &mut Box<dyn Port>, sink: &Arc<Sink>) {
 impl Tap {
     fn copy_sent(&self, batch: &TransmitBatch) {
         let time = now_ns();
-        for (bytes, to) in batch.packets().skip(self.unsent.min(batch.len())) {
-            let Some((source, destination)) = self.ends_of(to) else {
-                continue;
-            };
-            let hop_limit = if to.hop_limit == 0 {
-                HOP_LIMIT
-            } else {
-                to.hop_limit
-            };
-            self.put(
-                time,
-                true,
-                &Copied {
-                    source,
-                    destination,
-                    source_port: ROCE_PORT,
-                    tos: to.tos,
-                    hop_limit,
-                    flow_label: to.flow_label,
-                    bytes,
-                },
-            );
+        for sink in &self.sinks {
+            let packets = batch.packets().skip(self.unsent.min(batch.len()));
+            let copied = packets.filter_map(|(bytes, to)| self.copied(bytes, to));
+            sink.put(time, true, copied);
         }
+    }
+
+    fn copied<'a>(&self, bytes: &'a [u8], to: &Destination) -> Option<Copied<'a>> {
+        let (source, destination) = self.ends_of(to)?;
+        let hop_limit = if to.hop_limit == 0 {
+            HOP_LIMIT
+        } else {
+            to.hop_limit
+        };
+        Some(Copied {
+            source,
+            destination,
+            source_port: ROCE_PORT,
+            tos: to.tos,
+            hop_limit,
+            flow_label: to.flow_label,
+            bytes,
+        })
     }
 
     fn ends_of(&self, to: &Destination) -> Option<(IpAddr, IpAddr)> {
@@ -342,12 +359,6 @@ impl Tap {
         let source = row.copied().flatten().and_then(Neighbour::ip)?;
         let destination = to.address.ip()?;
         Some((of_family(source, destination), destination))
-    }
-
-    fn put(&self, time: u64, is_sent: bool, packet: &Copied<'_>) {
-        for sink in &self.sinks {
-            sink.put(time, is_sent, packet);
-        }
     }
 }
 
@@ -357,10 +368,11 @@ fn copy_received(sinks: &[Arc<Sink>], time: u64, received: &Received<'_>, before
     else {
         return;
     };
-    let following = received.following.into_iter();
-    let following = following.flat_map(|following| following.taken_since(before));
-    for bytes in std::iter::once(received.bytes).chain(following) {
-        let packet = Copied {
+    for sink in sinks {
+        let following = received.following.into_iter();
+        let following = following.flat_map(|following| following.taken_since(before));
+        let packets = std::iter::once(received.bytes).chain(following);
+        let copied = packets.map(|bytes| Copied {
             source,
             destination: of_family(destination, source),
             source_port: received.source_port,
@@ -368,10 +380,8 @@ fn copy_received(sinks: &[Arc<Sink>], time: u64, received: &Received<'_>, before
             hop_limit: received.ttl,
             flow_label: received.flow_label,
             bytes,
-        };
-        for sink in sinks {
-            sink.put(time, false, &packet);
-        }
+        });
+        sink.put(time, false, copied);
     }
 }
 

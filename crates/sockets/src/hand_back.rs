@@ -12,7 +12,6 @@ use crate::agent;
 use crate::datagram;
 use crate::inside::Inside;
 use crate::lane::Lane;
-use crate::next;
 use crate::socket::{self, Inner, Socket, Stage};
 use crate::tcp;
 
@@ -72,10 +71,11 @@ pub fn all(need: Need) {
 }
 
 /// Hands those back that a program has which is started without a fork of this one.
+#[cfg(target_arch = "x86_64")]
 pub fn inheritable() {
     let is_inherited = |fd: c_int| {
         // SAFETY: plain integers.
-        let flags = unsafe { next::fcntl(fd, libc::F_GETFD, 0) };
+        let flags = unsafe { crate::next::fcntl(fd, libc::F_GETFD, 0) };
         flags >= 0 && flags & libc::FD_CLOEXEC == 0
     };
     let inherited = socket::by_descriptor().filter(|(fd, _)| is_inherited(*fd));

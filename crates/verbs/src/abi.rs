@@ -13,6 +13,7 @@ pub struct __atomic_wide_counter__bindgen_ty_1 {
     pub __high: ::core::ffi::c_uint,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of __atomic_wide_counter__bindgen_ty_1"]
         [::core::mem::size_of::<__atomic_wide_counter__bindgen_ty_1>() - 8usize];
@@ -41,6 +42,7 @@ pub struct ib_uverbs_global_route {
     pub reserved: __u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ib_uverbs_global_route"][::core::mem::size_of::<ib_uverbs_global_route>() - 24usize];
     ["Alignment of ib_uverbs_global_route"]
@@ -71,6 +73,7 @@ pub struct ib_uverbs_ah_attr {
     pub reserved: __u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ib_uverbs_ah_attr"][::core::mem::size_of::<ib_uverbs_ah_attr>() - 32usize];
     ["Alignment of ib_uverbs_ah_attr"][::core::mem::align_of::<ib_uverbs_ah_attr>() - 4usize];
@@ -127,6 +130,7 @@ pub struct ib_uverbs_qp_attr {
     pub reserved: [__u8; 5usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ib_uverbs_qp_attr"][::core::mem::size_of::<ib_uverbs_qp_attr>() - 144usize];
     ["Alignment of ib_uverbs_qp_attr"][::core::mem::align_of::<ib_uverbs_qp_attr>() - 4usize];
@@ -212,6 +216,7 @@ pub struct ibv_gid__bindgen_ty_1 {
     pub interface_id: __be64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_gid__bindgen_ty_1"][::core::mem::size_of::<ibv_gid__bindgen_ty_1>() - 16usize];
     ["Alignment of ibv_gid__bindgen_ty_1"]
@@ -222,6 +227,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_gid__bindgen_ty_1, interface_id) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_gid"][::core::mem::size_of::<ibv_gid>() - 16usize];
     ["Alignment of ibv_gid"][::core::mem::align_of::<ibv_gid>() - 8usize];
@@ -242,6 +248,7 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_gid_entry"][::core::mem::size_of::<ibv_gid_entry>() - 32usize];
     ["Alignment of ibv_gid_entry"][::core::mem::align_of::<ibv_gid_entry>() - 8usize];
@@ -312,6 +319,7 @@ pub struct ibv_alloc_dm_attr {
     pub comp_mask: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_alloc_dm_attr"][::core::mem::size_of::<ibv_alloc_dm_attr>() - 16usize];
     ["Alignment of ibv_alloc_dm_attr"][::core::mem::align_of::<ibv_alloc_dm_attr>() - 8usize];
@@ -346,6 +354,7 @@ pub struct ibv_dm {
     pub handle: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_dm"][::core::mem::size_of::<ibv_dm>() - 32usize];
     ["Alignment of ibv_dm"][::core::mem::align_of::<ibv_dm>() - 8usize];
@@ -402,6 +411,7 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_device_attr"][::core::mem::size_of::<ibv_device_attr>() - 232usize];
     ["Alignment of ibv_device_attr"][::core::mem::align_of::<ibv_device_attr>() - 8usize];
@@ -492,6 +502,7 @@ pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_query_device_ex_input"]
         [::core::mem::size_of::<ibv_query_device_ex_input>() - 4usize];
@@ -523,6 +534,7 @@ pub struct ibv_odp_caps__bindgen_ty_1 {
     pub ud_odp_caps: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_odp_caps__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_odp_caps__bindgen_ty_1>() - 12usize];
@@ -536,6 +548,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_odp_caps__bindgen_ty_1, ud_odp_caps) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_odp_caps"][::core::mem::size_of::<ibv_odp_caps>() - 24usize];
     ["Alignment of ibv_odp_caps"][::core::mem::align_of::<ibv_odp_caps>() - 8usize];
@@ -551,6 +564,7 @@ pub struct ibv_tso_caps {
     pub supported_qpts: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_tso_caps"][::core::mem::size_of::<ibv_tso_caps>() - 8usize];
     ["Alignment of ibv_tso_caps"][::core::mem::align_of::<ibv_tso_caps>() - 4usize];
@@ -569,6 +583,7 @@ pub struct ibv_rss_caps {
     pub rx_hash_function: u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_rss_caps"][::core::mem::size_of::<ibv_rss_caps>() - 32usize];
     ["Alignment of ibv_rss_caps"][::core::mem::align_of::<ibv_rss_caps>() - 8usize];
@@ -591,6 +606,7 @@ pub struct ibv_packet_pacing_caps {
     pub supported_qpts: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_packet_pacing_caps"][::core::mem::size_of::<ibv_packet_pacing_caps>() - 12usize];
     ["Alignment of ibv_packet_pacing_caps"]
@@ -617,6 +633,7 @@ pub struct ibv_tm_caps {
     pub max_sge: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_tm_caps"][::core::mem::size_of::<ibv_tm_caps>() - 20usize];
     ["Alignment of ibv_tm_caps"][::core::mem::align_of::<ibv_tm_caps>() - 4usize];
@@ -637,6 +654,7 @@ pub struct ibv_cq_moderation_caps {
     pub max_cq_period: u16,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_cq_moderation_caps"][::core::mem::size_of::<ibv_cq_moderation_caps>() - 4usize];
     ["Alignment of ibv_cq_moderation_caps"]
@@ -654,6 +672,7 @@ pub struct ibv_pci_atomic_caps {
     pub compare_swap: u16,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_pci_atomic_caps"][::core::mem::size_of::<ibv_pci_atomic_caps>() - 6usize];
     ["Alignment of ibv_pci_atomic_caps"][::core::mem::align_of::<ibv_pci_atomic_caps>() - 2usize];
@@ -686,6 +705,7 @@ pub struct ibv_device_attr_ex {
     pub phys_port_cnt_ex: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_device_attr_ex"][::core::mem::size_of::<ibv_device_attr_ex>() - 400usize];
     ["Alignment of ibv_device_attr_ex"][::core::mem::align_of::<ibv_device_attr_ex>() - 8usize];
@@ -803,6 +823,7 @@ pub struct ibv_port_attr {
     pub active_speed_ex: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_port_attr"][::core::mem::size_of::<ibv_port_attr>() - 56usize];
     ["Alignment of ibv_port_attr"][::core::mem::align_of::<ibv_port_attr>() - 4usize];
@@ -889,6 +910,7 @@ pub union ibv_async_event__bindgen_ty_1 {
     pub port_num: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_async_event__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
@@ -906,6 +928,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, port_num) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_async_event"][::core::mem::size_of::<ibv_async_event>() - 16usize];
     ["Alignment of ibv_async_event"][::core::mem::align_of::<ibv_async_event>() - 8usize];
@@ -1011,6 +1034,7 @@ pub union ibv_wc__bindgen_ty_1 {
     pub invalidated_rkey: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_wc__bindgen_ty_1"][::core::mem::size_of::<ibv_wc__bindgen_ty_1>() - 4usize];
     ["Alignment of ibv_wc__bindgen_ty_1"][::core::mem::align_of::<ibv_wc__bindgen_ty_1>() - 4usize];
@@ -1020,6 +1044,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_wc__bindgen_ty_1, invalidated_rkey) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_wc"][::core::mem::size_of::<ibv_wc>() - 48usize];
     ["Alignment of ibv_wc"][::core::mem::align_of::<ibv_wc>() - 8usize];
@@ -1058,6 +1083,7 @@ pub struct ibv_mw_bind_info {
     pub mw_access_flags: ::core::ffi::c_uint,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_mw_bind_info"][::core::mem::size_of::<ibv_mw_bind_info>() - 32usize];
     ["Alignment of ibv_mw_bind_info"][::core::mem::align_of::<ibv_mw_bind_info>() - 8usize];
@@ -1076,6 +1102,7 @@ pub struct ibv_dmah {
     pub context: *mut ibv_context,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_dmah"][::core::mem::size_of::<ibv_dmah>() - 8usize];
     ["Alignment of ibv_dmah"][::core::mem::align_of::<ibv_dmah>() - 8usize];
@@ -1093,6 +1120,7 @@ pub struct ibv_pd {
     pub handle: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_pd"][::core::mem::size_of::<ibv_pd>() - 16usize];
     ["Alignment of ibv_pd"][::core::mem::align_of::<ibv_pd>() - 8usize];
@@ -1105,6 +1133,7 @@ pub struct ibv_td_init_attr {
     pub comp_mask: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_td_init_attr"][::core::mem::size_of::<ibv_td_init_attr>() - 4usize];
     ["Alignment of ibv_td_init_attr"][::core::mem::align_of::<ibv_td_init_attr>() - 4usize];
@@ -1117,6 +1146,7 @@ pub struct ibv_td {
     pub context: *mut ibv_context,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_td"][::core::mem::size_of::<ibv_td>() - 8usize];
     ["Alignment of ibv_td"][::core::mem::align_of::<ibv_td>() - 8usize];
@@ -1134,6 +1164,7 @@ pub struct ibv_xrcd_init_attr {
     pub oflags: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_xrcd_init_attr"][::core::mem::size_of::<ibv_xrcd_init_attr>() - 12usize];
     ["Alignment of ibv_xrcd_init_attr"][::core::mem::align_of::<ibv_xrcd_init_attr>() - 4usize];
@@ -1150,6 +1181,7 @@ pub struct ibv_xrcd {
     pub context: *mut ibv_context,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_xrcd"][::core::mem::size_of::<ibv_xrcd>() - 8usize];
     ["Alignment of ibv_xrcd"][::core::mem::align_of::<ibv_xrcd>() - 8usize];
@@ -1172,6 +1204,7 @@ pub struct ibv_mr {
     pub rkey: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_mr"][::core::mem::size_of::<ibv_mr>() - 48usize];
     ["Alignment of ibv_mr"][::core::mem::align_of::<ibv_mr>() - 8usize];
@@ -1204,6 +1237,7 @@ pub struct ibv_mr_init_attr {
     pub buf: *mut ibv_buf,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_mr_init_attr"][::core::mem::size_of::<ibv_mr_init_attr>() - 72usize];
     ["Alignment of ibv_mr_init_attr"][::core::mem::align_of::<ibv_mr_init_attr>() - 8usize];
@@ -1239,6 +1273,7 @@ pub struct ibv_mw {
     pub type_: ibv_mw_type,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_mw"][::core::mem::size_of::<ibv_mw>() - 32usize];
     ["Alignment of ibv_mw"][::core::mem::align_of::<ibv_mw>() - 8usize];
@@ -1258,6 +1293,7 @@ pub struct ibv_global_route {
     pub traffic_class: u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_global_route"][::core::mem::size_of::<ibv_global_route>() - 24usize];
     ["Alignment of ibv_global_route"][::core::mem::align_of::<ibv_global_route>() - 8usize];
@@ -1283,6 +1319,7 @@ pub struct ibv_grh {
     pub dgid: ibv_gid,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_grh"][::core::mem::size_of::<ibv_grh>() - 40usize];
     ["Alignment of ibv_grh"][::core::mem::align_of::<ibv_grh>() - 8usize];
@@ -1331,6 +1368,7 @@ pub struct ibv_ah_attr {
     pub port_num: u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_ah_attr"][::core::mem::size_of::<ibv_ah_attr>() - 32usize];
     ["Alignment of ibv_ah_attr"][::core::mem::align_of::<ibv_ah_attr>() - 8usize];
@@ -1357,6 +1395,7 @@ pub struct ibv_srq_attr {
     pub srq_limit: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_srq_attr"][::core::mem::size_of::<ibv_srq_attr>() - 12usize];
     ["Alignment of ibv_srq_attr"][::core::mem::align_of::<ibv_srq_attr>() - 4usize];
@@ -1374,6 +1413,7 @@ pub struct ibv_srq_init_attr {
     pub attr: ibv_srq_attr,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_srq_init_attr"][::core::mem::size_of::<ibv_srq_init_attr>() - 24usize];
     ["Alignment of ibv_srq_init_attr"][::core::mem::align_of::<ibv_srq_init_attr>() - 8usize];
@@ -1400,6 +1440,7 @@ pub struct ibv_tm_cap {
     pub _bindgen_opaque_blob: [u32; 2usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_tm_cap"][::core::mem::size_of::<ibv_tm_cap>() - 8usize];
     ["Alignment of ibv_tm_cap"][::core::mem::align_of::<ibv_tm_cap>() - 4usize];
@@ -1417,6 +1458,7 @@ pub struct ibv_srq_init_attr_ex {
     pub tm_cap: ibv_tm_cap,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_srq_init_attr_ex"][::core::mem::size_of::<ibv_srq_init_attr_ex>() - 64usize];
     ["Alignment of ibv_srq_init_attr_ex"][::core::mem::align_of::<ibv_srq_init_attr_ex>() - 8usize];
@@ -1444,6 +1486,7 @@ pub struct ibv_wq_init_attr {
     pub _bindgen_opaque_blob: [u64; 6usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_wq_init_attr"][::core::mem::size_of::<ibv_wq_init_attr>() - 48usize];
     ["Alignment of ibv_wq_init_attr"][::core::mem::align_of::<ibv_wq_init_attr>() - 8usize];
@@ -1455,6 +1498,7 @@ pub struct ibv_wq_attr {
     pub _bindgen_opaque_blob: [u32; 5usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_wq_attr"][::core::mem::size_of::<ibv_wq_attr>() - 20usize];
     ["Alignment of ibv_wq_attr"][::core::mem::align_of::<ibv_wq_attr>() - 4usize];
@@ -1466,6 +1510,7 @@ pub struct ibv_rwq_ind_table {
     pub _bindgen_opaque_blob: [u64; 3usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_rwq_ind_table"][::core::mem::size_of::<ibv_rwq_ind_table>() - 24usize];
     ["Alignment of ibv_rwq_ind_table"][::core::mem::align_of::<ibv_rwq_ind_table>() - 8usize];
@@ -1477,6 +1522,7 @@ pub struct ibv_rwq_ind_table_init_attr {
     pub _bindgen_opaque_blob: [u64; 3usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_rwq_ind_table_init_attr"]
         [::core::mem::size_of::<ibv_rwq_ind_table_init_attr>() - 24usize];
@@ -1501,6 +1547,7 @@ pub struct ibv_qp_cap {
     pub max_inline_data: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp_cap"][::core::mem::size_of::<ibv_qp_cap>() - 20usize];
     ["Alignment of ibv_qp_cap"][::core::mem::align_of::<ibv_qp_cap>() - 4usize];
@@ -1527,6 +1574,7 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp_init_attr"][::core::mem::size_of::<ibv_qp_init_attr>() - 64usize];
     ["Alignment of ibv_qp_init_attr"][::core::mem::align_of::<ibv_qp_init_attr>() - 8usize];
@@ -1580,6 +1628,7 @@ pub struct ibv_rx_hash_conf {
     pub _bindgen_opaque_blob: [u64; 3usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_rx_hash_conf"][::core::mem::size_of::<ibv_rx_hash_conf>() - 24usize];
     ["Alignment of ibv_rx_hash_conf"][::core::mem::align_of::<ibv_rx_hash_conf>() - 8usize];
@@ -1605,6 +1654,7 @@ pub struct ibv_qp_init_attr_ex {
     pub send_ops_flags: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp_init_attr_ex"][::core::mem::size_of::<ibv_qp_init_attr_ex>() - 136usize];
     ["Alignment of ibv_qp_init_attr_ex"][::core::mem::align_of::<ibv_qp_init_attr_ex>() - 8usize];
@@ -1657,6 +1707,7 @@ pub struct ibv_qp_open_attr {
     pub qp_type: ibv_qp_type,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp_open_attr"][::core::mem::size_of::<ibv_qp_open_attr>() - 32usize];
     ["Alignment of ibv_qp_open_attr"][::core::mem::align_of::<ibv_qp_open_attr>() - 8usize];
@@ -1744,6 +1795,7 @@ pub struct ibv_qp_attr {
     pub rate_limit: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp_attr"][::core::mem::size_of::<ibv_qp_attr>() - 144usize];
     ["Alignment of ibv_qp_attr"][::core::mem::align_of::<ibv_qp_attr>() - 8usize];
@@ -1807,6 +1859,7 @@ pub struct ibv_qp_rate_limit_attr {
     pub comp_mask: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp_rate_limit_attr"][::core::mem::size_of::<ibv_qp_rate_limit_attr>() - 16usize];
     ["Alignment of ibv_qp_rate_limit_attr"]
@@ -1848,6 +1901,7 @@ pub struct ibv_data_buf {
     pub length: usize,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_data_buf"][::core::mem::size_of::<ibv_data_buf>() - 16usize];
     ["Alignment of ibv_data_buf"][::core::mem::align_of::<ibv_data_buf>() - 8usize];
@@ -1863,6 +1917,7 @@ pub struct ibv_sge {
     pub lkey: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_sge"][::core::mem::size_of::<ibv_sge>() - 16usize];
     ["Alignment of ibv_sge"][::core::mem::align_of::<ibv_sge>() - 8usize];
@@ -1891,6 +1946,7 @@ pub union ibv_send_wr__bindgen_ty_1 {
     pub invalidate_rkey: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_1>() - 4usize];
@@ -1915,6 +1971,7 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
     pub rkey: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_2__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_2__bindgen_ty_1>() - 16usize];
@@ -1934,6 +1991,7 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
     pub rkey: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_2__bindgen_ty_2"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_2__bindgen_ty_2>() - 32usize];
@@ -1956,6 +2014,7 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
     pub remote_qkey: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_2__bindgen_ty_3"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_2__bindgen_ty_3>() - 16usize];
@@ -1969,6 +2028,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_3, remote_qkey) - 12usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_2"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_2>() - 32usize];
@@ -1992,6 +2052,7 @@ pub struct ibv_send_wr__bindgen_ty_3__bindgen_ty_1 {
     pub remote_srqn: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_3__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_3__bindgen_ty_1>() - 4usize];
@@ -2001,6 +2062,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_3__bindgen_ty_1, remote_srqn) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_3"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_3>() - 4usize];
@@ -2023,6 +2085,7 @@ pub struct ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
     pub bind_info: ibv_mw_bind_info,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_4__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_4__bindgen_ty_1>() - 48usize];
@@ -2043,6 +2106,7 @@ pub struct ibv_send_wr__bindgen_ty_4__bindgen_ty_2 {
     pub mss: u16,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_4__bindgen_ty_2"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_4__bindgen_ty_2>() - 16usize];
@@ -2056,6 +2120,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4__bindgen_ty_2, mss) - 10usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr__bindgen_ty_4"]
         [::core::mem::size_of::<ibv_send_wr__bindgen_ty_4>() - 48usize];
@@ -2067,6 +2132,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4, tso) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_send_wr"][::core::mem::size_of::<ibv_send_wr>() - 128usize];
     ["Alignment of ibv_send_wr"][::core::mem::align_of::<ibv_send_wr>() - 8usize];
@@ -2093,6 +2159,7 @@ pub struct ibv_recv_wr {
     pub num_sge: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_recv_wr"][::core::mem::size_of::<ibv_recv_wr>() - 32usize];
     ["Alignment of ibv_recv_wr"][::core::mem::align_of::<ibv_recv_wr>() - 8usize];
@@ -2126,6 +2193,7 @@ pub struct ibv_ops_wr__bindgen_ty_1__bindgen_ty_1 {
     pub mask: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_ops_wr__bindgen_ty_1__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_ops_wr__bindgen_ty_1__bindgen_ty_1>() - 40usize];
@@ -2143,6 +2211,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1__bindgen_ty_1, mask) - 32usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_ops_wr__bindgen_ty_1"]
         [::core::mem::size_of::<ibv_ops_wr__bindgen_ty_1>() - 48usize];
@@ -2156,6 +2225,7 @@ const _: () = {
         [::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1, add) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_ops_wr"][::core::mem::size_of::<ibv_ops_wr>() - 72usize];
     ["Alignment of ibv_ops_wr"][::core::mem::align_of::<ibv_ops_wr>() - 8usize];
@@ -2168,6 +2238,7 @@ pub struct ibv_mw_bind {
     pub bind_info: ibv_mw_bind_info,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_mw_bind"][::core::mem::size_of::<ibv_mw_bind>() - 48usize];
     ["Alignment of ibv_mw_bind"][::core::mem::align_of::<ibv_mw_bind>() - 8usize];
@@ -2188,6 +2259,7 @@ pub struct ibv_srq {
     pub events_completed: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 128usize];
     ["Alignment of ibv_srq"][::core::mem::align_of::<ibv_srq>() - 8usize];
@@ -2208,6 +2280,7 @@ pub struct ibv_wq {
     pub _bindgen_opaque_blob: [u64; 19usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 152usize];
     ["Alignment of ibv_wq"][::core::mem::align_of::<ibv_wq>() - 8usize];
@@ -2229,6 +2302,7 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 160usize];
     ["Alignment of ibv_qp"][::core::mem::align_of::<ibv_qp>() - 8usize];
@@ -2343,6 +2417,7 @@ pub struct ibv_qp_ex {
     >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp_ex"][::core::mem::size_of::<ibv_qp_ex>() - 360usize];
     ["Alignment of ibv_qp_ex"][::core::mem::align_of::<ibv_qp_ex>() - 8usize];
@@ -2404,6 +2479,7 @@ pub struct ibv_ece {
     pub comp_mask: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_ece"][::core::mem::size_of::<ibv_ece>() - 12usize];
     ["Alignment of ibv_ece"][::core::mem::align_of::<ibv_ece>() - 4usize];
@@ -2419,6 +2495,7 @@ pub struct ibv_comp_channel {
     pub refcnt: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_comp_channel"][::core::mem::size_of::<ibv_comp_channel>() - 16usize];
     ["Alignment of ibv_comp_channel"][::core::mem::align_of::<ibv_comp_channel>() - 8usize];
@@ -2442,6 +2519,7 @@ pub struct ibv_cq {
     pub async_events_completed: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 128usize];
     ["Alignment of ibv_cq"][::core::mem::align_of::<ibv_cq>() - 8usize];
@@ -2463,6 +2541,7 @@ pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_poll_cq_attr"][::core::mem::size_of::<ibv_poll_cq_attr>() - 4usize];
     ["Alignment of ibv_poll_cq_attr"][::core::mem::align_of::<ibv_poll_cq_attr>() - 4usize];
@@ -2476,6 +2555,7 @@ pub struct ibv_wc_tm_info {
     pub priv_: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_wc_tm_info"][::core::mem::size_of::<ibv_wc_tm_info>() - 16usize];
     ["Alignment of ibv_wc_tm_info"][::core::mem::align_of::<ibv_wc_tm_info>() - 8usize];
@@ -2533,6 +2613,7 @@ pub struct ibv_cq_ex {
         ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_cq_ex"][::core::mem::size_of::<ibv_cq_ex>() - 288usize];
     ["Alignment of ibv_cq_ex"][::core::mem::align_of::<ibv_cq_ex>() - 8usize];
@@ -2595,6 +2676,7 @@ pub struct ibv_moderate_cq {
     pub cq_period: u16,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_moderate_cq"][::core::mem::size_of::<ibv_moderate_cq>() - 4usize];
     ["Alignment of ibv_moderate_cq"][::core::mem::align_of::<ibv_moderate_cq>() - 2usize];
@@ -2610,6 +2692,7 @@ pub struct ibv_modify_cq_attr {
     pub moderate: ibv_moderate_cq,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_modify_cq_attr"][::core::mem::size_of::<ibv_modify_cq_attr>() - 8usize];
     ["Alignment of ibv_modify_cq_attr"][::core::mem::align_of::<ibv_modify_cq_attr>() - 4usize];
@@ -2626,6 +2709,7 @@ pub struct ibv_ah {
     pub handle: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_ah"][::core::mem::size_of::<ibv_ah>() - 24usize];
     ["Alignment of ibv_ah"][::core::mem::align_of::<ibv_ah>() - 8usize];
@@ -2640,6 +2724,7 @@ pub struct ibv_flow_attr {
     pub _bindgen_opaque_blob: [u32; 5usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_flow_attr"][::core::mem::size_of::<ibv_flow_attr>() - 20usize];
     ["Alignment of ibv_flow_attr"][::core::mem::align_of::<ibv_flow_attr>() - 4usize];
@@ -2651,6 +2736,7 @@ pub struct ibv_flow {
     pub _bindgen_opaque_blob: [u64; 3usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_flow"][::core::mem::size_of::<ibv_flow>() - 24usize];
     ["Alignment of ibv_flow"][::core::mem::align_of::<ibv_flow>() - 8usize];
@@ -2662,6 +2748,7 @@ pub struct ibv_flow_action {
     pub _bindgen_opaque_blob: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_flow_action"][::core::mem::size_of::<ibv_flow_action>() - 8usize];
     ["Alignment of ibv_flow_action"][::core::mem::align_of::<ibv_flow_action>() - 8usize];
@@ -2673,6 +2760,7 @@ pub struct ibv_flow_action_esp_attr {
     pub _bindgen_opaque_blob: [u64; 7usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_flow_action_esp_attr"]
         [::core::mem::size_of::<ibv_flow_action_esp_attr>() - 56usize];
@@ -2691,6 +2779,7 @@ pub struct _ibv_device_ops {
     pub _dummy2: ::core::option::Option<unsafe extern "C" fn(context: *mut ibv_context)>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of _ibv_device_ops"][::core::mem::size_of::<_ibv_device_ops>() - 16usize];
     ["Alignment of _ibv_device_ops"][::core::mem::align_of::<_ibv_device_ops>() - 8usize];
@@ -2714,6 +2803,7 @@ pub struct ibv_device {
     pub ibdev_path: [::core::ffi::c_char; 256usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_device"][::core::mem::size_of::<ibv_device>() - 664usize];
     ["Alignment of ibv_device"][::core::mem::align_of::<ibv_device>() - 8usize];
@@ -2842,6 +2932,7 @@ pub struct ibv_context_ops {
         ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_context_ops"][::core::mem::size_of::<ibv_context_ops>() - 256usize];
     ["Alignment of ibv_context_ops"][::core::mem::align_of::<ibv_context_ops>() - 8usize];
@@ -2921,6 +3012,7 @@ pub struct ibv_context {
     pub abi_compat: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 328usize];
     ["Alignment of ibv_context"][::core::mem::align_of::<ibv_context>() - 8usize];
@@ -2955,6 +3047,7 @@ pub struct ibv_cq_init_attr_ex {
     pub parent_domain: *mut ibv_pd,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_cq_init_attr_ex"][::core::mem::size_of::<ibv_cq_init_attr_ex>() - 56usize];
     ["Alignment of ibv_cq_init_attr_ex"][::core::mem::align_of::<ibv_cq_init_attr_ex>() - 8usize];
@@ -2990,6 +3083,7 @@ pub struct ibv_comp_cntr_caps {
     pub supported_qp_attach_ops: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_comp_cntr_caps"][::core::mem::size_of::<ibv_comp_cntr_caps>() - 16usize];
     ["Alignment of ibv_comp_cntr_caps"][::core::mem::align_of::<ibv_comp_cntr_caps>() - 8usize];
@@ -3007,6 +3101,7 @@ pub struct ibv_comp_cntr {
     pub handle: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_comp_cntr"][::core::mem::size_of::<ibv_comp_cntr>() - 16usize];
     ["Alignment of ibv_comp_cntr"][::core::mem::align_of::<ibv_comp_cntr>() - 8usize];
@@ -3026,6 +3121,7 @@ pub struct ibv_comp_cntr_init_attr {
     pub flags: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_comp_cntr_init_attr"]
         [::core::mem::size_of::<ibv_comp_cntr_init_attr>() - 12usize];
@@ -3045,6 +3141,7 @@ pub struct ibv_qp_attach_comp_cntr_attr {
     pub op_mask: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_qp_attach_comp_cntr_attr"]
         [::core::mem::size_of::<ibv_qp_attach_comp_cntr_attr>() - 8usize];
@@ -3086,6 +3183,7 @@ pub struct ibv_parent_domain_init_attr {
     pub pd_context: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_parent_domain_init_attr"]
         [::core::mem::size_of::<ibv_parent_domain_init_attr>() - 48usize];
@@ -3120,6 +3218,7 @@ pub struct ibv_dmah_init_attr {
     pub tph_mem_type: u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_dmah_init_attr"][::core::mem::size_of::<ibv_dmah_init_attr>() - 12usize];
     ["Alignment of ibv_dmah_init_attr"][::core::mem::align_of::<ibv_dmah_init_attr>() - 4usize];
@@ -3139,6 +3238,7 @@ pub struct ibv_counters_init_attr {
     pub _bindgen_opaque_blob: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_counters_init_attr"][::core::mem::size_of::<ibv_counters_init_attr>() - 4usize];
     ["Alignment of ibv_counters_init_attr"]
@@ -3151,6 +3251,7 @@ pub struct ibv_counters {
     pub _bindgen_opaque_blob: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_counters"][::core::mem::size_of::<ibv_counters>() - 8usize];
     ["Alignment of ibv_counters"][::core::mem::align_of::<ibv_counters>() - 8usize];
@@ -3162,6 +3263,7 @@ pub struct ibv_counter_attach_attr {
     pub _bindgen_opaque_blob: [u32; 3usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_counter_attach_attr"]
         [::core::mem::size_of::<ibv_counter_attach_attr>() - 12usize];
@@ -3177,6 +3279,7 @@ pub struct ibv_values_ex {
     pub raw_clock: timespec,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_values_ex"][::core::mem::size_of::<ibv_values_ex>() - 24usize];
     ["Alignment of ibv_values_ex"][::core::mem::align_of::<ibv_values_ex>() - 8usize];
@@ -3391,6 +3494,7 @@ pub struct verbs_context {
     pub context: ibv_context,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 696usize];
     ["Alignment of verbs_context"][::core::mem::align_of::<verbs_context>() - 8usize];
@@ -3518,6 +3622,7 @@ pub struct ibv_sa_path_rec {
     pub preference: u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ibv_sa_path_rec"][::core::mem::size_of::<ibv_sa_path_rec>() - 64usize];
     ["Alignment of ibv_sa_path_rec"][::core::mem::align_of::<ibv_sa_path_rec>() - 8usize];
@@ -3584,6 +3689,7 @@ pub struct ib_user_path_rec {
     pub preference: __u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(target_arch = "x86_64")]
 const _: () = {
     ["Size of ib_user_path_rec"][::core::mem::size_of::<ib_user_path_rec>() - 64usize];
     ["Alignment of ib_user_path_rec"][::core::mem::align_of::<ib_user_path_rec>() - 4usize];

@@ -318,7 +318,7 @@ fn advice(deaf: Deaf, command: &OsStr, name: &OsStr) -> String {
     match deaf {
         Deaf::Static => "is static: no library can be put into it; use a build that links libibverbs dynamically".to_owned(),
         Deaf::Foreign => "is for another processor, and the library is not; use a build for this one".to_owned(),
-        Deaf::OtherLibc => "is linked with musl, and the library with glibc; use a build for glibc".to_owned(),
+        Deaf::OtherLibc => "is linked with musl, and the library with glibc: it runs without; use a build for glibc".to_owned(),
         Deaf::SetId if CHANGERS.iter().any(|known| name == *known) => {
             format!("changes the user, and the loader takes no LD_PRELOAD from others; put it in front: {command} airdma run -- CMD")
         }

@@ -65,6 +65,12 @@ impl Program {
         &self.files[self.files.len() - 1]
     }
 
+    /// Whether a preload ends the program, and with it whatever it was meant for: musl's loader
+    /// starts nothing with a library of glibc's.
+    pub fn ends_by_preload(&self) -> bool {
+        self.deaf == Some(Deaf::OtherLibc)
+    }
+
     /// Name of the command.
     pub fn name(&self) -> &OsStr {
         self.files[0].file_name().unwrap_or_default()

@@ -47,9 +47,11 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let set = artefact::sockets().and_then(|library| artefact::preload(&library));
     let started = wrapper::look_through(command);
     let found = Program::find(&started.command[0]);
+    let ends = found.as_ref().is_ok_and(Program::ends_by_preload);
+    let set = artefact::sockets().and_then(|library| artefact::preload(&library));
+    let set = set.map(|variable| (!ends).then_some(variable));
     let obstacle = explain::obstacle(&started, found.as_ref().ok());
     if options.explain {
         let allowed = if rules.is_some() {
@@ -66,7 +68,7 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
         );
     }
     let mut variables = match set {
-        Ok(variable) => vec![variable],
+        Ok(variable) => Vec::from_iter(variable),
         Err(message) => {
             warn(&message);
             return ExitCode::from(NOT_FOUND);
@@ -101,7 +103,7 @@ fn rules(path: &Path) -> Result<String, String> {
 
 /// Prints whether it will work.
 fn print(
-    set: &Result<(&'static str, OsString), String>,
+    set: &Result<Option<(&'static str, OsString)>, String>,
     missing: Option<&impl std::fmt::Display>,
     obstacle: Option<&String>,
     allowed: &str,
@@ -109,7 +111,10 @@ fn print(
 ) -> ExitCode {
     let mut lines = Vec::new();
     match set {
-        Ok((name, value)) => lines.push(format!("sets {name}={}", value.to_string_lossy())),
+        Ok(Some((name, value))) => {
+            lines.push(format!("sets {name}={}", value.to_string_lossy()));
+        }
+        Ok(None) => {}
         Err(message) => lines.push(format!("not installed: {message}")),
     }
     if let Some(missing) = missing {

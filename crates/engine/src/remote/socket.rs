@@ -256,7 +256,7 @@ fn address_of(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     for (to, from) in address.sun_path.iter_mut().zip(name) {
-        *to = from.cast_signed();
+        *to = *from as libc::c_char;
     }
     Ok((address, size_of::<libc::sockaddr_un>() as libc::socklen_t))
 }

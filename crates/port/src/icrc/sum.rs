@@ -24,7 +24,6 @@ use airdma_wire::ICRC_LEN;
 
 /// Shortest packet that is not left to crc32fast, which is as fast below. Lengths that are not a
 /// multiple of 4, which no packet has, are left to it as well.
-#[cfg(target_arch = "x86_64")]
 const WIDE_LEN_MIN: usize = 128;
 
 /// Sums packets.
@@ -32,7 +31,6 @@ pub(crate) struct Sum {
     /// A sum of nothing. Making one asks what the CPU can, which takes as long as the sum of a
     /// short packet.
     empty: crc32fast::Hasher,
-    #[cfg(target_arch = "x86_64")]
     wide: Option<wide::Wide>,
 }
 
@@ -40,14 +38,12 @@ impl Sum {
     pub(crate) fn new() -> Self {
         Sum {
             empty: crc32fast::Hasher::new(),
-            #[cfg(target_arch = "x86_64")]
             wide: wide::Wide::new(),
         }
     }
 
     #[inline]
     pub(crate) fn of(&self, bytes: &[u8]) -> u32 {
-        #[cfg(target_arch = "x86_64")]
         if let Some(wide) = self.wide
             && bytes.len() >= WIDE_LEN_MIN
             && bytes.len().is_multiple_of(4)
@@ -63,19 +59,13 @@ impl Sum {
 /// Copies payloads into packets and sums the packets, in one pass.
 #[derive(Clone, Copy)]
 pub struct CopySum {
-    #[cfg(target_arch = "x86_64")]
     wide: wide::Wide,
-    #[cfg(not(target_arch = "x86_64"))]
-    never: std::convert::Infallible,
 }
 
 impl CopySum {
     /// `None` where the CPU does it faster in two passes.
     pub fn new() -> Option<Self> {
-        #[cfg(target_arch = "x86_64")]
-        return wide::Wide::new().map(|wide| CopySum { wide });
-        #[cfg(not(target_arch = "x86_64"))]
-        return None;
+        wide::Wide::new().map(|wide| CopySum { wide })
     }
 
     /// Copies the payload of `packet`, which begins at `start`, and writes the packet's sum behind
@@ -93,17 +83,41 @@ impl CopySum {
         let Some((bytes, trailer)) = packet.split_last_chunk_mut::<ICRC_LEN>() else {
             return false;
         };
-        #[cfg(target_arch = "x86_64")]
         // SAFETY: as the caller vouches.
-        let sum = unsafe { self.wide.copy(from, bytes, start) };
-        #[cfg(not(target_arch = "x86_64"))]
-        let sum = match (self.never, from, bytes, start) {};
-        match sum {
+        match unsafe { self.wide.copy(from, bytes, start) } {
             Some(sum) => {
                 *trailer = sum.to_le_bytes();
                 true
             }
             None => false,
+        }
+    }
+}
+
+/// Other processors than x86-64 have none.
+#[cfg(not(target_arch = "x86_64"))]
+mod wide {
+    #[derive(Clone, Copy)]
+    pub(super) enum Wide {}
+
+    impl Wide {
+        pub(super) fn new() -> Option<Self> {
+            None
+        }
+
+        pub(super) fn sum(self, _bytes: &[u8]) -> u32 {
+            match self {}
+        }
+
+        /// # Safety
+        /// There is no such value.
+        pub(super) unsafe fn copy(
+            self,
+            _from: *const u8,
+            _packet: &mut [u8],
+            _start: usize,
+        ) -> Option<u32> {
+            match self {}
         }
     }
 }

@@ -40,9 +40,11 @@ fn records(sink: &Sink) -> Vec<(RecordHeader, Vec<u8>)> {
     sink.take(&mut taken);
     let (mut rest, mut found) = (&taken[..], Vec::new());
     while let Some((header, after)) = rest.split_first_chunk() {
-        let header = RecordHeader::parse(header).unwrap();
+        let mut header = RecordHeader::parse(header).unwrap();
         let (packet, after) = after.split_at(header.captured as usize);
-        found.push((header, packet.to_vec()));
+        let mut packet = packet.to_vec();
+        complete(&mut header, &mut packet, sink.snap);
+        found.push((header, packet));
         rest = after;
     }
     found
