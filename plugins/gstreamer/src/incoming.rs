@@ -66,7 +66,9 @@ impl Seat {
         let known = all.iter().find(|hall| hall.wanted.port == wanted.port);
         if known.is_some_and(|hall| hall.wanted != wanted) {
             let port = wanted.port;
-            return Err(format!("another source has port {port}, with other properties"));
+            return Err(format!(
+                "another source has port {port}, with other properties"
+            ));
         }
         let hall = match known {
             Some(hall) => Arc::clone(hall),
@@ -224,7 +226,10 @@ impl Hall {
                 // What has arrived over the former connection comes first.
                 while reception.next(self, Duration::ZERO) {}
                 if let Err(why) = reception.meet(met, &self.wanted) {
-                    gst::warning!(gst::CAT_DEFAULT, "airdmasrc: a sender was turned away: {why}");
+                    gst::warning!(
+                        gst::CAT_DEFAULT,
+                        "airdmasrc: a sender was turned away: {why}"
+                    );
                 }
             }
             reception.next(self, LOOK_EVERY);

@@ -20,6 +20,12 @@ mod source;
 
 use gst::glib;
 
+/// Number of connections that sinks of this process have.
+#[doc(hidden)]
+pub fn connections() -> usize {
+    outgoing::connections()
+}
+
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     sink::register(plugin)?;
     source::register(plugin)

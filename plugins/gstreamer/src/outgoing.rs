@@ -2,7 +2,8 @@
 
 use crate::meeting::Way;
 use airdma_stream::{
-    Block, Counts, Description, Error, Flags, Sender, SenderConfig, Source, now_ns, thread_waker,
+    Block, Counts, Description, Error, Flags, Policy, Sender, SenderConfig, Source, now_ns,
+    thread_waker,
 };
 use airdma_transfer::{Cancel, Device, Kind};
 use std::collections::{BTreeSet, HashMap};
@@ -20,6 +21,10 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// Connections of this process, by the name of the receiver.
 static ALL: Mutex<Vec<(Option<String>, Arc<Outgoing>)>> = Mutex::new(Vec::new());
+
+pub(crate) fn connections() -> usize {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner).len()
+}
 
 /// What a sink wants of a connection.
 #[derive(Clone, Debug)]
@@ -88,6 +93,8 @@ impl Slot {
 pub(crate) struct Membership {
     pub(crate) outgoing: Arc<Outgoing>,
     pub(crate) device: u32,
+    /// Most blocks that buffers may have views of.
+    pub(crate) slots_max: usize,
 }
 
 impl Membership {
@@ -95,7 +102,8 @@ impl Membership {
     /// first that is free if it is `None`.
     pub(crate) fn join(
         wanted: &Wanted,
-        (device, source): (Option<u32>, Source),
+        device: Option<u32>,
+        (blocks, policy): (usize, Policy),
     ) -> Result<Membership, String> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.iter().find(|(peer, _)| *peer == wanted.peer);
@@ -107,9 +115,20 @@ impl Membership {
                 outgoing
             }
         };
+        // Buffers of two formats, copies, the end, and the block that is never used.
+        let source = Source {
+            quota: 3 * blocks + 2,
+            policy,
+            returns: true,
+            ..Source::default()
+        };
         let device = outgoing.add(wanted, device, source);
         match device {
-            Ok(device) => Ok(Membership { outgoing, device }),
+            Ok(device) => Ok(Membership {
+                outgoing,
+                device,
+                slots_max: 2 * blocks,
+            }),
             Err(error) => {
                 release(&mut all, &outgoing);
                 Err(error)
@@ -163,7 +182,10 @@ impl Membership {
         patience: (&AtomicBool, Duration),
     ) -> Result<Block, Refusal> {
         let device = self.device;
-        (self.outgoing).wait(patience, |state| state.sender.block(device, length).transpose())?
+        (self.outgoing)
+            .wait(patience, |state| {
+                state.sender.block(device, length).transpose()
+            })?
             .map_err(|error| Refusal::Failed(error.to_string()))
     }
 
@@ -213,7 +235,10 @@ impl Membership {
         let state = self.outgoing.lock();
         let mut all = state.sender.counts();
         let own = all.find(|(device, _)| *device == self.device);
-        (own.map_or(Counts::default(), |(_, own)| own), state.reconnects)
+        (
+            own.map_or(Counts::default(), |(_, own)| own),
+            state.reconnects,
+        )
     }
 }
 
@@ -239,7 +264,9 @@ impl Outgoing {
     fn open(wanted: &Wanted) -> Result<Arc<Outgoing>, String> {
         let mut way = Way::find(wanted.peer.as_deref(), wanted.code.as_deref())?;
         let cancel = Cancel::default();
-        let met = way.connect(None, &cancel).map_err(|error| error.to_string())?;
+        let met = way
+            .connect(None, &cancel)
+            .map_err(|error| error.to_string())?;
         let config = SenderConfig {
             blocks: 1,
             frame_bytes: wanted.frame_bytes,
@@ -300,7 +327,7 @@ impl Outgoing {
         if is_new {
             let adds = |state: &mut State| {
                 state.sender.add(device, source)?;
-                state.sender.add_blocks(source.quota as u32 + 1)?;
+                state.sender.add_blocks(source.quota as u32)?;
                 state.sender.block(device, 0)
             };
             let anchor = adds(&mut state).map_err(|error| error.to_string())?;
@@ -350,7 +377,9 @@ impl Outgoing {
             if flushing.load(Ordering::Acquire) || left.is_zero() {
                 return Err(Refusal::Flushing);
             }
-            let waited = self.changed.wait_timeout(state, left.min(Duration::from_secs(1)));
+            let waited = self
+                .changed
+                .wait_timeout(state, left.min(Duration::from_secs(1)));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -95,9 +95,15 @@ impl BufferPoolImpl for Imp {
         let (membership, slots) = self.lock().clone().ok_or(gst::FlowError::Error)?;
         let (_, length, ..) = self.obj().config().params().ok_or(gst::FlowError::Error)?;
         let length = length as usize;
-        // Those of the pool before may not have come back yet: then this one makes none, and the
-        // element in front uses memory of its own, which is copied.
-        let (slot, start) = membership.slot(length).ok_or(gst::FlowError::Error)?;
+        // Buffers of former formats may be held in front of the sink. Some blocks are left for
+        // copies, and for the end.
+        let slot = match slots.lock().len() < membership.slots_max {
+            true => membership.slot(length),
+            false => None,
+        };
+        let Some((slot, start)) = slot else {
+            return gst::Buffer::with_size(length).map_err(|_| gst::FlowError::Error);
+        };
         slots.lock().insert(start as usize, Arc::downgrade(&slot));
         let _slot = slot;
         Ok(gst::Buffer::from_mut_slice(View {

@@ -1,7 +1,7 @@
 use super::AirdmaSink;
 use crate::outgoing::{Membership, Refusal, Wanted};
 use crate::pool::{Pool, Slots};
-use airdma_stream::{Description, Flags, Policy, Source, now_ns};
+use airdma_stream::{Description, Flags, Policy, now_ns};
 use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
@@ -19,7 +19,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
-/// Most time between a QoS message and what it tells.
+/// A wait that ends when the element stops.
 const NEVER: Duration = Duration::MAX;
 
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(crate) struct Imp {
     #[property(name = "max-frame-size", get, set, member = max_frame_size, type = u32, minimum = 1, maximum = (1 << 30) - 64, default_value = 8 << 20,
         nick = "Longest frame", blurb = "Bytes of the longest frame")]
     #[property(name = "blocks", get, set, member = blocks, type = u32, minimum = 2, maximum = 256, default_value = 4,
-        nick = "Blocks", blurb = "Buffers that are offered to the element in front; as many more for frames that must be copied")]
+        nick = "Blocks", blurb = "Buffers that are offered to the element in front; as many more for frames that must be copied, and while the format changes")]
     #[property(name = "deadline", get, set, member = deadline_ms, type = u32, default_value = 0,
         nick = "Deadline", blurb = "Drop frames that could not be sent within this time, in milliseconds; 0: never")]
     #[property(name = "newest", get, set, member = newest, type = bool, default_value = false,
@@ -137,20 +137,14 @@ impl BaseSinkImpl for Imp {
             frame_bytes: settings.max_frame_size as usize,
             patience: Duration::from_secs(settings.patience_s.into()),
         };
-        let source = Source {
-            // Those that are offered, as many for copies, and the end.
-            quota: 2 * settings.blocks as usize + 1,
-            policy: match settings.newest {
-                true => Policy::Newest,
-                false => Policy::All,
-            },
-            returns: true,
-            ..Source::default()
+        let policy = match settings.newest {
+            true => Policy::Newest,
+            false => Policy::All,
         };
         let device = u32::try_from(settings.device).ok();
-        let membership = Membership::join(&wanted, (device, source)).map_err(|error| {
-            gst::error_msg!(gst::ResourceError::OpenWrite, ["{error}"])
-        })?;
+        let about = (settings.blocks as usize, policy);
+        let membership = Membership::join(&wanted, device, about)
+            .map_err(|error| gst::error_msg!(gst::ResourceError::OpenWrite, ["{error}"]))?;
         gst::info!(CAT, imp = self, "sends as device {}", membership.device);
         for counter in [&self.in_place, &self.copied, &self.told] {
             counter.store(0, Ordering::Relaxed);
@@ -169,7 +163,9 @@ impl BaseSinkImpl for Imp {
     }
 
     fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
-        let membership = self.membership().map_err(|_| gst::loggable_error!(CAT, "stopped"))?;
+        let membership = self
+            .membership()
+            .map_err(|_| gst::loggable_error!(CAT, "stopped"))?;
         let set = membership.set_format(&caps.to_string());
         set.map_err(|error| gst::loggable_error!(CAT, "{caps}: {error}"))
     }
@@ -219,7 +215,10 @@ impl BaseSinkImpl for Imp {
         if slot.is_some_and(|slot| membership.send_slot(&slot, buffer, description)) {
             self.in_place.fetch_add(1, Ordering::Relaxed);
             // A failed connection is told here: nothing else waits for it.
-            membership.outgoing.check().map_err(|refusal| self.refused(refusal))?;
+            membership
+                .outgoing
+                .check()
+                .map_err(|refusal| self.refused(refusal))?;
         } else {
             self.copy(&membership, buffer, description)?;
         }

@@ -155,7 +155,10 @@ impl BaseSrcImpl for Imp {
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = locked(&self.settings).clone();
         let interfaces = settings.interfaces.unwrap_or_default();
-        let names = interfaces.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let names = interfaces
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty());
         let wanted = Wanted {
             interfaces: names.map(str::to_owned).collect(),
             port: settings.port as u16,
@@ -265,7 +268,10 @@ impl PushSrcImpl for Imp {
 
 impl Imp {
     fn seat(&self) -> Result<Arc<Seat>, gst::FlowError> {
-        locked(&self.state).seat.clone().ok_or(gst::FlowError::Flushing)
+        locked(&self.state)
+            .seat
+            .clone()
+            .ok_or(gst::FlowError::Flushing)
     }
 
     /// The buffer of a frame, which is not copied.
@@ -330,11 +336,18 @@ impl Imp {
         }
         let given = locked(&self.settings).caps.clone();
         let Some(caps) = given.or_else(|| caps_of(&format)) else {
-            gst::element_imp_error!(self, gst::StreamError::Format,
-                ["the sender tells the format as {format:?}, which is no caps: set the property caps"]);
+            gst::element_imp_error!(
+                self,
+                gst::StreamError::Format,
+                [
+                    "the sender tells the format as {format:?}, which is no caps: set the property caps"
+                ]
+            );
             return Err(gst::FlowError::NotNegotiated);
         };
-        let rate = caps.structure(0).and_then(|it| it.get::<gst::Fraction>("framerate").ok());
+        let rate = caps
+            .structure(0)
+            .and_then(|it| it.get::<gst::Fraction>("framerate").ok());
         let interval = rate.filter(|rate| rate.numer() > 0).and_then(|rate| {
             let second = gst::ClockTime::SECOND;
             second.mul_div_floor(rate.denom() as u64, rate.numer() as u64)
@@ -378,7 +391,9 @@ fn caps_of(format: &str) -> Option<gst::Caps> {
         "mono" => "GRAY8",
         _ => return None,
     };
-    let (frames, seconds) = word('F').and_then(|rate| rate.split_once(':')).unwrap_or(("0", "1"));
+    let (frames, seconds) = word('F')
+        .and_then(|rate| rate.split_once(':'))
+        .unwrap_or(("0", "1"));
     let seconds: i32 = seconds.parse().ok().filter(|seconds| *seconds > 0)?;
     let rate = gst::Fraction::new(frames.parse().ok()?, seconds);
     let caps = gst::Caps::builder("video/x-raw")
