@@ -60,7 +60,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Takes the frames of a device. The receiver admits nobody before [`Seat::open`].
+    /// Takes the frames of a device. No sender is admitted before [`Seat::open`].
     pub(crate) fn take(wanted: Wanted, device: u32) -> Result<Seat, String> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.iter().find(|hall| hall.wanted.port == wanted.port);

@@ -1,4 +1,4 @@
-//! Who may connect to whom: by code, or by a key that is known.
+//! Introductions of peers: by code, or by a key that is known.
 
 use airdma_files::session::{Code, Introduction, Pin, Place, Role};
 use airdma_transfer::{

@@ -42,8 +42,9 @@ unsafe impl Send for View {}
 
 impl AsMut<[u8]> for View {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the payload of a block, whose memory outlives the slot. Its owner does not touch
-        // it but to send it, and then has a reference to the buffer, which nobody else writes.
+        // SAFETY: the payload of a block, whose memory outlives the slot. The block's owner does
+        // not touch it but to send it, and then has a reference to the buffer, which no element
+        // writes then.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
     }
 }
