@@ -38,7 +38,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build deb rpm image wheel release aarch64 packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build deb rpm image wheel release aarch64 packages packages-fresh demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion records-virtual soak dropin system programs sockets sockets-short starve starve-short interop interop-quick interop-beside gstreamer rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -162,6 +162,21 @@ rdma-core: build ## rdma-core's own tests, of the host's release and of the newe
 rdma-core-check: build ## the same, compared with docs/rdma-core-tests*.md
 	$(PYTHON) tests/rdma_core/run.py --check
 	$(PYTHON) tests/rdma_core/run.py --newest --check
+
+# A workspace of its own, whose build needs GStreamer's development files and Rust 1.92.
+GSTREAMER = cd plugins/gstreamer && CARGO_TARGET_DIR=../../target/gstreamer $(CARGO)
+
+gstreamer: ## the GStreamer elements: formatting, clippy, tests in pipelines; says so where GStreamer's files are missing
+	@if pkg-config --exists gstreamer-video-1.0 && command -v gst-launch-1.0 > /dev/null; then \
+		set -ex; rm -f target/gstreamer-skipped; \
+		($(GSTREAMER) fmt --check); \
+		($(GSTREAMER) clippy --all-targets -- -D warnings); \
+		($(GSTREAMER) test -- --test-threads 1); \
+	elif [ "$$CI" = true ]; then \
+		echo "gstreamer: FAILED: GStreamer's development files are missing" >&2; exit 1; \
+	else \
+		mkdir -p target; echo "gstreamer: skipped, its development files are missing (libgstreamer-plugins-base1.0-dev)" | tee target/gstreamer-skipped; \
+	fi
 
 matrix: ## writes MATRIX.md: what is supported, and who uses it
 	$(PYTHON) tools/verbs_matrix.py

@@ -21,6 +21,8 @@ from file_transfer import CODE, OK, UNKNOWN, Event, Side, ended
 WIDTH, HEIGHT = 64, 48
 FRAME_BYTES = WIDTH * HEIGHT * 3 // 2
 FRAMES = 40
+SILENCE_S = 12
+"""A second until an idle end asks, 6.2 s without an answer (026), and some for a busy machine."""
 
 
 class Bench:
@@ -65,6 +67,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("a sender that is killed and started again", _killed),
         ("a receiver that is killed and started again", _receiver_killed),
         ("the link is down for a while", _down),
+        ("a network that is gone while no frame comes", _silent),
         ("an interface that is removed and comes again", _interface_again),
         ("the wrong code", _wrong_code),
         ("a sender of files at the port of streams", _files),
@@ -223,6 +226,29 @@ def _down(bench: Bench) -> list[str]:
         complaints += [] if is_same else [f"device {device} differs"]
     reconnects = _last(sender)["reconnects"] if not complaints else 1
     return complaints + ([] if reconnects else ["it was not connected again"])
+
+
+def _silent(bench: Bench) -> list[str]:
+    """Both ends know it in time, though neither has anything in flight."""
+    recording = shlex.quote(str(_recording(bench.folder / "in.y4m", 3)))
+    receiver = bench.recv("--out", str(bench.out / "out.y4m"))
+    sender = bench.send("-", before=f"{{ cat {recording}; exec sleep 20; }} | ")
+    receiver.wait_event("rates", 1, of="seconds")
+    time.sleep(2)
+    chain = "chain {0} {{ type filter hook {0} priority 0; policy drop; }}\n"
+    began = time.monotonic()
+    outcome = bench.lab.a.run(["nft", f"table inet silent {{\n{chain.format('input')}{chain.format('output')}}}"])
+    complaints = [] if outcome.returncode == 0 else [outcome.explain()]
+    try:
+        for side in (receiver, sender):
+            side.wait_event("lost")
+            seconds = time.monotonic() - began
+            complaints += [] if seconds < SILENCE_S else [f"known after {seconds:.1f} s: {side.said()}"]
+    finally:
+        bench.lab.a.run(["nft", "delete", "table", "inet", "silent"])
+        for side in (sender, receiver):
+            side.signal(signal.SIGINT)
+    return complaints
 
 
 def _interface_again(bench: Bench) -> list[str]:

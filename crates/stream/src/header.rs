@@ -36,12 +36,19 @@ impl Flags {
     pub const DISCONTINUITY: Flags = Flags(1 << 3);
     /// The device sends no more. It has no bytes.
     pub const END: Flags = Flags(1 << 4);
+    /// The device has nothing to show from its time on, until the next frame. It has no bytes.
+    pub const GAP: Flags = Flags(1 << 6);
     /// The checksum is there.
     pub(crate) const SUMMED: Flags = Flags(1 << 5);
 
     /// Whether all of `other` are set.
     pub fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Whether there is a picture, or what else a frame is: not the end of a device, and no gap.
+    pub(crate) fn are_of_data(self) -> bool {
+        !self.contains(Flags::END) && !self.contains(Flags::GAP)
     }
 }
 
@@ -112,7 +119,7 @@ pub(crate) fn payload_range(block: usize, length: usize) -> Option<Range<usize>>
 impl Header {
     /// 1 for a frame; 0 for the end of a device, which is none.
     pub(crate) fn is_data(&self) -> u64 {
-        u64::from(!self.flags.contains(Flags::END))
+        u64::from(self.flags.are_of_data())
     }
 
     /// Writes the header at the end of a block whose payload is complete.

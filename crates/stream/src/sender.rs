@@ -29,6 +29,8 @@ pub struct Sender {
     config: SenderConfig,
     /// Free blocks.
     free: Vec<Region>,
+    /// Blocks that go back to the program.
+    returned: Vec<Block>,
     sources: BTreeMap<u32, State>,
     /// Devices with frames that wait, in the order in which they are served.
     turns: BTreeSet<Turn>,
@@ -63,6 +65,9 @@ pub struct Source {
     pub priority: u8,
     /// What happens to frames that the receiver has no block for.
     pub policy: Policy,
+    /// Whether blocks that were sent go back to the program ([`Sender::returned`]), which has other
+    /// views of their memory. Others are free at once.
+    pub returns: bool,
 }
 
 /// What happens to frames that wait for the receiver.
@@ -155,6 +160,7 @@ impl Default for Source {
             quota: 3,
             priority: 0,
             policy: Policy::All,
+            returns: false,
         }
     }
 }
@@ -177,12 +183,12 @@ impl State {
     }
 
     /// Drops frames whose deadline has passed.
-    fn drop_late(&mut self, now: u64) -> Vec<Region> {
+    fn drop_late(&mut self, now: u64) -> Vec<Waiting> {
         let is_late = |frame: &Waiting| (1..now).contains(&frame.header.deadline);
         let mut late = Vec::new();
         for frame in std::mem::take(&mut self.waiting) {
             if is_late(&frame) {
-                late.push(frame.region);
+                late.push(frame);
             } else {
                 self.waiting.push_back(frame);
             }
@@ -218,20 +224,11 @@ impl Sender {
                 "a sender has at least one block, and frames of less than 1 GiB",
             ));
         }
-        let block_bytes = block_bytes(config.frame_bytes.max(1));
-        let count = config.blocks as usize;
-        let mut rest = device.allocate_private(block_bytes * count)?;
-        let mut free = Vec::with_capacity(count);
-        for _ in 1..count {
-            let (block, others) = rest.split_at(block_bytes)?;
-            free.push(block);
-            rest = others;
-        }
-        free.push(rest);
-        Ok(Sender {
+        let mut this = Sender {
             device: device.clone(),
             config,
-            free,
+            free: Vec::new(),
+            returned: Vec::new(),
             sources: BTreeMap::new(),
             turns: BTreeSet::new(),
             deadline: u64::MAX,
@@ -239,7 +236,25 @@ impl Sender {
             flights: VecDeque::new(),
             served: 0,
             looked: 0,
-        })
+        };
+        this.add_blocks(config.blocks)?;
+        Ok(this)
+    }
+
+    /// Allocates further blocks, for devices that are added later.
+    ///
+    /// # Errors
+    /// [`Error::Connection`]: no memory.
+    pub fn add_blocks(&mut self, count: u32) -> Result<()> {
+        let block_bytes = block_bytes(self.config.frame_bytes.max(1));
+        let mut rest = self.device.allocate_private(block_bytes * count as usize)?;
+        for _ in 1..count {
+            let (block, others) = rest.split_at(block_bytes)?;
+            self.free.push(block);
+            rest = others;
+        }
+        self.free.push(rest);
+        Ok(())
     }
 
     /// Begins to send to a receiver, or goes on after a connection was lost.
@@ -355,8 +370,8 @@ impl Sender {
             payload,
         } = block;
         let epoch = self.config.epoch;
-        let is_end = description.flags.contains(Flags::END);
-        let length = if is_end { 0 } else { payload.len() as u32 };
+        let has_bytes = description.flags.are_of_data();
+        let length = if has_bytes { payload.len() as u32 } else { 0 };
         let replaced = self.change(device, |state| {
             let header = Header {
                 kind: Kind::Frame,
@@ -383,10 +398,16 @@ impl Sender {
         self.note_deadline(description.deadline);
         // There are none for a block of another sender.
         for old in replaced.into_iter().flatten() {
-            self.give_back(device, old.region);
+            self.finish(&old.header, old.region);
         }
         // What fails ends the connection, which `poll` reports.
         self.transmit();
+    }
+
+    /// A block of a device whose blocks go back to the program ([`Source::returns`]): its frame has
+    /// arrived, or was dropped. It can be filled and sent again.
+    pub fn returned(&mut self) -> Option<Block> {
+        self.returned.pop()
     }
 
     /// What became of the frames of each device.
@@ -399,6 +420,13 @@ impl Sender {
     /// Whether nothing waits, and nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.flights.is_empty() && self.turns.is_empty()
+    }
+
+    /// Whether nothing of a device waits or is in flight.
+    pub fn is_idle_of(&self, device: u32) -> bool {
+        let waits = |state: &State| !state.waiting.is_empty();
+        let is_its = |flight: &Flight| flight.header.device == device;
+        !self.sources.get(&device).is_some_and(waits) && !self.flights.iter().any(is_its)
     }
 
     /// Moves on: takes back blocks that have arrived, drops late frames, sends those that the
@@ -470,7 +498,20 @@ impl Sender {
             state.counts.sent += header.is_data();
             state.counts.bytes += u64::from(header.length);
         }
-        self.give_back(header.device, region);
+        self.finish(&header, region);
+    }
+
+    /// Nothing more happens to a frame.
+    fn finish(&mut self, header: &Header, region: Region) {
+        let state = self.sources.get(&header.device);
+        if !state.is_some_and(|state| state.source.returns) {
+            self.give_back(header.device, region);
+            return;
+        }
+        match Block::new(region, header.device, header.length as usize) {
+            Ok(block) => self.returned.push(block),
+            Err(region) => self.give_back(header.device, region),
+        }
     }
 
     /// A frame did not arrive, as far as is known.

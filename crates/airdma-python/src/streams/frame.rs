@@ -147,6 +147,12 @@ impl Frame {
         self.told.flags.contains(Flags::END)
     }
 
+    /// Whether the device has nothing to show until the next frame; then it has no bytes.
+    #[getter]
+    fn is_gap(&self) -> bool {
+        self.told.flags.contains(Flags::GAP)
+    }
+
     /// Its bytes as a NumPy array of this shape, without a copy. The array keeps the block.
     ///
     /// Raises ValueError for a shape of another size, ImportError without NumPy, BufferError once

@@ -75,6 +75,7 @@ impl FrameSender {
             quota,
             priority,
             policy,
+            ..Source::default()
         };
         self.end.with(py, |sender| sender.add(device, source))
     }

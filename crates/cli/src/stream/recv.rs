@@ -365,6 +365,9 @@ impl Reception<'_> {
             self.ended.insert(device);
             return Ok(());
         }
+        if frame.flags().contains(Flags::GAP) {
+            return Ok(());
+        }
         let times = (frame.time(), frame.arrived());
         self.rates.note(device, frame.len(), times);
         Ok(self.sink.take(frame)?)

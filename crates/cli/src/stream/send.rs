@@ -314,6 +314,7 @@ impl Feeds {
                 quota: BLOCKS_EACH as usize,
                 priority: 0,
                 policy,
+                ..airdma_stream::Source::default()
             };
             sender.add(device, about).map_err(of_stream)?;
             let set = sender.set_format(device, &source.format);

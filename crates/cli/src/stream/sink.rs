@@ -44,7 +44,8 @@ impl Sink {
 
     /// Writes a frame: with the lines of its format if that is YUV4MPEG2, else its bytes alone.
     pub fn take(&mut self, frame: &Frame) -> io::Result<()> {
-        if frame.flags().contains(Flags::END) {
+        let flags = frame.flags();
+        if flags.contains(Flags::END) || flags.contains(Flags::GAP) {
             return Ok(());
         }
         let format = frame.format().map_or("", |format| &format[..]);

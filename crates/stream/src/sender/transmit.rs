@@ -46,7 +46,7 @@ impl Sender {
             let frame = state.waiting.pop_front()?;
             if block_bytes(frame.header.length as usize) as u64 > to.len() {
                 state.counts.too_long += 1;
-                return Some(Err(frame.region));
+                return Some(Err(frame));
             }
             state.served = served;
             state.unsent = state.unsent.max(frame.header.sequence + 1);
@@ -54,8 +54,8 @@ impl Sender {
         });
         match frame.flatten()? {
             Ok(frame) => Some(frame),
-            Err(region) => {
-                self.give_back(device, region);
+            Err(frame) => {
+                self.finish(&frame.header, frame.region);
                 None
             }
         }
@@ -81,8 +81,8 @@ impl Sender {
                 dropped
             });
             self.note_deadline(earliest);
-            for region in dropped.into_iter().flatten() {
-                self.give_back(device, region);
+            for frame in dropped.into_iter().flatten() {
+                self.finish(&frame.header, frame.region);
             }
         }
     }
