@@ -35,8 +35,20 @@ RUNS = [
     Run(["ib_write_lat", "-s", "64", "-n", "500"]),
     Run(["ib_send_lat", "-c", "UD", "-s", "512", "-n", "500"]),
 ]
-REFUSED = Run(["rping", "-C", "10", "-S", "4096", "-V"], by_address=True)
-"""RDMA CM, which a daemon does not carry."""
+CONNECTED = [
+    Run(["rping", "-C", "20", "-S", "4096", "-V"], by_address=True),
+    Run(["ucmatose", "-c", "4", "-C", "20", "-S", "3000"], by_address=True),
+    Run(["udaddy", "-c", "2", "-C", "20", "-S", "900"], by_address=True),
+    Run(["ib_write_bw", "-R", "-s", "65536", "-n", "200"], by_address=True),
+    Run(["ib_send_lat", "-R", "-e", "-s", "64", "-n", "200"], by_address=True),
+]
+"""By RDMA CM, and its datagram services."""
+RELISTENS = ("ib_write_bw", "ib_send_lat")
+"""With -R they close the listener after a first connection and listen again, while the client asks
+again at once. A client without a daemon can be faster than the server's second request to its.
+"""
+REFUSED = Run(["ibv_srq_pingpong", "-c", "-n", "100"])
+"""Shared receive queues, which a daemon does not carry."""
 _LIMIT_S = 60.0
 _READY_S = 10.0
 _SOON_S = 5.0
@@ -50,9 +62,12 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     with _daemon(lab.a, folder / "a") as (daemon, at_a), _daemon(lab.b, folder / "b") as (_, at_b):
         for one in RUNS:
             _record(tally, f"two daemons: {one.name}", partial(_works, lab, one, at_b, at_a))
-        for one in (RUNS[0], RUNS[4], RUNS[6], RUNS[10]):
+        for one in CONNECTED:
+            _record(tally, f"two daemons: {one.name}", partial(_works, lab, one, at_b, at_a))
+        for one in (RUNS[0], RUNS[4], RUNS[6], RUNS[10], *CONNECTED):
             _record(tally, f"a process and a daemon: {one.name}", partial(_works, lab, one, {}, at_a))
-            _record(tally, f"a daemon and a process: {one.name}", partial(_works, lab, one, at_b, {}))
+            if one.argv[0] not in RELISTENS or not one.by_address:
+                _record(tally, f"a daemon and a process: {one.name}", partial(_works, lab, one, at_b, {}))
         _record(tally, "what a daemon does not carry is refused", partial(_is_refused, lab, at_b, at_a))
         _record(tally, "the programs used the daemon, and left nothing", lambda: _was_used(daemon))
     missing = {"AIRDMA_DAEMON": str(folder / "missing")}

@@ -127,7 +127,7 @@ def server(host: Host, one: Run) -> list[str]:
     """The program at the host that is asked."""
     if one.argv[0] == "rping":
         return build.with_airdma([*one.argv, "-s", "-a", host.ipv4])
-    if one.argv[0] == "udaddy":
+    if one.argv[0] in ("udaddy", "ucmatose"):
         return build.with_airdma([*one.argv, "-b", host.ipv4])
     if one.argv[0].startswith("ibv_"):
         return build.with_airdma([*one.argv, "-d", devices.DEVICE, "-g", str(devices.gid_index(host, 4))])
@@ -138,6 +138,6 @@ def client(lab: Lab, one: Run) -> list[str]:
     """The program at host a, which asks host b."""
     if one.argv[0] == "rping":
         return build.with_airdma([*one.argv, "-c", "-a", lab.b.ipv4])
-    if one.argv[0] == "udaddy":
+    if one.argv[0] in ("udaddy", "ucmatose"):
         return [*server(lab.a, one), "-s", lab.b.ipv4]
     return [*server(lab.a, one), lab.b.ipv4]

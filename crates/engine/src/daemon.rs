@@ -7,6 +7,7 @@
 //! daemon knows of a client is in [`client`].
 
 mod client;
+mod connections;
 mod handshake;
 mod requests;
 mod service;
@@ -17,6 +18,7 @@ use crate::core::not_sealed;
 use crate::progress::poll_set::PollSet;
 use crate::remote::socket::Socket;
 use crate::{Device, DeviceConfig, DeviceInfo};
+use connections::ClientCm;
 use handshake::Refusal;
 use service::Service;
 use std::collections::{HashSet, VecDeque};
@@ -199,18 +201,19 @@ impl Daemon {
         let greeted = handshake::receive(&socket).and_then(|greeting| {
             let number = number.ok_or_else(|| Refusal::full("clients"))?;
             let service = self.service(greeting.interface_index)?;
+            let cm = ClientCm::new()?;
             let client = handshake::accept(&socket, greeting, number)?;
-            Ok((service, client))
+            Ok((service, client, cm))
         });
         match greeted {
-            Ok((service, client)) => {
+            Ok((service, client, cm)) => {
                 (self.log)(&format!(
                     "client {} (process {}) uses {}",
                     client.number,
                     client.process,
                     self.services[service].name()
                 ));
-                self.services[service].add(client.with_socket(socket));
+                self.services[service].add(client.with_socket(socket, cm));
             }
             Err(refusal) => {
                 if let Some(number) = number {

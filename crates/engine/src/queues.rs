@@ -6,6 +6,7 @@ pub(crate) mod application_buffer;
 pub(crate) mod async_event;
 pub(crate) mod attached_counters;
 pub(crate) mod cm_channel;
+pub(crate) mod cm_owners;
 pub(crate) mod cq_shared;
 pub(crate) mod cq_watch;
 pub(crate) mod event_queue;

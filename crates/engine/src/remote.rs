@@ -7,6 +7,7 @@
 //! poll, wait or sleep do as they do in a process, and sleep on the daemon's descriptors in place
 //! of a port's.
 
+pub(crate) mod connections;
 mod flush;
 pub(crate) mod protocol;
 pub(crate) mod socket;
@@ -14,7 +15,7 @@ pub(crate) mod socket;
 mod tests;
 
 use crate::control::{
-    Beside, CmControl, Control, MemoryControl, QueueControl, QueuePairControl, Reply, WRONG_BESIDE,
+    Beside, Control, MemoryControl, QueueControl, QueuePairControl, Reply, WRONG_BESIDE,
     WRONG_REPLY, encoding,
 };
 use crate::error::errno_of;
@@ -28,6 +29,7 @@ use crate::queues::shared_page::SharedPage;
 use crate::{AsyncEvent, AttrMask, Error, QpEvent, QpState};
 use airdma_shm::{Arena, Block, Doorbells};
 use airdma_transport::Time;
+use connections::Connections;
 use protocol::{Event, Extent, Hello, NoGreeting, Versions, Welcome};
 use socket::Socket;
 use std::collections::HashMap;
@@ -63,6 +65,7 @@ pub(crate) struct Remote {
     wake_self: EventFd,
     first_serial: Serial,
     objects: Mutex<Objects>,
+    connections: Mutex<Connections>,
     /// When the socket is looked at next, in nanoseconds.
     look_at: Mutex<Time>,
     /// The daemon has ended: requests are flushed here.
@@ -149,6 +152,7 @@ impl Remote {
             wake_self: EventFd::nonblocking()?,
             first_serial: first_serial_of(number),
             objects: Mutex::default(),
+            connections: Mutex::default(),
             look_at: Mutex::new(Time::ZERO),
             is_over: AtomicBool::new(false),
         })
@@ -237,7 +241,7 @@ impl Remote {
 
     /// Takes the events that the daemon has sent. Returns whether it has ended.
     fn take_events(&self, count: &mut usize) -> bool {
-        let mut packet = [0; 64];
+        let mut packet = [0; protocol::EVENT_BYTES_MAX];
         loop {
             match self.events.receive(&mut packet, false) {
                 Ok(Some(got)) => {
@@ -299,6 +303,10 @@ impl Remote {
                 for events in told {
                     events.push((EventOwner::Device, AsyncEvent::DeviceFatal));
                 }
+            }
+            Event::Cm(event) => {
+                drop(objects);
+                self.tell(event);
             }
         }
     }
@@ -373,7 +381,8 @@ impl Remote {
                 self.follow(&control);
                 Ok(reply)
             }
-            (Control::Cm { call }, _) => without_connections(&call),
+            (Control::Cm { call }, beside) => self.ask_cm(call, beside),
+            (Control::Connection { call }, beside) => self.ask_connection(call, beside),
             _ => Err(NOT_CARRIED),
         }
     }
@@ -414,7 +423,8 @@ impl Remote {
     /// nothing else.
     fn answer_alone(&self, control: &Control<'_>) -> Result<Reply, Error> {
         let reply = match control {
-            Control::Cm { call } => return without_connections(call),
+            Control::Cm { call } => connections::answer_alone(call),
+            Control::Connection { call } => self.end_connection_alone(call),
             Control::QueuePair { call, .. } => alone(call),
             Control::Queue { call } => {
                 matches!(call, QueueControl::DestroyCompletions { .. }).then_some(Reply::Done)
@@ -428,7 +438,7 @@ impl Remote {
                 );
                 is_end.then_some(Reply::Done)
             }
-            Control::Flush | Control::CreateQueuePair { .. } | Control::Connection { .. } => None,
+            Control::Flush | Control::CreateQueuePair { .. } => None,
         };
         if reply.is_some() {
             self.follow(control);
@@ -497,8 +507,8 @@ impl CqShared {
 
 /// What programs may ask for, and a daemon does not carry yet.
 const NOT_CARRIED: Error = Error::Unsupported(
-    "a daemon (AIRDMA_DAEMON) carries no shared receive queue, extended connection, RDMA CM, \
-     completion counter, record, raw packet or resized queue yet: this",
+    "a daemon (AIRDMA_DAEMON) carries no shared receive queue, extended connection, completion \
+     counter, record, raw packet or resized queue yet: this",
 );
 
 /// Whether a request without anything beside it goes to the daemon.
@@ -541,15 +551,6 @@ fn alone(call: &QueuePairControl) -> Option<Reply> {
     let yes = *call != QueuePairControl::IsAttached;
     let answer = is_yes_no.then_some(Reply::Answer { yes });
     answer.or(is_done.then_some(Reply::Done))
-}
-
-/// The end of a process that has no connections.
-fn without_connections(call: &CmControl) -> Result<Reply, Error> {
-    match call {
-        CmControl::IsEnding { .. } => Ok(Reply::Answer { yes: false }),
-        CmControl::Exit | CmControl::ReportFirst | CmControl::Close { .. } => Ok(Reply::Done),
-        CmControl::Open { .. } | CmControl::Listen { .. } => Err(NOT_CARRIED),
-    }
 }
 
 /// Where no daemon listens there is no device.

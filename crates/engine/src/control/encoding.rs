@@ -6,7 +6,7 @@
 //! (32 bits). Each value has one encoding: bytes that decode encode to the same bytes again.
 //!
 //! Decoding trusts nothing: what is too long, too short, or of another version is an error. It
-//! allocates for text only, as much as arrived, and borrows all other bytes.
+//! allocates for text and for events, as much as arrived, and borrows all other bytes.
 
 use super::QueuePairInit;
 use crate::index::{CqHandle, CqIndex, PdIndex, QpHandle, QpIndex, SrqHandle, SrqIndex};
@@ -15,7 +15,8 @@ use crate::{
     QpAttributes, QpCaps, QpState, QpType, Qpn, RegionChange, Rkey,
 };
 use airdma_cm::{
-    Accept, Connect, ConnectionId, ListenerId, Resolve, Route, SidrAnswer, SidrId, Takes,
+    Accept, Connect, ConnectRequest, ConnectResponse, ConnectionId, Event, ListenerId, Resolve,
+    Route, SidrAnswer, SidrId, SidrRequest, SidrResponse, Takes,
 };
 use airdma_transport::{RecordConfig, ReliableConfig};
 use airdma_wire::cm::{IpAddressing, RejReason, ServiceId, SidrStatus, TransportService};
@@ -216,6 +217,17 @@ structs! {
     }
     Resolve<'a> { route, service_id, addressing, private_data }
     SidrAnswer<'a> { status, qpn, qkey, private_data }
+    ConnectRequest {
+        id, listener, route, service_id, transport, qpn, psn, path_mtu, responder_resources,
+        initiator_depth, retry_count, rnr_retry_count, srq, ack_timeout, flow_label, addressing,
+        private_data,
+    }
+    ConnectResponse {
+        id, qpn, psn, responder_resources, initiator_depth, rnr_retry_count, target_ack_delay, srq,
+        private_data,
+    }
+    SidrRequest { id, listener, route, service_id, addressing, private_data }
+    SidrResponse { id, status, qpn, qkey, private_data }
 }
 
 as_other! {
@@ -297,6 +309,100 @@ impl<'a> Value<'a> for IpAddressing {
     }
 }
 
+/// Events of connections, which a daemon sends.
+impl<'a> Value<'a> for Event {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Event::ConnectRequest(request) => {
+                out.push(0);
+                request.as_ref().put(out);
+            }
+            Event::ConnectResponse(response) => {
+                out.push(1);
+                response.as_ref().put(out);
+            }
+            Event::Established { id, private_data } => {
+                out.push(2);
+                id.put(out);
+                private_data.put(out);
+            }
+            Event::Rejected {
+                id,
+                reason,
+                private_data,
+            } => {
+                out.push(3);
+                (*id, *reason).put(out);
+                private_data.put(out);
+            }
+            Event::Unreachable { id } => {
+                out.push(4);
+                id.put(out);
+            }
+            Event::Disconnected { id, private_data } => {
+                out.push(5);
+                id.put(out);
+                private_data.put(out);
+            }
+            Event::TimewaitExit { id } => {
+                out.push(6);
+                id.put(out);
+            }
+            Event::SidrRequest(request) => {
+                out.push(7);
+                request.as_ref().put(out);
+            }
+            Event::SidrWithdrawn { id } => {
+                out.push(8);
+                id.put(out);
+            }
+            Event::SidrResponse(response) => {
+                out.push(9);
+                response.as_ref().put(out);
+            }
+            Event::SidrUnreachable { id } => {
+                out.push(10);
+                id.put(out);
+            }
+        }
+    }
+
+    fn take(input: &mut Input<'a>) -> Option<Self> {
+        Some(match u8::take(input)? {
+            0 => Event::ConnectRequest(Box::new(Value::take(input)?)),
+            1 => Event::ConnectResponse(Box::new(Value::take(input)?)),
+            2 => Event::Established {
+                id: Value::take(input)?,
+                private_data: Value::take(input)?,
+            },
+            3 => Event::Rejected {
+                id: Value::take(input)?,
+                reason: Value::take(input)?,
+                private_data: Value::take(input)?,
+            },
+            4 => Event::Unreachable {
+                id: Value::take(input)?,
+            },
+            5 => Event::Disconnected {
+                id: Value::take(input)?,
+                private_data: Value::take(input)?,
+            },
+            6 => Event::TimewaitExit {
+                id: Value::take(input)?,
+            },
+            7 => Event::SidrRequest(Box::new(Value::take(input)?)),
+            8 => Event::SidrWithdrawn {
+                id: Value::take(input)?,
+            },
+            9 => Event::SidrResponse(Box::new(Value::take(input)?)),
+            10 => Event::SidrUnreachable {
+                id: Value::take(input)?,
+            },
+            _ => return None,
+        })
+    }
+}
+
 impl<'a, V: Value<'a>> Value<'a> for Option<V> {
     fn put(&self, out: &mut Vec<u8>) {
         self.is_some().put(out);
@@ -344,6 +450,17 @@ impl<'a> Value<'a> for &'a [u8] {
     fn take(input: &mut Input<'a>) -> Option<Self> {
         let length = u32::take(input)?;
         input.bytes(length as usize)
+    }
+}
+
+impl<'a> Value<'a> for Vec<u8> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_slice().put(out);
+    }
+
+    fn take(input: &mut Input<'a>) -> Option<Self> {
+        let bytes: &[u8] = Value::take(input)?;
+        Some(bytes.to_vec())
     }
 }
 

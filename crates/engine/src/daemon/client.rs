@@ -1,6 +1,7 @@
 //! What the daemon knows of one client.
 
 use super::Log;
+use super::connections::ClientCm;
 use super::handshake::file_system;
 use crate::control::{Control, MemoryControl, QueueControl, QueuePairControl};
 use crate::core::Core;
@@ -55,6 +56,7 @@ pub(super) struct Client {
     pub(super) qps: HashMap<QpIndex, ClientQp>,
     /// Keys of regions and windows. The low bits of a window's key change with each bind.
     pub(super) keys: HashMap<u32, Key>,
+    pub(super) cm: ClientCm,
     /// The event for which the socket has no room; the others wait behind it, in their queue.
     unsent: Option<Event>,
     /// Whether it was told that the client takes no events.
@@ -102,9 +104,10 @@ struct Chunk {
 }
 
 impl Greeted {
-    pub(super) fn with_socket(self, socket: Socket) -> Client {
+    pub(super) fn with_socket(self, socket: Socket, cm: ClientCm) -> Client {
         Client {
             greeted: self,
+            cm,
             socket,
             cqs: Vec::new(),
             qps: HashMap::new(),
@@ -238,9 +241,12 @@ impl Client {
     }
 
     /// The next event that the client learns of.
-    fn next_event(&self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<Event> {
         loop {
-            return Some(match self.greeted.events.pop()? {
+            let Some(next) = self.greeted.events.pop() else {
+                return self.cm.next_event().map(Event::Cm);
+            };
+            return Some(match next {
                 (_, AsyncEvent::Qp { number, event, .. }) => Event::Qp(number.get(), event),
                 (EventOwner::Cq(serial), AsyncEvent::CqError { .. }) => Event::CqError(serial),
                 (_, AsyncEvent::DeviceFatal) => Event::DeviceFatal,
@@ -265,6 +271,7 @@ impl Client {
             let memory = &mut worker.state.device.memory;
             memory.set_home(self.greeted.number, None);
         });
+        self.cm.end(core);
         let (windows, regions): (Vec<Key>, Vec<Key>) = self
             .keys
             .drain()

@@ -27,7 +27,7 @@ use std::sync::Arc;
 const CHOSEN_BITS: u32 = 8;
 
 /// Another object's, or none.
-const NOT_YOURS: Error = Error::Gone("an object of the request");
+pub(super) const NOT_YOURS: Error = Error::Gone("an object of the request");
 const NOT_CARRIED: Error = Error::Unsupported("this request to a daemon");
 
 /// Blocks that came beside a request.
@@ -74,7 +74,8 @@ impl Client {
             Control::Queue { call } => self.queue(core, call, blocks),
             Control::CreateQueuePair { init } => self.create_queue_pair(core, init, blocks),
             Control::QueuePair { qp, call } => self.queue_pair(core, qp, call),
-            Control::Cm { .. } | Control::Connection { .. } => Err(NOT_CARRIED),
+            Control::Cm { call } => self.cm(core, call),
+            Control::Connection { call } => self.connection(core, call),
         }
     }
 
@@ -397,4 +398,13 @@ fn source_of(
     }
     let on_link = |local| core.is_on_link(local, &attributes.path, mask);
     Ok(local.map(|local| (Gid::from(local), on_link(local))))
+}
+
+/// Whether a local address is one of the device's.
+pub(super) fn source_is_known(core: &Core, local: Gid) -> Result<(), Error> {
+    let gids = core.current().gids;
+    let is_ours = gids.iter().any(|entry| entry.gid == local);
+    is_ours
+        .then_some(())
+        .ok_or(Error::Invalid("the source address is not the device's"))
 }

@@ -61,7 +61,7 @@ const ORPHANS_MAX: usize = 64;
 /// Number of the inbox in the poll set. Those of a client are its own, times the kinds, plus its
 /// kind.
 const INBOX: u64 = 0;
-const KINDS: u64 = 4;
+const KINDS: u64 = 5;
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -71,6 +71,8 @@ enum Kind {
     Events,
     /// The client has taken some.
     Room,
+    /// Events of connections are there to be sent.
+    Connections,
 }
 
 impl Service {
@@ -244,7 +246,8 @@ impl Server {
             // Edge-triggered, and never read: the client could empty it first, and block the read.
             return true;
         }
-        if kind == Kind::Events as u64 || kind == Kind::Room as u64 {
+        let sends = [Kind::Events, Kind::Room, Kind::Connections];
+        if sends.iter().any(|&it| it as u64 == kind) {
             return client.send_events(&self.log);
         }
         match client.socket.receive(&mut self.packet, false) {
@@ -270,7 +273,9 @@ impl Server {
                 let number = number * KINDS + kind as u64;
                 match kind {
                     // While the socket has no room, events are there for long.
-                    Kind::WakeUp | Kind::Events => self.poll.add_edges_as(fd, number),
+                    Kind::WakeUp | Kind::Events | Kind::Connections => {
+                        self.poll.add_edges_as(fd, number)
+                    }
                     Kind::Room => self.poll.add_room_as(fd, number),
                     Kind::Requests => self.poll.add_as(fd, number),
                 }
@@ -322,12 +327,13 @@ impl Server {
 }
 
 impl Client {
-    fn descriptors(&self) -> [(RawFd, Kind); 4] {
+    fn descriptors(&self) -> [(RawFd, Kind); 5] {
         [
             (self.socket.fd(), Kind::Requests),
             (self.greeted.wake_daemon.fd(), Kind::WakeUp),
             (self.greeted.events.fd(), Kind::Events),
             (self.greeted.event_socket.fd(), Kind::Room),
+            (self.cm.channel.fd(), Kind::Connections),
         ]
     }
 }

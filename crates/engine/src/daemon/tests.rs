@@ -1,6 +1,7 @@
 //! A daemon in a process of its own, and clients that keep to no rule ([`raw`]).
 #![allow(clippy::unwrap_used)]
 
+mod connections;
 mod greetings;
 mod leaving;
 mod objects;

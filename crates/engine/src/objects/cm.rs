@@ -279,18 +279,8 @@ impl Device {
         self.bind_gsi()
     }
 
-    /// Binds the port, and makes queue pair 1.
     fn bind_gsi(&self) -> Result<(), Error> {
-        let core = self.core();
-        core.check_process()?;
-        core.bind()?;
-        let info = core.current();
-        let call = CmControl::Open {
-            guid: info.guid,
-            path_mtu: info.path_mtu,
-            interface_index: info.interface_index,
-        };
-        core.ask(Control::Cm { call }).map(|_| ())
+        self.core().bind_gsi()
     }
 
     fn ask(&self, call: ConnectionControl<'_>) -> Result<(), Error> {
@@ -307,6 +297,19 @@ impl Device {
 }
 
 impl Core {
+    /// Binds the port, and makes queue pair 1.
+    pub(crate) fn bind_gsi(self: &Arc<Self>) -> Result<(), Error> {
+        self.check_process()?;
+        self.bind()?;
+        let info = self.current();
+        let call = CmControl::Open {
+            guid: info.guid,
+            path_mtu: info.path_mtu,
+            interface_index: info.interface_index,
+        };
+        self.ask(Control::Cm { call }).map(|_| ())
+    }
+
     /// Waits a moment for the answers of the peers whose connections are ending: when this process
     /// is gone, lost messages are not repeated. The kernel's connection manager would repeat them;
     /// without them, a peer that only waits would wait for ever.

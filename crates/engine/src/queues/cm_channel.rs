@@ -64,13 +64,22 @@ impl CmChannel {
         CmChannel::make(true)
     }
 
+    /// As [`CmChannel::that_never_blocks`], with a descriptor that no program sees.
+    pub(crate) fn out_of_sight() -> io::Result<Arc<CmChannel>> {
+        Ok(Self::with(EventQueue::out_of_sight()?, true))
+    }
+
     fn make(never_blocks: bool) -> io::Result<Arc<CmChannel>> {
-        Ok(Arc::new(CmChannel {
-            events: EventQueue::new()?,
+        Ok(Self::with(EventQueue::new()?, never_blocks))
+    }
+
+    fn with(events: EventQueue<CmItem>, never_blocks: bool) -> Arc<CmChannel> {
+        Arc::new(CmChannel {
+            events,
             process: Process::current(),
             never_blocks,
             waits: AtomicI32::new(0),
-        }))
+        })
     }
 
     pub(crate) fn count_waits(&self, more: i32) {

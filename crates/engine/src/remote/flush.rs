@@ -23,6 +23,8 @@ impl Remote {
         for qp in objects.qps.values() {
             flush(&objects, qp);
         }
+        drop(objects);
+        self.end_connections();
         true
     }
 

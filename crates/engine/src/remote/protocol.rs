@@ -12,6 +12,7 @@
 //! All numbers have the order of the host's bytes, of fixed width: both ends are on one host.
 
 use crate::control::encoding;
+use airdma_cm::Event as CmEvent;
 use airdma_transport::QpEvent;
 use std::time::Duration;
 
@@ -19,10 +20,12 @@ use std::time::Duration;
 const MAGIC: [u8; 8] = *b"airdma-d";
 /// It rises with each change of this file, or of what lies in shared memory. The encoding of
 /// requests has a number of its own.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Longest packet of either side.
 pub(crate) const PACKET_BYTES_MAX: usize = encoding::MESSAGE_BYTES_MAX + 64;
+/// Longest event: a peer's request for a connection has some 300 bytes.
+pub(crate) const EVENT_BYTES_MAX: usize = 1024;
 /// Longest answer to a greeting.
 pub(crate) const WELCOME_BYTES_MAX: usize = 1024;
 /// Longest sentence of a refusal: a name that a client passed may have 4,096 bytes.
@@ -88,7 +91,7 @@ pub(crate) enum NoGreeting {
 }
 
 /// What happened to a client's object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// To the queue pair with this number.
     Qp(u32, QpEvent),
@@ -96,6 +99,8 @@ pub(crate) enum Event {
     CqError(u64),
     /// The port broke, or the interface is gone.
     DeviceFatal,
+    /// To a listener, a connection or a resolution.
+    Cm(CmEvent),
 }
 
 impl Hello {
@@ -212,11 +217,12 @@ pub(crate) fn take_blocks(packet: &[u8]) -> Option<(Vec<Extent>, &[u8])> {
 }
 
 impl Event {
-    pub(crate) fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, number) = match self {
-            Event::Qp(number, event) => (number_of(event), u64::from(number)),
-            Event::CqError(serial) => (CQ_ERROR, serial),
+            &Event::Qp(number, event) => (number_of(event), u64::from(number)),
+            &Event::CqError(serial) => (CQ_ERROR, serial),
             Event::DeviceFatal => (DEVICE_FATAL, 0),
+            Event::Cm(event) => return [&[CM], &encoding::encode(event)[..]].concat(),
         };
         let mut out = vec![kind];
         out.extend(number.to_ne_bytes());
@@ -226,6 +232,9 @@ impl Event {
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
         let mut input = packet;
         let [kind] = take(&mut input)?;
+        if kind == CM {
+            return encoding::decode(input).ok().map(Event::Cm);
+        }
         let number = u64::from_ne_bytes(take(&mut input)?);
         input.is_empty().then_some(())?;
         Some(match kind {
@@ -241,6 +250,7 @@ impl Event {
 
 const CQ_ERROR: u8 = 100;
 const DEVICE_FATAL: u8 = 101;
+const CM: u8 = 102;
 
 const QP_EVENTS: [QpEvent; 6] = [
     QpEvent::Fatal,
@@ -304,6 +314,8 @@ pub fn check_bytes(bytes: &[u8]) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use airdma_cm::ConnectionId;
+    use airdma_wire::cm::RejReason;
 
     const HELLO: Hello = Hello {
         network: 7,
@@ -329,10 +341,13 @@ mod tests {
             assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
         }
         let events = QP_EVENTS.map(|event| Event::Qp(17, event));
-        for event in events
-            .into_iter()
-            .chain([Event::CqError(5), Event::DeviceFatal])
-        {
+        let rejected = CmEvent::Rejected {
+            id: ConnectionId(7),
+            reason: RejReason::CONSUMER,
+            private_data: vec![3; 148],
+        };
+        let others = [Event::CqError(5), Event::DeviceFatal, Event::Cm(rejected)];
+        for event in events.into_iter().chain(others) {
             assert_eq!(Event::decode(&event.encode()), Some(event));
         }
         for bytes in [HELLO.encode(), Event::DeviceFatal.encode(), vec![1; 40]] {

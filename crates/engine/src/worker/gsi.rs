@@ -2,8 +2,8 @@
 //!
 //! It exists as soon as a program listens or connects.
 
-use crate::Error;
-use crate::queues::cm_channel::{CmChannel, Subject};
+use crate::queues::cm_channel::Subject;
+use crate::queues::cm_owners::{CmOwners, Owner, subject_of};
 use crate::sharing::orphan_notices::NoticeFile;
 use crate::tables::cq_table::CqTable;
 use crate::tables::qp_table::QpTable;
@@ -18,28 +18,9 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Owner of an event's subject, with the owner's number for it.
-#[derive(Clone)]
-pub(crate) struct Owner {
-    pub(crate) channel: Arc<CmChannel>,
-    pub(crate) cookie: u64,
-    /// The owner of a listener, for a request that was not handed over.
-    is_listener: bool,
-}
-
-impl Owner {
-    pub(crate) fn new(channel: Arc<CmChannel>, cookie: u64) -> Self {
-        Owner {
-            channel,
-            cookie,
-            is_listener: false,
-        }
-    }
-}
-
 pub(crate) struct Gsi {
     pub(crate) manager: Manager,
-    owners: HashMap<Subject, Owner>,
+    pub(crate) owners: CmOwners,
     /// What listeners listen for: a service, at one address or at all.
     pub(crate) services: HashMap<ListenerId, (ServiceId, Option<Gid>)>,
     /// What the manager wants to send.
@@ -56,7 +37,7 @@ impl Gsi {
     pub(crate) fn new(config: Config, interface_index: u32) -> Self {
         Gsi {
             manager: Manager::new(config),
-            owners: HashMap::new(),
+            owners: CmOwners::default(),
             services: HashMap::new(),
             outbox: VecDeque::new(),
             next_psn: Psn::default(),
@@ -75,12 +56,12 @@ impl Gsi {
     ) -> Option<(ServiceId, Option<Gid>)> {
         let (connections, resolutions) = self.manager.close(now, listener);
         for id in connections {
-            self.disown(Subject::Connection(id));
+            self.owners.disown(Subject::Connection(id));
         }
         for id in resolutions {
-            self.disown(Subject::Resolution(id));
+            self.owners.disown(Subject::Resolution(id));
         }
-        self.disown(Subject::Listener(listener));
+        self.owners.disown(Subject::Listener(listener));
         self.fill_outbox();
         self.services.remove(&listener)
     }
@@ -163,35 +144,6 @@ impl Gsi {
         }
     }
 
-    /// From now on events about `subject` go to `owner`.
-    pub(crate) fn own(&mut self, subject: Subject, owner: Owner) {
-        self.owners.insert(subject, owner);
-    }
-
-    /// Removes the owner of `subject`, which gets no more events.
-    pub(crate) fn disown(&mut self, subject: Subject) {
-        self.owners.remove(&subject);
-    }
-
-    /// From now on events about `subject` come through another channel.
-    ///
-    /// # Errors
-    /// `EINVAL` for what is over.
-    pub(crate) fn redirect(
-        &mut self,
-        subject: Subject,
-        channel: &Arc<CmChannel>,
-    ) -> Result<(), Error> {
-        let owner = self.owners.get_mut(&subject);
-        let owner = owner.ok_or(Error::Gone("what the events are about"))?;
-        owner.channel = Arc::clone(channel);
-        Ok(())
-    }
-
-    pub(crate) fn owner(&self, subject: Subject) -> Option<&Owner> {
-        self.owners.get(&subject)
-    }
-
     /// Whether peers may not know yet that their connections are over.
     pub(crate) fn is_ending(&self) -> bool {
         self.has_transmits() || self.manager.is_ending()
@@ -205,10 +157,10 @@ impl Gsi {
 
     /// The connections that have an owner.
     pub(crate) fn connections(&self) -> Vec<ConnectionId> {
-        let subjects = self.owners.keys();
+        let subjects = self.owners.subjects();
         subjects
             .filter_map(|subject| match subject {
-                Subject::Connection(id) => Some(*id),
+                Subject::Connection(id) => Some(id),
                 Subject::Listener(_) | Subject::Resolution(_) => None,
             })
             .collect()
@@ -245,7 +197,7 @@ impl Gsi {
     /// Whether a thread sleeps until an event of this owner's channel comes: it does not look at
     /// its completions meanwhile.
     fn is_awaited(&self, subject: Subject) -> bool {
-        (self.owners.get(&subject)).is_some_and(|owner| owner.channel.is_awaited())
+        (self.owners.get(subject)).is_some_and(|owner| owner.channel.is_awaited())
     }
 
     /// Nothing overtakes the end of its own connection; and but for other ends nothing overtakes
@@ -270,10 +222,10 @@ impl Gsi {
         };
         let is_end = matches!(event, Event::Disconnected { .. });
         let owners = &self.owners;
-        let channel = owners.get(&of).filter(|_| !is_end);
+        let channel = owners.get(of).filter(|_| !is_end);
         let before = self.withheld.take_of(|one| {
             let shares = |channel: &Owner| {
-                let owner = owners.get(&one);
+                let owner = owners.get(one);
                 owner.is_some_and(|owner| Arc::ptr_eq(&owner.channel, &channel.channel))
             };
             one == subject || channel.is_some_and(shares)
@@ -300,46 +252,21 @@ impl Gsi {
     }
 
     fn tell(&mut self, event: Event) {
-        let (subject, is_last) = match &event {
-            Event::ConnectRequest(request) => {
-                let connection = Subject::Connection(request.id);
-                self.own_as_listener(connection, request.listener);
-                (connection, false)
-            }
-            Event::SidrRequest(request) => {
-                let resolution = Subject::Resolution(request.id);
-                self.own_as_listener(resolution, request.listener);
-                (resolution, false)
-            }
-            Event::ConnectResponse(response) => (Subject::Connection(response.id), false),
-            Event::Established { id, .. } => {
-                // From now on its peer is known to be there.
-                self.note_connection(*id);
-                (Subject::Connection(*id), false)
-            }
-            Event::Disconnected { id, .. } => {
-                self.forget_connection(*id);
-                (Subject::Connection(*id), false)
-            }
-            Event::Rejected { id, .. } | Event::Unreachable { id } | Event::TimewaitExit { id } => {
-                self.forget_connection(*id);
-                (Subject::Connection(*id), true)
-            }
-            Event::SidrResponse(response) => (Subject::Resolution(response.id), true),
-            Event::SidrUnreachable { id } | Event::SidrWithdrawn { id } => {
-                (Subject::Resolution(*id), true)
-            }
-        };
-        if let Some(owner) = self.owners.get(&subject) {
-            if is_last && owner.is_listener {
-                owner.channel.withdraw(owner.cookie, subject, event);
-            } else {
-                owner.channel.push(owner.cookie, subject, event);
-            }
+        match &event {
+            // From now on its peer is known to be there.
+            Event::Established { id, .. } => self.note_connection(*id),
+            Event::Disconnected { id, .. }
+            | Event::Rejected { id, .. }
+            | Event::Unreachable { id }
+            | Event::TimewaitExit { id } => self.forget_connection(*id),
+            Event::ConnectRequest(_)
+            | Event::SidrRequest(_)
+            | Event::ConnectResponse(_)
+            | Event::SidrResponse(_)
+            | Event::SidrUnreachable { .. }
+            | Event::SidrWithdrawn { .. } => {}
         }
-        if is_last {
-            self.owners.remove(&subject);
-        }
+        self.owners.tell(event);
     }
 
     /// A request was evicted: it ends, unless the program has fetched it.
@@ -349,22 +276,11 @@ impl Gsi {
             Evicted::Connection(id) => Subject::Connection(id),
             Evicted::Resolution(id) => Subject::Resolution(id),
         };
-        let owner = self.owners.get(&subject);
+        let owner = self.owners.get(subject);
         if owner.is_none_or(|owner| owner.channel.take_back(subject)) {
             // Nothing is told about what was not fetched.
-            self.owners.remove(&subject);
+            self.owners.disown(subject);
             self.manager.withdraw(evicted);
-        }
-    }
-
-    /// The events of a request are its listener's until the request is handed over.
-    fn own_as_listener(&mut self, request: Subject, listener: ListenerId) {
-        if let Some(owner) = self.owners.get(&Subject::Listener(listener)) {
-            let owner = Owner {
-                is_listener: true,
-                ..owner.clone()
-            };
-            self.owners.insert(request, owner);
         }
     }
 
@@ -412,21 +328,6 @@ impl Gsi {
             return Some((end, destination));
         }
         None
-    }
-}
-
-fn subject_of(event: &Event) -> Subject {
-    match event {
-        Event::ConnectRequest(request) => Subject::Connection(request.id),
-        Event::SidrRequest(request) => Subject::Resolution(request.id),
-        Event::ConnectResponse(response) => Subject::Connection(response.id),
-        Event::SidrResponse(response) => Subject::Resolution(response.id),
-        Event::Established { id, .. }
-        | Event::Disconnected { id, .. }
-        | Event::Rejected { id, .. }
-        | Event::Unreachable { id }
-        | Event::TimewaitExit { id } => Subject::Connection(*id),
-        Event::SidrUnreachable { id } | Event::SidrWithdrawn { id } => Subject::Resolution(*id),
     }
 }
 

@@ -101,7 +101,7 @@ fn events_wait_for_a_client_that_takes_none() {
             assert!(Instant::now() < deadline, "{taken} of {EVENTS}");
             match raw.events.receive(&mut packet, false) {
                 Ok(Some(got)) => {
-                    assert_eq!(Event::decode(&packet[..got.length]), Some(expected));
+                    assert_eq!(Event::decode(&packet[..got.length]), Some(expected.clone()));
                     taken += 1;
                 }
                 Ok(None) => panic!("the daemon has closed the connection"),

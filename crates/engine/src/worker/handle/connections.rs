@@ -2,8 +2,9 @@
 
 use crate::control::{Beside, CmControl, ConnectionControl, Reply, WRONG_BESIDE};
 use crate::queues::cm_channel::{CmChannel, Subject};
+use crate::queues::cm_owners::Owner;
 use crate::worker::Worker;
-use crate::worker::gsi::{Gsi, Owner};
+use crate::worker::gsi::Gsi;
 use crate::{Error, Gid};
 use airdma_cm::{CmError, ConnectionId, Takes};
 use airdma_transport::Time;
@@ -97,7 +98,7 @@ impl Worker {
         let (service, local) = (wanted.service, wanted.local);
         let gsi = self.state.gsi.as_mut().ok_or(NOT_OPEN)?;
         let id = (gsi.manager).listen(service, wanted.takes, local, wanted.backlog)?;
-        gsi.own(Subject::Listener(id), owner);
+        gsi.owners.own(Subject::Listener(id), owner);
         gsi.services.insert(id, (service, local));
         let claimed = self.claim_service(now, service.0, local);
         if let (Err(_), Some(gsi)) = (&claimed, self.state.gsi.as_mut()) {
@@ -114,7 +115,7 @@ impl Worker {
             return;
         };
         for id in gsi.connections() {
-            gsi.disown(Subject::Connection(id));
+            gsi.owners.disown(Subject::Connection(id));
             gsi.manager.destroy(now, id);
         }
         gsi.fill_outbox();
@@ -144,7 +145,7 @@ impl Gsi {
             ConnectionControl::Connect { wanted, cookie } => {
                 let owner = Owner::new(Arc::clone(channel(beside)?), cookie);
                 let id = self.manager.connect(now, &wanted)?;
-                self.own(Subject::Connection(id), owner);
+                self.owners.own(Subject::Connection(id), owner);
                 return Ok(Reply::Connection { id });
             }
             ConnectionControl::Waits { id } => self.manager.waits(id)?,
@@ -168,7 +169,7 @@ impl Gsi {
                 self.manager.disconnect(now, id, private_data)?;
             }
             ConnectionControl::Destroy { id } => {
-                self.disown(Subject::Connection(id));
+                self.owners.disown(Subject::Connection(id));
                 self.manager.destroy(now, id);
                 self.forget_connection(id);
             }
@@ -176,26 +177,28 @@ impl Gsi {
             ConnectionControl::Resolve { wanted, cookie } => {
                 let owner = Owner::new(Arc::clone(channel(beside)?), cookie);
                 let id = self.manager.resolve(now, &wanted)?;
-                self.own(Subject::Resolution(id), owner);
+                self.owners.own(Subject::Resolution(id), owner);
                 return Ok(Reply::Resolution { id });
             }
             ConnectionControl::MoveResolution { id } => {
-                self.redirect(Subject::Resolution(id), channel(beside)?)?;
+                self.owners
+                    .redirect(Subject::Resolution(id), channel(beside)?)?;
             }
             ConnectionControl::Fetched { id } => {
-                self.disown(Subject::Resolution(id));
+                self.owners.disown(Subject::Resolution(id));
                 self.manager.taken_sidr(id)?;
             }
             ConnectionControl::Forget { id } => {
-                self.disown(Subject::Resolution(id));
+                self.owners.disown(Subject::Resolution(id));
                 self.manager.destroy_sidr(now, id);
             }
             ConnectionControl::Answer { id, with } => {
                 self.manager.answer(now, id, &with)?;
-                self.disown(Subject::Resolution(id));
+                self.owners.disown(Subject::Resolution(id));
             }
             ConnectionControl::MoveListener { listener } => {
-                self.redirect(Subject::Listener(listener), channel(beside)?)?;
+                self.owners
+                    .redirect(Subject::Listener(listener), channel(beside)?)?;
             }
             ConnectionControl::LimitAnswered { listener, max } => {
                 self.manager.limit_answered(listener, max);
@@ -210,14 +213,10 @@ impl Gsi {
         channel: &Arc<CmChannel>,
         cookie: u64,
     ) -> Result<(), Error> {
-        let subject = Subject::Connection(id);
         // A request that was fetched does not count against the backlog any more.
         self.manager.taken(id);
-        let owner = self.owner(subject).ok_or(NOT_OPEN)?;
-        let former = Arc::clone(&owner.channel);
-        former.hand_over(subject, channel, cookie);
-        self.own(subject, Owner::new(Arc::clone(channel), cookie));
-        Ok(())
+        let is_there = self.owners.hand_over(id, channel, cookie);
+        is_there.then_some(()).ok_or(NOT_OPEN)
     }
 }
 
