@@ -221,7 +221,7 @@ impl Queues {
             let found = &mut self.found;
             let sink = |completion| found.push_back(completion);
             if arms {
-                self.cq.arm_and_poll(POLL, sink)?;
+                self.cq.arm_and_poll(false, POLL, sink)?;
             } else {
                 self.cq.poll(POLL, sink)?;
             }
