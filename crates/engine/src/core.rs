@@ -118,7 +118,7 @@ pub(crate) struct Core {
     /// none where none does.
     bell: Option<Arc<Bell>>,
     /// The daemon that has the port and the queue pairs; none where this process has them.
-    remote: Option<Arc<Remote>>,
+    pub(crate) remote: Option<Arc<Remote>>,
     /// Where other processes have the same addresses, once the port is bound.
     steering: OnceLock<Arc<Steering>>,
     /// Processes that look at this device, once the port is bound and if the system allows it.

@@ -537,6 +537,9 @@ impl Drop for SharedCore {
                 viewers.close();
             }
             self.core.linger();
+            if let Some(remote) = &self.core.remote {
+                remote.close_connections();
+            }
             self.core.leave();
             // The last counts, to the file.
             self.core.counters();

@@ -94,6 +94,14 @@ impl Remote {
         }
     }
 
+    /// Ends what is left, and waits until the daemon has: the next program may listen at the same
+    /// port.
+    pub(crate) fn close_connections(&self) {
+        if self.connections().owners.subjects().next().is_some() {
+            drop(self.ask_cm(CmControl::Exit, Beside::Nothing));
+        }
+    }
+
     fn redirect(&self, subject: Subject, channel: &Arc<CmChannel>) -> Result<Reply, Error> {
         self.connections().owners.redirect(subject, channel)?;
         Ok(Reply::Done)
