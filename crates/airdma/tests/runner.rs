@@ -20,6 +20,17 @@ impl Wake for Woken {
     }
 }
 
+impl Woken {
+    /// Whether it is woken within that time.
+    fn comes_within(&self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while !self.0.load(Ordering::SeqCst) && start.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
 /// The outcome, if there is one; later ones wake.
 fn look(endpoint: &Endpoint, operation: &mut Operation<Message>, waker: &Waker) -> Poll<Message> {
     loop {
@@ -183,13 +194,6 @@ fn a_send_wakes_no_program_that_waits_for_messages_only() {
         } = pair();
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
-        let is_woken = |limit: Duration| {
-            let start = Instant::now();
-            while !woken.0.load(Ordering::SeqCst) && start.elapsed() < limit {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            woken.0.load(Ordering::SeqCst)
-        };
         for messages_only in [false, true, false] {
             left.wake_for_messages_only(messages_only);
             woken.0.store(false, Ordering::SeqCst);
@@ -201,14 +205,14 @@ fn a_send_wakes_no_program_that_waits_for_messages_only() {
             assert_eq!(question.wait().unwrap()[..], *b"question");
             // An acknowledgement comes within a few milliseconds.
             let limit = if messages_only { 100 } else { 10_000 };
-            let wakes = is_woken(Duration::from_millis(limit));
+            let wakes = woken.comes_within(Duration::from_millis(limit));
             assert_eq!(wakes, !messages_only && !is_sent, "{messages_only}");
             if wakes {
                 woken.0.store(false, Ordering::SeqCst);
                 assert!(look(&left, &mut answer, &waker).is_pending());
             }
             right.send(filled(&there, b"answer!!"), ..).wait().unwrap();
-            assert!(is_woken(PATIENCE));
+            assert!(woken.comes_within(PATIENCE));
             // With the message the earlier completions are entered.
             is_sent |= sent.look(&waker).is_ready();
             assert!(is_sent);
@@ -217,5 +221,55 @@ fn a_send_wakes_no_program_that_waits_for_messages_only() {
             };
             assert_eq!(message[..], *b"answer!!");
         }
+    });
+}
+
+#[test]
+fn sends_beyond_the_room_leave_though_messages_alone_wake() {
+    let name = "sends_beyond_the_room_leave_though_messages_alone_wake";
+    isolated(name, "", || {
+        // Many times what a queue pair holds; without events that would be a second's work.
+        const SENDS: u32 = 2000;
+        let pair = pair();
+        pair.left.wake_for_messages_only(true);
+        assert!(!pair.left.attend());
+        let receive = |_| pair.right.recv(pair.there.allocate(8).unwrap(), ..);
+        let receives: Vec<_> = (0..SENDS).map(receive).collect();
+        let send = |number: u32| {
+            let bytes = u64::from(number).to_le_bytes();
+            pair.left.send(filled(&pair.here, &bytes), ..)
+        };
+        let start = Instant::now();
+        let _sends: Vec<_> = (0..SENDS).map(send).collect();
+        for (number, mut receive) in (0..).zip(receives) {
+            let message = receive.wait_timeout(PATIENCE).expect("it waits").unwrap();
+            assert_eq!(message[..], u64::to_le_bytes(number));
+        }
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    });
+}
+
+#[test]
+fn a_network_that_is_gone_wakes_an_end_that_awaits_messages() {
+    let name = "a_network_that_is_gone_wakes_an_end_that_awaits_messages";
+    isolated(name, "", || {
+        let pair = pair();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        pair.left.wake_for_messages_only(true);
+        let mut message = pair.left.recv(pair.here.allocate(8).unwrap(), ..);
+        assert!(look(&pair.left, &mut message, &waker).is_pending());
+        // Time for some signs of life, of which none wakes.
+        assert!(!woken.comes_within(Duration::from_secs(3)));
+        let mut ip = std::process::Command::new("ip");
+        assert!(
+            ip.args(["link", "set", "lo", "down"])
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert!(woken.comes_within(PATIENCE), "nothing noticed it");
+        assert!(matches!(message.look(&waker), Poll::Ready(Err(_))));
     });
 }

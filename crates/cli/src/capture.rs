@@ -344,20 +344,18 @@ fn pass_on_packets(view: &mut View, interface: u32, sender: &SyncSender<Read>) -
     let mut records = reader.buffer().to_vec();
     let mut stream = reader.get_ref();
     stream.set_read_timeout(None)?;
+    let mut chunk = vec![0; TOGETHER];
     loop {
         let mut rest = &records[..];
         while first(&mut rest)?.is_some() {}
-        let begun = rest.to_vec();
-        records.truncate(records.len() - begun.len());
+        let begun = records.split_off(records.len() - rest.len());
         let whole = std::mem::replace(&mut records, begun);
         if !whole.is_empty() && sender.send(Read::Records(interface, whole)).is_err() {
             return Ok(());
         }
-        let held = records.len();
-        records.resize(held + TOGETHER, 0);
-        match stream.read(&mut records[held..]) {
+        match stream.read(&mut chunk) {
             Ok(0) | Err(_) => return Ok(()),
-            Ok(more) => records.truncate(held + more),
+            Ok(more) => records.extend_from_slice(&chunk[..more]),
         }
     }
 }

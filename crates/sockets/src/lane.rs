@@ -215,7 +215,8 @@ impl Lane {
     /// Sends a message without credits.
     pub fn tell(&mut self, kind: Kind, value: u64, payload: &[u8]) {
         self.reclaim_control();
-        if self.sending.control_free.is_empty() && self.attend() {
+        if self.sending.control_free.is_empty() {
+            self.attend();
             self.reclaim_control();
         }
         let sending = &mut self.sending;

@@ -246,6 +246,9 @@ impl Sender {
     /// # Errors
     /// [`Error::Connection`]: no memory.
     pub fn add_blocks(&mut self, count: u32) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
         let block_bytes = block_bytes(self.config.frame_bytes.max(1));
         let mut rest = self.device.allocate_private(block_bytes * count as usize)?;
         for _ in 1..count {

@@ -564,6 +564,36 @@ fn a_lane_that_fails_while_it_opens_is_not_lost() {
 }
 
 #[test]
+fn what_was_sent_returns_to_an_end_that_nothing_wakes() {
+    let mut ends = Ends::opened(7701, 0);
+    let fd = ends.fd(1);
+    let started = Instant::now();
+    let is_late = || started.elapsed() > Duration::from_secs(10);
+    // More than there is memory for, with time for the acknowledgements of each half of it.
+    for number in 1..=3 * CONTROLS {
+        ends.lanes[0].tell(Kind::Credits, 0, &[]);
+        if number % (CONTROLS / 2) == 0 {
+            let (mut runs, since) = (0, Instant::now());
+            while runs < 200 || since.elapsed() < Duration::from_millis(50) {
+                ends.lanes[1].run(fd);
+                runs += 1;
+            }
+        }
+    }
+    assert!(!ends.lanes[0].failed);
+    assert_eq!(ends.write(0, &pattern(0, 1000)), 1000);
+    assert_eq!(ends.lanes[0].unsent(), 1000);
+    ends.lanes[0].endpoint.run();
+    while ends.lanes[1].readable() < 1000 && !is_late() {
+        ends.lanes[1].run(fd);
+    }
+    while ends.lanes[0].unsent() > 0 {
+        assert!(!is_late(), "it looks unsent for ever");
+        ends.lanes[1].run(fd);
+    }
+}
+
+#[test]
 fn a_writer_that_tries_again_pays_for_the_gate_once() {
     let mut ends = Ends::opened(7649, 0);
     while ends.write(0, &[0; 4096]) == 4096 {}
