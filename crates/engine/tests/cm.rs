@@ -6,7 +6,7 @@ mod common;
 
 use airdma_engine::cm_protocol::{
     Accept, Connect, ConnectRequest, Event, IpAddressing, PortSpace, RejReason, Resolve, Route,
-    ServiceId, SidrAnswer, SidrStatus, Takes, TransportService,
+    ServiceId, SidrAnswer, SidrStatus, Takes,
 };
 use airdma_engine::*;
 use common::*;
@@ -20,47 +20,9 @@ fn service() -> ServiceId {
 }
 
 fn wanted(from: &End, to: &End) -> Connect<'static> {
-    let (local, remote) = (from.path().gid, to.path().gid);
     Connect {
-        route: Route {
-            local,
-            remote,
-            traffic_class: 0,
-        },
-        service_id: service(),
-        transport: TransportService::Rc,
-        qpn: from.qp.number(),
-        psn: PSN,
-        path_mtu: PathMtu::M1024,
-        responder_resources: 4,
-        initiator_depth: 4,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: false,
-        ack_timeout: 14,
-        flow_label: 0,
-        addressing: IpAddressing::new(local.to_ip(), 4711, remote.to_ip()),
         private_data: b"hello",
-    }
-}
-
-/// Waits for an event as C programs do: on the descriptor, while no other thread runs the worker.
-fn next_event(channel: &CmChannel) -> (u64, Event) {
-    let start = Instant::now();
-    loop {
-        match channel.pop() {
-            Some((cookie, CmNews::Event(event))) => return (cookie, event),
-            Some(other) => panic!("{other:?}"),
-            None => {}
-        }
-        assert!(start.elapsed() < PATIENCE, "no event");
-        let mut descriptor = libc::pollfd {
-            fd: channel.fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one descriptor.
-        unsafe { libc::poll(&raw mut descriptor, 1, 1000) };
+        ..request_from(from, to.path().gid, service())
     }
 }
 

@@ -5,8 +5,7 @@
 mod common;
 
 use airdma_engine::cm_protocol::{
-    Accept, Connect, ConnectionId, Event, IpAddressing, PortSpace, RejReason, Route, ServiceId,
-    Takes, TransportService,
+    Accept, ConnectionId, Event, PortSpace, RejReason, ServiceId, Takes,
 };
 use airdma_engine::*;
 use airdma_port::{Capabilities, Port, PortCounters, Received, TransmitBatch, sim};
@@ -113,7 +112,11 @@ impl Connected {
             .cm_listen(SERVICE, Takes::RC, None, 8, &hears, 1)
             .unwrap();
         let id = left
-            .cm_connect(&wanted(SERVICE, &active, &passive), &asks, 2)
+            .cm_connect(
+                &request_from(&active, passive.path().gid, SERVICE),
+                &asks,
+                2,
+            )
             .unwrap();
         let Event::ConnectRequest(request) = next_event(&hears) else {
             panic!("no request")
@@ -132,31 +135,6 @@ impl Connected {
             dreqs,
             asks,
         }
-    }
-}
-
-fn wanted(service_id: ServiceId, from: &End, to: &End) -> Connect<'static> {
-    let (local, remote) = (from.path().gid, to.path().gid);
-    Connect {
-        route: Route {
-            local,
-            remote,
-            traffic_class: 0,
-        },
-        service_id,
-        transport: TransportService::Rc,
-        qpn: from.qp.number(),
-        psn: PSN,
-        path_mtu: PathMtu::M1024,
-        responder_resources: 4,
-        initiator_depth: 4,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: false,
-        ack_timeout: 14,
-        flow_label: 0,
-        addressing: IpAddressing::new(local.to_ip(), 4711, remote.to_ip()),
-        private_data: &[],
     }
 }
 
@@ -217,7 +195,7 @@ fn a_request_to_an_ending_process_is_rejected_at_once() {
     let late = End::new(&connected.active.device, QpType::Rc, 64);
     let heard = next_event(&connected.asks);
     assert!(matches!(heard, Event::Disconnected { .. }), "{heard:?}");
-    let asked = wanted(SERVICE, &late, &connected.passive);
+    let asked = request_from(&late, connected.passive.path().gid, SERVICE);
     let id = late.device.cm_connect(&asked, &connected.asks, 3).unwrap();
     let mut heard = next_event(&connected.asks);
     if matches!(heard, Event::TimewaitExit { .. }) {

@@ -3,9 +3,7 @@
 
 mod common;
 
-use airdma_engine::cm_protocol::{
-    Accept, Connect, Event, IpAddressing, PortSpace, Route, ServiceId, Takes, TransportService,
-};
+use airdma_engine::cm_protocol::{Accept, Event, PortSpace, ServiceId, Takes};
 use airdma_engine::*;
 use airdma_port::{Capabilities, Port, PortCounters, Received, TransmitBatch, sim};
 use common::*;
@@ -107,28 +105,7 @@ fn waits(after: Duration) {
     right
         .cm_listen(service, Takes::RC, None, 8, &hears, 1)
         .unwrap();
-    let (local, remote) = (ours[0].path().gid, theirs[0].path().gid);
-    let wanted = Connect {
-        route: Route {
-            local,
-            remote,
-            traffic_class: 0,
-        },
-        service_id: service,
-        transport: TransportService::Rc,
-        qpn: ours[0].qp.number(),
-        psn: PSN,
-        path_mtu: PathMtu::M1024,
-        responder_resources: 4,
-        initiator_depth: 4,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: false,
-        ack_timeout: 14,
-        flow_label: 0,
-        addressing: IpAddressing::new(local.to_ip(), 4711, remote.to_ip()),
-        private_data: &[],
-    };
+    let wanted = request_from(&ours[0], theirs[0].path().gid, service);
     let id = left.cm_connect(&wanted, &asks, 2).unwrap();
     let event = |channel: &CmChannel| {
         let start = Instant::now();

@@ -7,7 +7,6 @@ mod common;
 use airdma_engine::*;
 use common::*;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,12 +24,7 @@ fn in_a_process() {
     };
     let socket = PathBuf::from(std::env::var_os(SOCKET).unwrap());
     match role.as_str() {
-        "daemon" => {
-            let (_stop, never) = UnixStream::pair().unwrap();
-            let daemon = daemon(&socket);
-            say("ready");
-            daemon.run(&never).unwrap();
-        }
+        "daemon" => serve(&socket),
         "target" => {
             let end = End::new(&open("veth1", Some(&socket)), QpType::Rc, 4096);
             let path = open_path("veth0");

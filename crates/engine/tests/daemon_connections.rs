@@ -4,12 +4,10 @@
 mod common;
 
 use airdma_engine::cm_protocol::{
-    Accept, Connect, ConnectionId, Event, IpAddressing, PortSpace, Route, ServiceId, Takes,
-    TransportService,
+    Accept, Connect, ConnectionId, Event, PortSpace, ServiceId, Takes,
 };
 use airdma_engine::*;
 use common::*;
-use std::os::unix::net::UnixStream;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,12 +24,7 @@ fn in_a_process() {
     };
     let socket = PathBuf::from(std::env::var_os(SOCKET).unwrap());
     match role.as_str() {
-        "daemon" => {
-            let (_stop, never) = UnixStream::pair().unwrap();
-            let daemon = daemon(&socket);
-            say("ready");
-            daemon.run(&never).unwrap();
-        }
+        "daemon" => serve(&socket),
         "listener" => {
             let listening = Listening::new(Some(&socket));
             say("ready");
@@ -46,25 +39,6 @@ fn in_a_process() {
 
 fn service() -> ServiceId {
     ServiceId::of_port(PortSpace::TCP, 7471)
-}
-
-fn next_event(channel: &CmChannel) -> (u64, Event) {
-    let start = Instant::now();
-    loop {
-        match channel.pop() {
-            Some((cookie, CmNews::Event(event))) => return (cookie, event),
-            Some(other) => panic!("{other:?}"),
-            None => {}
-        }
-        assert!(start.elapsed() < PATIENCE, "no event");
-        let mut descriptor = libc::pollfd {
-            fd: channel.fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one descriptor.
-        unsafe { libc::poll(&raw mut descriptor, 1, 1000) };
-    }
 }
 
 /// A program that listens at 10.9.1.1.
@@ -132,28 +106,10 @@ impl Asking {
     }
 
     fn ask(&self) -> ConnectionId {
-        let local = self.end.path().gid;
         let remote = info_of("veth1").gids[0].gid;
         let wanted = Connect {
-            route: Route {
-                local,
-                remote,
-                traffic_class: 0,
-            },
-            service_id: service(),
-            transport: TransportService::Rc,
-            qpn: self.end.qp.number(),
-            psn: PSN,
-            path_mtu: PathMtu::M1024,
-            responder_resources: 4,
-            initiator_depth: 4,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            srq: false,
-            ack_timeout: 14,
-            flow_label: 0,
-            addressing: IpAddressing::new(local.to_ip(), 4711, remote.to_ip()),
             private_data: b"hello",
+            ..request_from(&self.end, remote, service())
         };
         let device = &self.end.device;
         device.cm_connect(&wanted, &self.channel, 2).unwrap()

@@ -1,7 +1,8 @@
 //! A daemon in a process of its own, and devices at it.
 
-use super::Process;
+use super::{Process, say};
 use airdma_engine::{Daemon, Device, DeviceConfig, DeviceInfo, all_devices};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,6 +40,14 @@ impl Drop for Running {
 pub fn daemon(socket: &Path) -> Daemon {
     let log = |line: &str| eprintln!("{line}");
     Daemon::bind(socket, DeviceConfig::default(), log).unwrap()
+}
+
+/// Runs a daemon for ever, in a process of its own.
+pub fn serve(socket: &Path) {
+    let (_stop, never) = UnixStream::pair().unwrap();
+    let daemon = daemon(socket);
+    say("ready");
+    daemon.run(&never).unwrap();
 }
 
 /// A folder of this process.

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 mod at_daemon;
+mod connecting;
 mod isolated;
 mod process;
 
@@ -12,7 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports)]
-pub use at_daemon::{Running, TWO_INTERFACES, daemon, folder, info_of, open};
+pub use at_daemon::{Running, TWO_INTERFACES, daemon, folder, info_of, open, serve};
+#[allow(unused_imports)]
+pub use connecting::{next_event, request_from};
 #[allow(unused_imports)]
 pub use isolated::{isolated, skipped};
 #[allow(unused_imports)]
