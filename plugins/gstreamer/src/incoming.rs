@@ -1,5 +1,6 @@
 //! The receiver, which all sources of this process with its port share.
 
+use crate::locked;
 use crate::meeting::{parse, remember};
 use airdma_files::session::{PublicKey, Role};
 use airdma_stream::{Flags, Frame, Incoming, Pool, Received, Receiver};
@@ -62,7 +63,7 @@ pub(crate) struct Seat {
 impl Seat {
     /// Takes the frames of a device. No sender is admitted before [`Seat::open`].
     pub(crate) fn take(wanted: Wanted, device: u32) -> Result<Seat, String> {
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&ALL);
         let known = all.iter().find(|hall| hall.wanted.port == wanted.port);
         if known.is_some_and(|hall| hall.wanted != wanted) {
             let port = wanted.port;
@@ -148,7 +149,7 @@ impl Seat {
 
     /// Leaves. The last one closes the receiver.
     pub(crate) fn leave(self) {
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&ALL);
         let mut state = self.hall.lock();
         let frames = state.queues.remove(&self.device);
         let is_last = state.queues.is_empty();
@@ -175,7 +176,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
 
 impl Hall {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn fail(&self, why: String) {

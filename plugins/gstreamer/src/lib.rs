@@ -19,6 +19,18 @@ mod sink;
 mod source;
 
 use gst::glib;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The one pad of an element, for any format.
+fn pad(name: &str, direction: gst::PadDirection) -> gst::PadTemplate {
+    let any = gst::Caps::new_any();
+    let template = gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &any);
+    template.expect("a pad of this name can be made")
+}
 
 /// Number of connections that sinks of this process have.
 #[doc(hidden)]

@@ -1,5 +1,6 @@
 //! The connection to a receiver, which all sinks of this process that name it share.
 
+use crate::locked;
 use crate::meeting::Way;
 use airdma_stream::{
     Block, Counts, Description, Error, Flags, Policy, Sender, SenderConfig, Source, now_ns,
@@ -23,7 +24,7 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 static ALL: Mutex<Vec<(Option<String>, Arc<Outgoing>)>> = Mutex::new(Vec::new());
 
 pub(crate) fn connections() -> usize {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner).len()
+    locked(&ALL).len()
 }
 
 /// What a sink wants of a connection.
@@ -85,7 +86,7 @@ impl Drop for Slot {
 
 impl Slot {
     fn lock(&self) -> MutexGuard<'_, Option<Block>> {
-        self.block.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.block)
     }
 }
 
@@ -105,7 +106,7 @@ impl Membership {
         device: Option<u32>,
         (blocks, policy): (usize, Policy),
     ) -> Result<Membership, String> {
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&ALL);
         let known = all.iter().find(|(peer, _)| *peer == wanted.peer);
         let outgoing = match known {
             Some((_, outgoing)) => Arc::clone(outgoing),
@@ -145,7 +146,7 @@ impl Membership {
             let _ = self.end(&never, LAST_WORD);
         }
         self.outgoing.lock().devices.remove(&self.device);
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&ALL);
         release(&mut all, &self.outgoing);
     }
 
@@ -303,7 +304,7 @@ impl Outgoing {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Adds a device with blocks for its quota.

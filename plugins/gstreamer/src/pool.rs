@@ -1,11 +1,12 @@
 //! Buffers that are blocks: what the element in front of a sink writes is sent from where it lies.
 
+use crate::locked;
 use crate::outgoing::{Membership, Slot};
 use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The blocks of a sink's buffers, by the address of their memory.
 #[derive(Clone, Default)]
@@ -13,7 +14,7 @@ pub(crate) struct Slots(Arc<Mutex<HashMap<usize, Weak<Slot>>>>);
 
 impl Slots {
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, Weak<Slot>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// The block of which a buffer is the whole payload.
@@ -74,7 +75,7 @@ pub(crate) struct Imp(Mutex<Option<(Arc<Membership>, Slots)>>);
 
 impl Imp {
     fn lock(&self) -> MutexGuard<'_, Option<(Arc<Membership>, Slots)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

@@ -333,10 +333,12 @@ fn elements_that_wait_can_be_stopped() {
 #[test]
 fn a_receiver_that_is_killed_is_an_error_in_time() {
     let world = World::new("killed");
-    let plugins = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .unwrap()
-        .join("debug");
+    // Cargo builds it beside this test, among libraries that are no plugins.
+    let plugins = world.file("plugins");
+    let plugin = std::env::current_exe().unwrap();
+    let plugin = plugin.with_file_name("libgstairdma.so");
+    std::fs::create_dir(&plugins).unwrap();
+    std::os::unix::fs::symlink(plugin, Path::new(&plugins).join("libgstairdma.so")).unwrap();
     let mut receiver = Command::new("gst-launch-1.0")
         .args(world.source().split(' '))
         .args(["!", "fakesink"])
@@ -347,8 +349,10 @@ fn a_receiver_that_is_killed_is_an_error_in_time() {
         .unwrap();
     let sink = world.sink();
     let chain = format!("videotestsrc is-live=true ! {SMALL}");
+    let started = Instant::now();
     let sender = loop {
         // Until it listens.
+        assert!(started.elapsed() < Duration::from_secs(20), "no receiver");
         std::thread::sleep(Duration::from_millis(500));
         let pipeline = gst::parse::launch(&format!("{chain} ! {sink} name=s patience=2")).unwrap();
         let pipeline = pipeline.downcast::<gst::Pipeline>().unwrap();

@@ -1,6 +1,7 @@
 use super::AirdmaSink;
 use crate::outgoing::{Membership, Refusal, Wanted};
 use crate::pool::{Pool, Slots};
+use crate::{locked, pad};
 use airdma_stream::{Description, Flags, Policy, now_ns};
 use gst::glib;
 use gst::prelude::*;
@@ -8,7 +9,7 @@ use gst::subclass::prelude::*;
 use gst_base::prelude::*;
 use gst_base::subclass::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -82,10 +83,6 @@ pub(crate) struct Imp {
     told: AtomicU64,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[glib::object_subclass]
 impl ObjectSubclass for Imp {
     const NAME: &'static str = "GstAirdmaSink";
@@ -118,12 +115,8 @@ impl ElementImpl for Imp {
     }
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
-        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            let (direction, presence) = (gst::PadDirection::Sink, gst::PadPresence::Always);
-            let any = gst::Caps::new_any();
-            let template = gst::PadTemplate::new("sink", direction, presence, &any);
-            vec![template.expect("a pad of this name can be made")]
-        });
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> =
+            LazyLock::new(|| vec![pad("sink", gst::PadDirection::Sink)]);
         &TEMPLATES
     }
 }

@@ -1,5 +1,6 @@
 use super::AirdmaSrc;
 use crate::incoming::{Nothing, Seat, Wanted};
+use crate::{locked, pad};
 use airdma_stream::{Flags, Frame};
 use airdma_transfer::Service;
 use gst::glib;
@@ -10,7 +11,7 @@ use gst_base::subclass::base_src::CreateSuccess;
 use gst_base::subclass::prelude::*;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -96,10 +97,6 @@ pub(crate) struct Imp {
     skipped: AtomicU64,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The memory of a buffer: a frame in its block, which is freed with the buffer.
 struct InBlock(Frame);
 
@@ -141,12 +138,8 @@ impl ElementImpl for Imp {
     }
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
-        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            let (direction, presence) = (gst::PadDirection::Src, gst::PadPresence::Always);
-            let any = gst::Caps::new_any();
-            let template = gst::PadTemplate::new("src", direction, presence, &any);
-            vec![template.expect("a pad of this name can be made")]
-        });
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> =
+            LazyLock::new(|| vec![pad("src", gst::PadDirection::Src)]);
         &TEMPLATES
     }
 }
