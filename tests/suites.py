@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 COMPUTING = {"worlds", "instructions", "loom", "air-virtual", "congestion", "records-virtual"}
 """Suites in virtual time, or that count: a busy machine changes nothing in what they find."""
 WAITING = {"packages", "rdma-core-check", "sockets-short"}
-"""Suites whose programs wait for each other more than they compute, and that have no time limit
-which a busy machine could miss. Not `starve-short`: its loops would starve the others, too.
+"""Suites whose programs wait for each other more than they compute, with limits far above what they
+take. Not `starve-short`: its loops would starve the others, too.
 """
 GIVING_WAY = [
     "sh",
