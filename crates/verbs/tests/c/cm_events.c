@@ -600,7 +600,8 @@ static void backlog(void)
 		give_qp(ids[i]);
 		CHECK(rdma_connect(ids[i], NULL) == 0);
 	}
-	/* Once a later request is refused, these have arrived; only two were taken. */
+	/* Once a later request is refused, these have arrived. Two were taken, and perhaps one that
+	 * could not make way for a younger one: it was the only event, which a poll may have seen. */
 	destroy(refused());
 	struct rdma_cm_id *passive[COUNT];
 	int requests = 0, established = 0;
@@ -617,7 +618,7 @@ static void backlog(void)
 			CHECK(event->event == RDMA_CM_EVENT_ESTABLISHED);
 			CHECK(rdma_ack_cm_event(event) == 0);
 			established++;
-			CHECK(established != 2 || requests == 2 || seconds() - start > 1);
+			CHECK(established != 2 || requests < COUNT || seconds() - start > 1);
 		}
 	}
 	for (int i = 0; i < COUNT; i++) {
