@@ -50,6 +50,12 @@ NOT_EMULATED = {
     "devices_whose_threads_are_refused_are_all_served": "seccomp",
     "a_path_that_is_known_to_be_narrow_is_used_and_counted": "IP_MTU",
     "a_path_too_narrow_for_sealed_packets_alone_is_counted": "IP_MTU",
+    "a_forked_child_draws_other_numbers_than_its_parent": "MADV_WIPEONFORK, which answers success",
+    "a_place_in_which_others_can_replace_things_is_not_used": "files of another user: the namespace has one",
+    "what_another_user_made_first_is_not_used": "files of another user: the namespace has one",
+    "sharing::steering::": "SO_ATTACH_REUSEPORT_CBPF, by which processes share an address",
+    "clients_of_a_daemon_reach_each_other_and_other_processes": "the same",
+    "programs_connect_through_daemons_and_without": "the same",
     "memory::tests::on_demand::": "seccomp, MADV_POPULATE_WRITE, and a fault in a handler's page",
     "nothing_allocates_after_warm_up": "the host's speed: where packets queue up, a burst of another length comes late",
     "engine/tests/processes/main.rs": "SO_ATTACH_REUSEPORT_CBPF, by which processes share an address",
@@ -57,7 +63,9 @@ NOT_EMULATED = {
     "engine/tests/group_records.rs": "IP_MULTICAST_ALL",
     "engine/tests/multicast.rs": "IP_MULTICAST_ALL",
 }
-"""What QEMU 7.2 does not emulate, by the test that needs it, or the file of such tests."""
+"""What QEMU 7.2 does not emulate, or a namespace of one user lacks, by the test that needs it or the
+file of such tests.
+"""
 
 
 def main() -> int:
