@@ -63,8 +63,8 @@ NOT_EMULATED = {
     "engine/tests/group_records.rs": "IP_MULTICAST_ALL",
     "engine/tests/multicast.rs": "IP_MULTICAST_ALL",
 }
-"""What QEMU 7.2 does not emulate, or a namespace of one user lacks, by the test that needs it or the
-file of such tests.
+"""What QEMU 7.2 does not emulate, or a namespace of one user lacks, by the test that needs it, or
+the file of such tests.
 """
 
 
